@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fedstats_app.cli import main
 from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.storage.ledger import LedgerFile
 from tests.docs.markdown import DOCS, blocks
@@ -127,6 +128,7 @@ def test_a_site_killed_between_two_sums_costs_its_samples_only(survived: Survive
 def test_no_site_s_numbers_are_in_the_server_s_memory(survived: Survived) -> None:
     """What the server is to know of a site is there: who it is."""
     bits = load_statistics(survived.clear).specs[0].fraction_bits or 0
+    logs = "".join(path.read_text(errors="replace") for path in (survived.home / "insecure").glob("*.log"))
     kept = sorted((survived.clear / "clients").glob("*.safetensors"))
     assert len(kept) == len(LEFT)
     for path in kept:
@@ -136,10 +138,16 @@ def test_no_site_s_numbers_are_in_the_server_s_memory(survived: Survived) -> Non
             sums.astype("<f4"),
             *((sums * 2.0**bits).astype(one) for one in ("<i8", "<i4")),
         ):
-            assert canary.tobytes()[:64] not in survived.memory
+            assert canary.tobytes()[:64] not in survived.memory and str(canary[0][:4].tolist())[1:-1] not in logs
     for name in LEFT:
         (ledger,) = (survived.home / "state" / name).glob("ledger-*.sqlite")
         assert bytes.fromhex(LedgerFile(ledger).fact("secure-identity", "")) in survived.memory
+
+
+def test_sites_records_agree_with_the_run_s_folder(survived: Survived, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [word for name in SITES for word in ("--site", str(survived.home / "state" / name))]
+    assert main(["audit", str(survived.folder), *words]) == 0
+    assert "ok     sites' own records of the sum: all were summed over the same 4" in capsys.readouterr().out
 
 
 def test_a_site_s_log_warns_of_nothing_that_does_not_leave(survived: Survived) -> None:

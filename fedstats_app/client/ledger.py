@@ -181,6 +181,16 @@ class Ledger:
             facts = self._file.among(f"secure-sums|{self.layout().generation}")
         return [f"{name.split('|')[2]}|".encode() + bytes.fromhex("".join(json.loads(facts[name]))) for name in facts]
 
+    def keep_rules(self, rules: object) -> None:
+        """Refuse rules of which samples are summed that differ from the first, told apart by their text.
+
+        Sums over the same clients by two rules differ by the samples that only one lets in, perhaps of one client.
+        """
+        rules = repr([rules, sorted(self._data.reading.items())])
+        with _or_refuse():
+            if self._file.fact(f"secure-rules|{self.layout().generation}", rules) != rules:
+                raise _refusal("this node's data are summed by other rules before (min-class-count, folders, columns)")
+
     def sum_over(self, kind: str, parties: Sequence[str], least: int, earlier: Collection[Sequence[str]]) -> None:
         """Note over which parties the data as they are now are summed, or refuse.
 

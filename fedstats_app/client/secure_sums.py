@@ -40,20 +40,13 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
         if asked.kind == "presence" and any(name.isdecimal() for name in party.notes):  # a round: the first is of this
             raise Unsafe("it is known already how many clients have each class")
         if (ledger := site.ledger) is not None:
+            ledger.keep_rules((site.floor, request.holdout > 0))
             ledger.spend(QUESTIONS, [question + reader.backbone.fingerprint])
-        spec = request.specs[0]
-        layout = SecureLayout(
-            request.num_classes,
-            spec.feature_map.output_dim(reader.backbone.feature_dim),
-            int(spec.fraction_bits or 0),
-            asked.narrow,
-            asked.gram,
-            len(plan.parties),
-        )
-        holders = known.get("holders")
-        allowed = torch.ones(request.num_classes, dtype=torch.bool)
-        if holders is not None:
-            allowed = holders - asked.most_lost >= MIN_HOLDERS
+        spec, number = request.specs[0], request.num_classes
+        dim, bits = spec.feature_map.output_dim(reader.backbone.feature_dim), int(spec.fraction_bits or 0)
+        layout = SecureLayout(number, dim, bits, asked.narrow, asked.gram, len(plan.parties))
+        holders, classes = known.get("holders"), torch.ones(number, dtype=torch.bool)
+        allowed = classes if holders is None else holders - asked.most_lost >= MIN_HOLDERS
         own = _statistics(site, reader, request, allowed, gram=asked.kind in ("sums", "scatter"))
         if ledger is not None:
             ledger.check_unchanged()

@@ -26,7 +26,7 @@ from fedstats_app.secure.party import SEALED_BYTES
 from fedstats_app.secure.plan import Plan, PublicKeys
 from fedstats_app.secure.unmasking import MaskedSum
 from fedstats_app.statistics import FeatureStatistics, StatisticsSum
-from fedstats_app.statistics.secure_words import Kind, Known, SecureLayout, Words, check_sum
+from fedstats_app.statistics.secure_words import Gram, Kind, Known, SecureLayout, Words, check_sum
 from fedstats_app.strategies.base import StatisticsStrategy
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.secure import (
@@ -163,14 +163,10 @@ class SecureRun:
         return total
 
     def _unmasked(self, total: MaskedSum, turn: int, left: list[int]) -> Words:
-        messages = [
-            Message(
-                unmask_content(self.plan, turn, self.active, left, self._sealed_for(party, turn)),
-                dst_node_id=self.clients[party],
-                message_type=SECURE_UNMASK,
-            )
-            for party in left
-        ]
+        messages = []
+        for party in left:
+            content = unmask_content(self.plan, turn, self.active, left, self._sealed_for(party, turn))
+            messages.append(Message(content, dst_node_id=self.clients[party], message_type=SECURE_UNMASK))
         answers: dict[int, dict[int, bytes]] = {}
         asked, replies = {self.clients[party] for party in left}, self.grid.send_and_receive(messages)
         for client, reply, shares in usable(replies, read_unmask_reply, self.failures, asked):
@@ -258,7 +254,8 @@ class SecureStatisticsStrategy(StatisticsStrategy):
             raise ValueError("secure-sums: all methods must need the same features, got several feature maps")
         if self.feature_dim is None:
             raise ValueError("secure-sums: need the feature dimension, got None")
-        self._samples, self._gram = exact_samples, "exact" if exact_gram else "triangle"
+        self._samples = exact_samples
+        self._gram: Gram = "exact" if exact_gram else "triangle"
         self._by_kind: Counter[int | str] = Counter()
 
     def start(
@@ -303,14 +300,8 @@ class SecureStatisticsStrategy(StatisticsStrategy):
     def _prepared(self, grid: Grid, parties: int) -> SecureRun:
         (spec,), dim = self.request.specs, self.feature_dim or 0
         norm = self._limits.mapped_norm(spec, dim)
-        layout = SecureLayout.of(
-            self.num_classes,
-            spec.feature_map.output_dim(dim),
-            self._gram if spec.gram else "none",  # type: ignore[arg-type]  # one of both
-            parties,
-            self._samples,
-            norm,
-        )
+        gram, mapped = self._gram if spec.gram else "none", spec.feature_map.output_dim(dim)
+        layout = SecureLayout.of(self.num_classes, mapped, gram, parties, self._samples, norm)
         layout = replace(layout, spread=self._spreads)
         request = replace(self.request, specs=(replace(spec, fraction_bits=layout.bits),))
         most = min(self._limits.max_samples, self._samples)

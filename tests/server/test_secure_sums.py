@@ -15,6 +15,7 @@ from fedstats_app import client_app
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.report.head_file import read_head
 from fedstats_app.report.statistics_file import load_statistics
+from fedstats_app.server.run import Run
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.statistics.secure_words import SecureLayout
@@ -194,6 +195,19 @@ def test_four_sums_that_together_give_one_client_are_not_all_unmasked(tmp_path: 
         simulate(tmp_path, node_configs=nodes, **fedncm)
     with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum of fewer"):
         simulate(tmp_path, node_configs=nodes[3:], **fedncm)
+
+
+@pytest.mark.parametrize("other", ["min-class-count", "hold-out"])
+def test_a_second_sum_of_other_samples_of_the_same_clients_is_refused(
+    tmp_path: Path, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a floor of 8 it would lack one client's classes of 6 alone: two sums would give them."""
+    nodes = nodes_of(tmp_path, "abcde", CLASSES, images=12, require_secure_sums=True) + sites(tmp_path, "f")
+    simulate(tmp_path, node_configs=nodes, **OWN)
+    if other == "hold-out":
+        monkeypatch.setattr(Run, "holdout", 0.5)
+    with pytest.raises(TooFewClients, match="are summed by other rules"):
+        simulate(tmp_path, node_configs=nodes, **OWN, min_class_count=8 if other == "min-class-count" else 0)
 
 
 def test_a_history_without_a_client_s_sums_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
