@@ -141,7 +141,8 @@ def test_no_site_s_numbers_are_in_the_server_s_memory(survived: Survived) -> Non
             assert canary.tobytes()[:64] not in survived.memory and str(canary[0][:4].tolist())[1:-1] not in logs
     for name in LEFT:
         (ledger,) = (survived.home / "state" / name).glob("ledger-*.sqlite")
-        assert bytes.fromhex(LedgerFile(ledger).fact("secure-identity", "")) in survived.memory
+        (identity,) = LedgerFile(ledger).among("secure-identity").values()
+        assert bytes.fromhex(identity) in survived.memory
 
 
 def test_sites_records_agree_with_the_run_s_folder(survived: Survived, capsys: pytest.CaptureFixture[str]) -> None:

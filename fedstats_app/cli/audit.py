@@ -173,7 +173,7 @@ class Run:
 
     def of_sites(self, folders: Sequence[Path]) -> Iterator[Finding]:
         """Compare with what sites wrote down themselves: bytes, digests, and over whom they were summed."""
-        identities: dict[int, str] = {}
+        identities: list[set[str]] = []
         sums: list[set[str]] = []
         # Who was lost after its words had come has no record of the sum.
         unmasking = {one["client"] for one in self.clients if one["client"] in self.merged and not one["warning"]}
@@ -188,11 +188,12 @@ class Run:
             found = f"{sent['bytes']:,} bytes of arrays, as client {same[0]}" if same else "no client sent what it did"
             yield _checked(what, len(same) == 1, found)
             if len(same) == 1 and same[0] in unmasking and self.settings.get("secure-sums", "off") != "off":
-                identities[same[0]], known = _sums_of(folder)
+                own_names, known = _sums_of(folder)
+                identities.append(own_names)
                 sums.append({json.dumps(one) for one in known if len(one) == len(self.merged)})
         if sums:
             common = [json.loads(one) for one in set.intersection(*sums)]
-            fits = any(set(identities.values()) <= set(one) for one in common)
+            fits = any(all(names & set(one) for names in identities) for one in common)
             yield _checked("sites' own records of the sum", fits, f"all were summed over the same {len(self.merged)}")
 
     def _digests(self, client: int) -> set[tuple[str, str]]:
@@ -226,12 +227,12 @@ def _read_sent(folder: Path) -> dict[str, dict[str, Any]]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def _sums_of(folder: Path) -> tuple[str, list[list[str]]]:
-    """Return a site's identity, and over whom its class sums were summed, from its ledgers."""
-    identity, sets = "", []
+def _sums_of(folder: Path) -> tuple[set[str], list[list[str]]]:
+    """Read a site's ledgers: its identities, one for each version of its data, and over whom these were summed."""
+    names, sets = set(), []
     for path in folder.glob("ledger-*.sqlite"):
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
             facts = dict(connection.execute("select name, value from fact").fetchall())
-        identity = facts.get("secure-identity", identity)
-        sets += [json.loads(facts[name]) for name in facts if name.startswith("secure-sums|") and "|sums|" in name]
-    return identity, sets
+        names |= {facts[name] for name in facts if name.startswith("secure-identity|")}
+        sets += [json.loads(facts[name]) for name in facts if name.startswith("secure-sums|sums|")]
+    return names, sets

@@ -169,17 +169,18 @@ class Ledger:
                 ) from None
 
     def identity(self) -> bytes:
-        """Return 16 random bytes by which this node is known in secure sums, for good."""
+        """Return 16 random bytes by which this version of the node's data is known in secure sums, for good."""
         from fedstats_app.secure.plan import IDENTITY_BYTES  # other runs do without
 
         with _or_refuse():
-            return bytes.fromhex(self._file.fact("secure-identity", secrets.token_hex(IDENTITY_BYTES)))
+            name = f"secure-identity|{self.layout().in_use}"
+            return bytes.fromhex(self._file.fact(name, secrets.token_hex(IDENTITY_BYTES)))
 
     def summed_over(self) -> list[bytes]:
-        """Return what is summed and over whom, of all such sums of the data as they are now: see the wire's history."""
+        """Return what was summed and over whom, of all such sums of the data in any version: see the wire's history."""
         with _or_refuse():
-            facts = self._file.among(f"secure-sums|{self.layout().generation}")
-        return [f"{name.split('|')[2]}|".encode() + bytes.fromhex("".join(json.loads(facts[name]))) for name in facts]
+            facts = self._file.among("secure-sums")
+        return [f"{name.split('|')[1]}|".encode() + bytes.fromhex("".join(json.loads(facts[name]))) for name in facts]
 
     def keep_rules(self, rules: object) -> None:
         """Refuse rules of which samples are summed that differ from the first, told apart by their text.
@@ -192,7 +193,7 @@ class Ledger:
                 raise _refusal("this node's data are summed by other rules before (min-class-count, folders, columns)")
 
     def sum_over(self, kind: str, parties: Sequence[str], least: int, earlier: Collection[Sequence[str]]) -> None:
-        """Note over which parties the data as they are now are summed, or refuse.
+        """Note over which parties, each with a version of its data, this node's data are summed, or refuse.
 
         Parameters
         ----------
@@ -211,11 +212,11 @@ class Ledger:
             if smallest_cell([*map(json.loads, values), *earlier]) < least:
                 raise _refusal(
                     f"with earlier sums over other clients this one would give a sum of fewer than {least} clients "
-                    "(secure-min-clients): take part with the same clients as before"
+                    "(secure-min-clients): take part with the same clients and data as before"
                 )
 
         with _or_refuse():
-            self._file.note_among(f"secure-sums|{self.layout().generation}|{kind}", json.dumps(list(parties)), check)
+            self._file.note_among(f"secure-sums|{kind}", json.dumps(list(parties)), check)
 
     def answered(
         self, request: StatisticsRequest, fingerprint: str, rules: object, form: Callable[[], RecordDict]

@@ -24,7 +24,7 @@ class PublicKeys:
     Attributes
     ----------
     identity : bytes
-        16 bytes that stay the same from run to run.
+        16 bytes that stay the same from run to run while its data do.
     channel : bytes
         Its shares travel under keys agreed on with this one.
     masks : tuple of bytes

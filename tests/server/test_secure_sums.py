@@ -23,7 +23,7 @@ from fedstats_app.strategies import secure_sums
 from fedstats_app.wire.reading import Malformed
 from fedstats_app.wire.secure import _history, shares_content
 from tests.server.test_exact_sums import weights
-from tests.support.simulation import clients, nodes_of, read_json, simulate
+from tests.support.simulation import clients, nodes_of, read_json, simulate, site_folder
 
 CLASSES = ("ant", "bee", "cat")
 # At which message a client can be lost.
@@ -195,6 +195,20 @@ def test_four_sums_that_together_give_one_client_are_not_all_unmasked(tmp_path: 
         simulate(tmp_path, node_configs=nodes, **fedncm)
     with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum of fewer"):
         simulate(tmp_path, node_configs=nodes[3:], **fedncm)
+
+
+def test_a_second_sum_after_one_client_s_data_changed_is_refused(tmp_path: Path) -> None:
+    """Else the difference of both is what changed; if enough of them changed, it is of all these."""
+    nodes = sites(tmp_path)
+    simulate(tmp_path, node_configs=nodes, **OWN)
+    for number, node in enumerate(nodes):
+        if number:
+            with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum"):
+                simulate(tmp_path, node_configs=nodes, **{**OWN, "method": "fedncm"})
+        more = site_folder(tmp_path / f"more-{number}", CLASSES, seed=100 + number, images=6)
+        for picture in Path(more).glob("*/*.png"):
+            picture.rename(Path(str(node["data-path"])) / picture.parent.name / f"new-{picture.name}")
+    simulate(tmp_path, node_configs=nodes, **OWN)
 
 
 @pytest.mark.parametrize("other", ["min-class-count", "hold-out"])
