@@ -40,6 +40,8 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
         if asked.kind == "presence" and any(name.isdecimal() for name in party.notes):  # a round: the first is of this
             raise Unsafe("it is known already how many clients have each class")
         if (ledger := site.ledger) is not None:
+            if ledger.identity() != party.identity:
+                raise Unsafe("this node's data changed since this run of masks began")
             ledger.keep_rules((site.floor, request.holdout > 0))
             ledger.spend(QUESTIONS, [question + reader.backbone.fingerprint])
         spec, number = request.specs[0], request.num_classes

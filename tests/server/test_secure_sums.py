@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,24 @@ def test_a_second_sum_after_one_client_s_data_changed_is_refused(tmp_path: Path)
         for picture in Path(more).glob("*/*.png"):
             picture.rename(Path(str(node["data-path"])) / picture.parent.name / f"new-{picture.name}")
     simulate(tmp_path, node_configs=nodes, **OWN)
+
+
+def test_data_that_change_between_two_sums_are_not_summed_as_what_they_were(tmp_path: Path) -> None:
+    nodes, came = sites(tmp_path), []
+
+    def adding(msg: Message, context: Context) -> Message:
+        if msg.metadata.message_type == "query.secure_sums" and str(context.node_config["data-path"]).endswith("f"):
+            came.append(1)
+            if len(came) == 2:  # after presence
+                site_folder(tmp_path / "f" / "new", CLASSES, seed=9, images=6)
+                for picture in (tmp_path / "f" / "new").glob("*/*.png"):
+                    picture.rename(tmp_path / "f" / picture.parent.name / f"new-{picture.name}")
+                shutil.rmtree(tmp_path / "f" / "new")
+        return client_app.app(msg, context)
+
+    folder = simulate(tmp_path, node_configs=nodes, **OWN, app=adding)
+    failed = [one for one in clients(folder) if one["outcome"] != "merged"]
+    assert len(failed) == 1 and "data changed since this run of masks began" in failed[0]["reason"]
 
 
 @pytest.mark.parametrize("other", ["min-class-count", "hold-out"])
