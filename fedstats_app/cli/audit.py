@@ -22,15 +22,8 @@ from fedstats_app.storage.json_digest import read_json_file, read_json_lines
 
 # Of a number of a head, whose rows have length 1: both are float64 solves of the same system.
 TOLERANCE = 1e-4
-# Options with which Fed3R solves another system than the plain ridge.
-_PLAIN = {
-    "fed3r-between-class": True,
-    "fed3r-fit-bias": False,
-    "fed3r-normalize": True,
-    "fed3r-solver": "cholesky",
-    "fed3r-class-balance": False,
-    "fed3r-random-features": 0,
-}
+# With other options Fed3R solves another system than this one's, the plain ridge; variants have names of their own.
+_PLAIN = {"fed3r-between-class": True, "fed3r-solver": "cholesky"}
 
 Array = NDArray[np.float64]
 Tensors = dict[str, NDArray[Any]]
@@ -183,8 +176,8 @@ class Run:
                 yield Finding(what, "WRONG", "its records have nothing of this run, or are not there")
                 continue
             own = {(kind, digest) for kind, digest in sent.items() if kind.startswith("query.")}
-            told = {one["client"] for one in self.sent if own and (one["message"], one.get("sha256")) in own}
-            same = [client for client in told if own == self._digests(client)]
+            alike = {one["client"] for one in self.sent if (one["message"], one.get("sha256")) in own}
+            same = [client for client in alike if own == self._digests(client)]
             found = f"{sent['bytes']:,} bytes of arrays, as client {same[0]}" if same else "no client sent what it did"
             yield _checked(what, len(same) == 1, found)
             if len(same) == 1 and same[0] in unmasking and self.settings.get("secure-sums", "off") != "off":

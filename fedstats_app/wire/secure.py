@@ -41,8 +41,8 @@ SECURE_KEYS, SECURE_SHARES = "query.secure_keys", "query.secure_shares"
 SECURE_SUMS, SECURE_UNMASK = "query.secure_sums", "query.secure_unmask"
 # Of one run of masks.
 MOST_PARTIES = 20_000
-# Earlier sums, of all parties' data together.
-MOST_SETS = 100_000
+# Earlier sums, of all parties' data together, and their bytes.
+MOST_SETS, MOST_HISTORY_BYTES = 100_000, 2**24
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,8 @@ def keys_reader(rounds: int) -> Callable[[Message], tuple[PublicKeys, list[bytes
 
 def _history(content: RecordDict) -> list[bytes]:
     sets = list_of(record_of(content, "history", ConfigRecord, {"history"}), "history", bytes, MOST_SETS)
+    if (size := sum(map(len, sets))) > MOST_HISTORY_BYTES:
+        raise Malformed(f"history: must be of at most {MOST_HISTORY_BYTES} bytes, got {size}")
     for one in sets:
         if not (ids := one.partition(b"|")[2]) or len(ids) % IDENTITY_BYTES or not one.split(b"|")[0].isalpha():
             raise Malformed(f"history: must be of kinds of sums and identities, got {one[:20]!r}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -155,6 +156,22 @@ def test_what_needs_single_clients_is_refused_by_name(tmp_path: Path, setting: s
         simulate(tmp_path, **{"method": "fedncm", "secure_sums": "on", setting: value})
 
 
+def test_a_sum_out_of_its_range_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client sends -1,000 samples of a class, which no one can see in its masked words."""
+    sums, came = SecureLayout.sums, []
+
+    def lying(self: SecureLayout, *args: Any) -> Any:
+        words = sums(self, *args)
+        came.append(1)
+        if len(came) == 1:
+            words[0][0] -= np.uint64(1000)
+        return words
+
+    monkeypatch.setattr(SecureLayout, "sums", lying)
+    with pytest.raises(ValueError, match="a sum is out of its range: a class has fewer than 0 samples"):
+        simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on")
+
+
 # Nodes with data of their own
 
 
@@ -253,7 +270,16 @@ def test_a_history_without_a_client_s_sums_is_refused(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize(
     "history",
-    [[b"sums"], [b"sums|"], [b"sums|" + bytes(15)], [b"|" + bytes(16)], [b"a-b|" + bytes(16)], ["sums|"], [1]],
+    [
+        [b"sums"],
+        [b"sums|"],
+        [b"sums|" + bytes(15)],
+        [b"|" + bytes(16)],
+        [b"a-b|" + bytes(16)],
+        ["sums|"],
+        [1],
+        [bytes(2**24 + 1)],
+    ],
 )
 def test_a_history_is_read_strictly(history: list[object]) -> None:
     content = RecordDict({"history": ConfigRecord({"history": history})})  # type: ignore[dict-item]
