@@ -1,0 +1,108 @@
+"""What noise of one size promises, and what several answers promise together.
+
+A Gaussian answer of sensitivity 1 and standard deviation 1 / mu tells data sets that differ by one sample apart as well
+as one draw tells N(0, 1) from N(mu, 1): it is mu-GDP. Answers, each of which may depend on those before, compose
+exactly: mu^2 = sum of mu_i^2 (Dong, Roth and Su 2022, "Gaussian differential privacy", corollary 3.3). Such an answer
+is (epsilon, delta)-private if and only if Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu) <= delta (Balle
+and Wang 2018, "Improving the Gaussian mechanism for differential privacy", theorem 8).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+
+# Halvings of an interval of numbers: until no number is left between its ends.
+_HALVINGS = 200
+MOST_EPSILON = 1000.0
+
+
+def delta_of(epsilon: float, mu: float) -> float:
+    """Return the least delta at which a mu-GDP answer is (epsilon, delta)-private.
+
+    Parameters
+    ----------
+    epsilon : float
+        At least 0.
+    mu : float
+        Above 0.
+
+    Returns
+    -------
+    float
+        In [0, 1], to about 1e-14 of its size, also where exp(epsilon) is beyond what a float holds.
+
+    Raises
+    ------
+    ValueError
+        If either is out of its range.
+    """
+    if not (math.isfinite(epsilon) and epsilon >= 0 and math.isfinite(mu) and mu > 0):
+        raise ValueError(f"epsilon must be at least 0 and mu above 0, got {epsilon} and {mu}")
+    near, far = mu / 2 - epsilon / mu, mu / 2 + epsilon / mu
+    # exp(epsilon) Phi(-far) is exp(-near^2 / 2) erfcx(far / sqrt(2)) / 2, and Phi(near) likewise where near < 0.
+    height = math.exp(-(near**2) / 2) / 2
+    above = 1 - math.erfc(near / math.sqrt(2)) / 2 if near > 0 else height * _erfcx(-near / math.sqrt(2))
+    return max(above - height * _erfcx(far / math.sqrt(2)), 0.0)
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """Return the largest mu, to the last bit or one, whose answers are (epsilon, delta)-private; 1 / mu is the noise.
+
+    Parameters
+    ----------
+    epsilon : float
+        Above 0, at most :data:`MOST_EPSILON`.
+    delta : float
+        Between 0 and 1.
+
+    Raises
+    ------
+    ValueError
+        If either is out of its range.
+    """
+    if not (0 < epsilon <= MOST_EPSILON and 0 < delta < 1):
+        raise ValueError(f"epsilon must be in (0, {MOST_EPSILON:g}] and delta in (0, 1), got {epsilon} and {delta}")
+    high = 1.0
+    while delta_of(epsilon, high) <= delta:
+        high *= 2
+    return _halved(lambda mu: delta_of(epsilon, mu) <= delta, 0.0, high)[0]
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """Return the least epsilon at which a mu-GDP answer is (epsilon, delta)-private, rounded up.
+
+    Raises
+    ------
+    ValueError
+        If mu is not above 0, or delta is not between 0 and 1.
+    """
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must be in (0, 1), got {delta}")
+    if delta_of(0.0, mu) <= delta:
+        return 0.0
+    high = 1.0
+    while delta_of(high, mu) > delta:
+        high *= 2
+    return _halved(lambda epsilon: delta_of(epsilon, mu) > delta, 0.0, high)[1]
+
+
+def composed(mus: Iterable[float]) -> float:
+    """Return the mu of all answers together, 0 of none."""
+    return math.hypot(*mus)
+
+
+def _erfcx(value: float) -> float:
+    return float(torch.special.erfcx(torch.tensor(value, dtype=torch.float64)))
+
+
+def _halved(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Return neighbours between which a condition that holds at ``low`` ceases to hold."""
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low, high

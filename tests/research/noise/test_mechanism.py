@@ -1,0 +1,150 @@
+"""What is released: one sample more moves each part by at most 1, and heads come out of it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from research.noise.account import composed
+from research.noise.mechanism import (
+    Division,
+    Released,
+    class_sums,
+    deviations,
+    gaussian,
+    matrix_of,
+    plain_sums,
+    release,
+    second_moments,
+    signal_to_noise,
+    unit,
+)
+
+CLASSES = 3
+
+
+def drawn(seed: int, number: int, dim: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    features = torch.randn(number, dim, generator=draw, dtype=torch.float64) * scale
+    return features, torch.randint(CLASSES, (number,), generator=draw)
+
+
+def recorded(features: Tensor, labels: Tensor, *, mean: Tensor | None = None) -> tuple[list[Tensor], list[float]]:
+    """Return what noise was to be added to, and how much; the mean that came out may be fixed, as a server has it."""
+    values: list[Tensor] = []
+    sizes: list[float] = []
+
+    def noise(value: Tensor, deviation: float) -> Tensor:
+        values.append(value)
+        sizes.append(deviation)
+        return value if mean is None or len(values) > 1 else mean
+
+    release(features, labels, CLASSES, num_samples=20, mu=1.3, noise=noise)
+    return values, sizes
+
+
+@given(st.integers(0, 10_000), st.integers(1, 8), st.sampled_from([0.0, 1e-200, 1.0, 1e150]))
+def test_one_sample_moves_each_part_by_at_most_1(seed: int, dim: int, scale: float) -> None:
+    """Every sample of a small data set is taken away in turn, whatever noisy mean came out."""
+    features, labels = drawn(seed, 6, dim)
+    features[0] *= scale
+    mean = torch.randn(dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 20
+    whole, sizes = recorded(features, labels, mean=mean)
+    for out in range(6):
+        kept = torch.arange(6) != out
+        for with_it, without in zip(whole, recorded(features[kept], labels[kept], mean=mean)[0], strict=True):
+            assert float(torch.linalg.vector_norm(with_it - without)) <= 1 + 1e-12
+    assert composed(1 / size for size in sizes) == pytest.approx(1.3, rel=1e-12)
+
+
+def test_one_sample_moves_a_part_by_all_of_1() -> None:
+    features, labels = drawn(0, 6, 4)
+    mean = torch.zeros(4, dtype=torch.float64)
+    whole, without = recorded(features, labels, mean=mean)[0], recorded(features[1:], labels[1:], mean=mean)[0]
+    for one, other in zip(whole, without, strict=True):
+        assert float(torch.linalg.vector_norm(one - other)) == pytest.approx(1.0, rel=1e-12)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 9))
+def test_second_moments_are_as_long_as_their_matrix(seed: int, dim: int) -> None:
+    features, _ = drawn(seed, 5, dim)
+    moments = second_moments(features)
+    assert float(moments.norm()) == pytest.approx(float((features.T @ features).norm()), rel=1e-12)
+    torch.testing.assert_close(matrix_of(moments, dim), features.T @ features)
+
+
+def test_the_edge_is_that_of_the_noises_eigenvalues() -> None:
+    dim = 200
+    drawn_moments = gaussian(torch.Generator().manual_seed(0))(torch.zeros(dim * (dim + 1) // 2).double(), 3.0)
+    largest = float(torch.linalg.eigvalsh(matrix_of(drawn_moments, dim))[-1])
+    assert largest == pytest.approx(3.0 * math.sqrt(2 * dim), rel=0.05)
+
+
+@given(st.integers(0, 1000))
+def test_order_and_length_of_features_change_nothing(seed: int) -> None:
+    features, labels = drawn(seed, 12, 5)
+    turn = torch.randperm(12, generator=torch.Generator().manual_seed(seed))
+    one, _ = recorded(features, labels)
+    other, _ = recorded(7.0 * features[turn], labels[turn])
+    for own, its in zip(one, other, strict=True):
+        torch.testing.assert_close(own, its, rtol=1e-9, atol=1e-9)
+
+
+def almost_exact(features: Tensor, labels: Tensor) -> Released:
+    noise = gaussian(torch.Generator().manual_seed(0))
+    return release(features, labels, CLASSES, num_samples=len(labels), mu=1e9, noise=noise)
+
+
+def test_without_noise_to_speak_of_the_heads_are_nearest_mean_and_least_squares() -> None:
+    features, labels = drawn(1, 60, 5)
+    features = features + 2 * torch.eye(CLASSES, 5, dtype=torch.float64)[labels] + 1.0
+    out = almost_exact(features, labels)
+    turned = deviations(features, unit(features).mean(dim=0))
+    sums = class_sums(turned, labels, CLASSES)
+    torch.testing.assert_close(out.ncm().weight, unit(sums), rtol=1e-6, atol=1e-6)
+    expected = unit(torch.linalg.solve(turned.T @ turned, sums.T).T)
+    torch.testing.assert_close(out.ridge().weight, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_head_on_unit_features_predicts_as_on_their_deviations() -> None:
+    features, labels = drawn(2, 60, 5)
+    out = almost_exact(features + 1.0, labels)
+    for head in (out.ncm(), out.ridge()):
+        others = unit(drawn(3, 200, 5)[0] + 1.0)
+        about = deviations(others, out.mean) @ head.weight.T
+        assert bool((head.predict(others) == about.argmax(dim=1)).all())
+
+
+def test_nothing_but_noise_still_gives_heads() -> None:
+    nothing = torch.zeros(0, 6, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
+    noise = gaussian(torch.Generator().manual_seed(0))
+    out = release(*nothing, CLASSES, num_samples=10, mu=0.1, noise=noise)
+    for head in (out.ncm(), out.ridge(), plain_sums(*nothing, CLASSES, mu=0.1, noise=noise)):
+        assert bool(head.present.all()) and bool(head.weight.isfinite().all() and head.bias.isfinite().all())
+        assert float(head.weight.norm()) == pytest.approx(math.sqrt(CLASSES))
+
+
+def test_shares_are_of_one_promise() -> None:
+    assert Division().parts(1.0, 10, 1280)[0] == pytest.approx(math.sqrt(0.05))
+    assert composed(Division(mean=0.2, sums=0.7).parts(2.5, 4, 9)) == pytest.approx(2.5, rel=1e-12)
+    for wrong in (Division(mean=0.0), Division(mean=1.0), Division(sums=1.0), Division(sums=-0.1)):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            wrong.parts(1.0, 4, 9)
+
+
+def test_what_has_no_bound_is_refused() -> None:
+    features, labels = drawn(0, 4, 3)
+    features[1, 1] = math.nan
+    noise = gaussian(torch.Generator())
+    for own, declared in ((features, 4), (features[2:], 0)):
+        with pytest.raises(ValueError, match="must be finite"):
+            release(own, labels[: len(own)], CLASSES, num_samples=declared, mu=1.0, noise=noise)
+
+
+def test_signal_to_noise() -> None:
+    assert signal_to_noise(20_000, 100, 400, 2.0) == 10.0
