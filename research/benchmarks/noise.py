@@ -163,8 +163,9 @@ def table(lines: Sequence[Noisy]) -> str:
             cells = [_cell(own[one].accuracy[name]) if one in own else "" for one in epsilons]
             without = first.exact["Fed3R" if "Fed3R" in name else "FedNCM"]
             written.append(f"| {title} | {name} | " + " | ".join(cells) + f" | {without:.1f} |")
-        signals = [f"{own[one].signal:.2g}" if one in own else "" for one in epsilons]
-        written.append(f"| {title} | signal to noise | " + " | ".join(signals) + " | |")
+            title = ""
+        signals = [_short(own[one].signal) if one in own else "" for one in epsilons]
+        written.append("| | signal to noise | " + " | ".join(signals) + " | |")
     written += ["", "| points gained over | mean | worst | where |", "|---|---:|---:|---|"]
     written.append(_gain("plain sums", "Fed3R", "plain sums", lines))
     tried = [one for one in lines if OTHERS.keys() <= one.accuracy.keys()]
@@ -177,6 +178,10 @@ def _gain(title: str, name: str, than: str, lines: Sequence[Noisy]) -> str:
     gained = [float(np.mean(one.accuracy[name]) - np.mean(one.accuracy[than])) for one in lines]
     where = lines[int(np.argmin(gained))]
     return f"| {title} | {np.mean(gained):+.2f} | {min(gained):+.2f} | {where.experiment}, epsilon {where.epsilon:g} |"
+
+
+def _short(ratio: float) -> str:
+    return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
 
 
 def _cell(values: Sequence[float]) -> str:
