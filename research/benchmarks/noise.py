@@ -124,7 +124,7 @@ def measure(
                 for name, head in heads(data, mu, seed, others=others):
                     found.setdefault(name, []).append(100 * data.accuracy(head))
             signal = signal_to_noise(count, data.num_classes, dim, mu)
-            name = Path(experiment).name.replace(".train.npz", "")
+            name = Path(experiment).name.replace(".train.npz", "") if ".npz" in experiment else experiment
             sizes = (count, data.num_classes, dim)
             yield Noisy(name, number, *sizes, epsilon, count**POWER, signal, exact, found)
 

@@ -37,8 +37,9 @@ def test_a_file_of_features_at_two_epsilons(measured: Callable[..., list[Any]], 
 
 
 def test_features_from_data_and_fewer_a_class(measured: Callable[..., list[Any]]) -> None:
-    (one,) = measured(noise, noise.Noisy, FEW, "--epsilons", "4", "--seeds", "1", "--per-class", "20")
-    assert one.num_samples == 200 and len(one.accuracy["plain sums"]) == 1
+    settings = f"{FEW} output-dir=/tmp/runs"
+    (one,) = measured(noise, noise.Noisy, settings, "--epsilons", "4", "--seeds", "1", "--per-class", "20")
+    assert one.experiment == settings and one.num_samples == 200 and len(one.accuracy["plain sums"]) == 1
 
 
 def test_other_labels_and_a_name_that_says_nothing(kept: Path) -> None:
