@@ -1,6 +1,7 @@
 """Accuracy and megabytes of the closed-form heads beside those of the baselines, over seeds of the split.
 
-    python -m research.benchmarks.baselines dataset=builtin --clients 100 --seeds 5 --picture docs/images/baselines.png
+    python -m research.benchmarks.baselines dataset=builtin --clients 100 --seeds 5 \\
+      --picture research/images/baselines.png
 
 Our methods answer through the app's own messages, so their bytes are those that a run sends. The baselines are
 simulated on the same features: they send what `research.baselines` says, in the precision named, and bytes are

@@ -1,6 +1,6 @@
 """How much of an image can be recovered from the mean of the features of 1, 2, 5 and 20 samples, which clients send.
 
-    python -m research.benchmarks.inversion --picture docs/images/inversion.png
+    python -m research.benchmarks.inversion --picture research/images/inversion.png
 
 For every class of the built-in sample and every number of samples two attackers know the network and the mean. One has
 no data: it looks for an image whose features have that mean, by Adam on |f(x) - mu|^2 / |mu|^2 + total variation, from
