@@ -279,6 +279,25 @@ class HeadScores(Addable):
             MarginHistograms.from_bins(margin_bins(logits), labels),
         )
 
+    @property
+    def per_class_auroc(self) -> Tensor:
+        """(C,) float64 areas of the margins; with two classes never outside what the confusion matrix allows.
+
+        Sites widen bins of few samples, across a margin of 0 where a sign has fewer than their floor. But which side
+        each sample is on is what the confusion matrix says: a sample of each class, both classified correctly, are
+        ranked correctly, and both wrongly are not.
+        """
+        areas, right = self.margins.per_class_auroc, self.confusion.per_class_accuracy
+        same_samples = torch.equal(self.margins.positives.sum(dim=1), self.confusion.class_examples)
+        if len(areas) != 2 or not same_samples:
+            return areas
+        return areas.clamp(right.prod(), 1.0 - (1.0 - right).prod())
+
+    @property
+    def macro_auroc(self) -> float:
+        """Mean area over the classes that have one; NaN without any."""
+        return float(self.per_class_auroc.nanmean())
+
 
 @dataclass(frozen=True, eq=False)
 class ClientScores:

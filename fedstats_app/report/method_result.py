@@ -183,19 +183,19 @@ def quality(scores: HeadScores | None) -> dict[str, Any]:
     """
     if scores is None or not scores.confusion.num_examples:
         return dict.fromkeys(("accuracy", "macro_accuracy")) | {"per_class_accuracy": []}
-    confusion, margins = scores.confusion, scores.margins
+    confusion = scores.confusion
     return {
         "accuracy": confusion.accuracy,
         "accuracy_interval": wilson_interval(confusion.num_correct, confusion.num_examples),
         "macro_accuracy": _number(confusion.macro_accuracy),
         "macro_f1": _number(confusion.macro_f1),
-        "macro_auroc": _number(margins.macro_auroc),
-        "macro_auroc_error": _number(margins.macro_auroc_error),
+        "macro_auroc": _number(scores.macro_auroc),
+        "macro_auroc_error": _number(scores.margins.macro_auroc_error),
         "per_class_examples": confusion.class_examples.tolist(),
         "per_class_accuracy": _numbers(confusion.per_class_accuracy),
         "per_class_specificity": _numbers(confusion.per_class_specificity),
         "per_class_f1": _numbers(confusion.per_class_f1),
-        "per_class_auroc": _numbers(margins.per_class_auroc),
+        "per_class_auroc": _numbers(scores.per_class_auroc),
         "most_confused": confusion.confused_pairs()[:MOST_CONFUSED],
     }
 

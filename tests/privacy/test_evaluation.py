@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.heads import ConfusionMatrix, MarginHistograms, margin_bins
+from fedstats_app.heads import CalibrationSums, ConfusionMatrix, HeadScores, MarginHistograms, margin_bins
 from fedstats_app.privacy import (
     NodePolicy,
     bits_of_head,
@@ -132,6 +132,48 @@ def test_what_is_left_over_of_either_sign_does_not_change_sides_where_it_is_enou
     found = margins_above_floor(torch.tensor([1] * 6 + [0] * 6), bins, 6)
 
     assert found.per_class_auroc.tolist() == [1.0, 1.0]
+
+
+def told(margins: torch.Tensor, labels: torch.Tensor, floor: int) -> HeadScores:
+    """What a site says of two classes, the second of which has these margins."""
+    logits = torch.stack([torch.zeros_like(margins), margins], dim=1)
+    confusion = confusion_above_floor(labels, logits.argmax(dim=1), 2, floor)
+    return HeadScores(confusion, CalibrationSums.zeros(), margins_above_floor(labels, margin_bins(logits), floor))
+
+
+def test_an_area_does_not_contradict_an_accuracy_of_nine_in_ten() -> None:
+    """Two wrong of twenty on each side are fewer than the floor: all margins were counted as 0, an area of a half."""
+    margins, labels = torch.tensor([1.0] * 18 + [-1.0] * 20 + [1.0] * 2), torch.tensor([1] * 20 + [0] * 20)
+
+    found = told(margins, labels, 12)
+
+    assert found.confusion.accuracy == 0.9 and found.margins.macro_auroc == 0.5
+    assert 0.81 <= found.macro_auroc <= 0.99
+
+
+sites = st.lists(st.tuples(st.booleans(), st.integers(-20, 20)), min_size=1, max_size=60)
+
+
+@given(st.lists(sites, min_size=1, max_size=3), st.sampled_from([0, 2, 5, 12]))
+def test_with_two_classes_areas_are_possible_with_the_confusion_matrix(
+    some: list[list[tuple[bool, int]]], floor: int
+) -> None:
+    """Whatever the floor, of one site and of several."""
+    total = HeadScores.zeros(2)
+    for site in some:
+        total += told(
+            torch.tensor([margin / 10 for _, margin in site]), torch.tensor([int(one) for one, _ in site]), floor
+        )
+
+    right = total.confusion.per_class_accuracy
+    least, most = float(right.prod()), float(1 - (1 - right).prod())
+    areas = total.per_class_auroc.tolist()
+    if bool((total.confusion.class_examples > 0).all()):
+        assert all(least <= area <= most for area in areas)
+    else:
+        assert bool(total.per_class_auroc.isnan().all())
+    if floor == 0:
+        torch.testing.assert_close(total.per_class_auroc, total.margins.per_class_auroc, equal_nan=True)
 
 
 def test_of_more_than_two_classes_no_histogram_leaves() -> None:
