@@ -226,11 +226,6 @@ class MarginHistograms(Addable):
         return (self.positives.to(torch.float64) * self.negatives).sum(dim=1) / self._pairs / 2.0
 
     @property
-    def macro_auroc(self) -> float:
-        """Mean area over the classes that have one; NaN without any. With two classes both have the same."""
-        return float(self.per_class_auroc.nanmean())
-
-    @property
     def macro_auroc_error(self) -> float:
         """Most that the bins can have moved the mean area."""
         return float(self.per_class_auroc_error.nanmean())
@@ -295,7 +290,7 @@ class HeadScores(Addable):
 
     @property
     def macro_auroc(self) -> float:
-        """Mean area over the classes that have one; NaN without any."""
+        """Mean area over the classes that have one; NaN without any. With two classes both have the same."""
         return float(self.per_class_auroc.nanmean())
 
 
