@@ -38,7 +38,7 @@ def documented(first: str) -> list[str]:
 
 
 def memory_of(process: int) -> bytes:
-    """Return what a process has in memory that can be written to, without pages of zeros."""
+    """Read the memory of a process that can be written to, without pages of zeros."""
     found = []
     with open(f"/proc/{process}/maps") as maps, open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
         for place, rights, *_ in map(str.split, maps):

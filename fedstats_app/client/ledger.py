@@ -177,7 +177,7 @@ class Ledger:
             return bytes.fromhex(self._file.fact(name, secrets.token_hex(IDENTITY_BYTES)))
 
     def summed_over(self) -> list[bytes]:
-        """Return what was summed and over whom, of all such sums of the data in any version: see the wire's history."""
+        """List all sums of the data in any version, each with its kind and parties, as the wire's history has them."""
         with _or_refuse():
             facts = self._file.among("secure-sums")
         return [f"{name.split('|')[1]}|".encode() + bytes.fromhex("".join(json.loads(facts[name]))) for name in facts]

@@ -331,7 +331,7 @@ class SecureStatisticsStrategy(StatisticsStrategy):
 
 
 def _summed_rows(run: SecureRun, total: FeatureStatistics, holders: Tensor, allowed: Tensor, summed: int) -> SummedRows:
-    """Return what FedCOF takes in place of rows: the spread of clients' means about the class means, summed.
+    """Sum the spread of clients' means about the class means, which FedCOF takes in place of rows.
 
     Clients that are lost before class sums are known take their share of the holders with them, those lost after it
     leave their share of the spread to the others: which classes they had is not known.

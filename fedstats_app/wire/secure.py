@@ -152,7 +152,7 @@ def shares_content(plan: Plan, history: Sequence[bytes]) -> RecordDict:
 
 
 def plan_content(plan: Plan, turn: int = 0) -> RecordDict:
-    """Return what every message from the second on begins with."""
+    """Make the beginning of every message from the second on."""
     content = keys_content(Round(plan.nonce, plan.rounds, turn))
     content["table"] = ConfigRecord({"keys": plan.table})
     return content

@@ -22,13 +22,18 @@ Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
 
 
-def shares(parties: int, steps: float) -> Noise:
-    """Return what rounds to a grid and adds a share of noise for each party, so many steps its deviation."""
+def shares(parties: int, steps: float, seed: int | None = None) -> Noise:
+    """Make a function that rounds to a grid and adds a share of noise for each party, of so many steps.
+
+    With a seed it adds the same noise each time that it is made.
+    """
     table = DiscreteGaussian.of(steps)
+    keys = None if seed is None else np.random.default_rng(seed)
 
     def noisy(values: Tensor, deviation: float) -> Tensor:
         step = deviation / (steps * math.sqrt(parties))
-        drawn = table.draw(parties * values.numel()).reshape(parties, -1).sum(axis=0)
+        key = None if keys is None else keys.bytes(32)
+        drawn = table.draw(parties * values.numel(), key).reshape(parties, -1).sum(axis=0)
         return ((values / step).round() + torch.from_numpy(drawn).reshape(values.shape)) * step
 
     return noisy

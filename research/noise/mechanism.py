@@ -96,7 +96,7 @@ def _root_of_times(dim: int, like: Tensor) -> Tensor:
 
 
 def gaussian(generator: torch.Generator) -> Noise:
-    """Return what adds normal noise of a standard deviation: for measurements, since floats tell more than integers.
+    """Make a function that adds normal noise: for measurements, since floats tell more than integers.
 
     Mironov 2012, "On significance of the least significant bits for differential privacy".
     """

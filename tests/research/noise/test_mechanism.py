@@ -35,7 +35,7 @@ def drawn(seed: int, number: int, dim: int, scale: float = 1.0) -> tuple[Tensor,
 
 
 def recorded(features: Tensor, labels: Tensor, *, mean: Tensor | None = None) -> tuple[list[Tensor], list[float]]:
-    """Return what noise was to be added to, and how much; the mean that came out may be fixed, as a server has it."""
+    """Record each part before its noise, and how much it would get; ``mean`` is the one that came out, if given."""
     values: list[Tensor] = []
     sizes: list[float] = []
 
