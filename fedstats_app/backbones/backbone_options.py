@@ -115,55 +115,53 @@ def _given(pooling: str) -> str:
 
 @dataclass(frozen=True)
 class BackboneOptions(Options):
-    """Which network makes the features, and how it is run."""
+    """Backbone: which network makes the features, and how it is run."""
 
     backbone: str = option(
         "efficientnet_lite0",
         backbone_name,
         "or squeezenet1_1, mobilenet_v2, resnet18, resnet50, efficientnet_b0, vit_b_16, "
         "vit_b_32, timm:NAME, vision:NAME, random:NAME (also tiny, wide, tiny-text); for text all-MiniLM-L6-v2, "
-        "sentence:NAME, transformers:NAME (docs/backbones.md)",
+        "sentence:NAME, transformers:NAME",
     )
     backbone_weights: str = option("", text, '"" = official | random | /PATH/TO/FILE (state dict) or FOLDER of a model')
     backbone_arguments: str = option(
         "", network_arguments, 'of timm\'s networks, such as "img_size=224,init_values=1e-5"'
     )
-    backbone_pooling: str = option(
-        "auto", one_of(*POOLINGS), "auto = what the model's configuration says | pooled | cls | mean | cls+mean"
-    )
+    backbone_pooling: str = option("auto", one_of(*POOLINGS), "auto = the model's own | pooled | cls | mean | cls+mean")
     feature_power: float | Literal["auto"] = option(
         "auto",
         number(0.0, 2.0, open_low=True, word="auto"),
-        "0.5: the root of features, scaled to length one; 1: as they are; auto = 0.5 for squeezenet1_1, else 1",
+        "0.5: the root of features, scaled to length one; auto = 0.5 for squeezenet1_1, else 1",
     )
     input_size: int = option(0, whole(0, 4096), "pixels; 0 = 64 for builtin, else the backbone's own")
     input_mean: str = option(
-        "", channels(-1.0, 2.0), 'of red, green and blue in 0..1, "0.5" or "0.49,0.48,0.45"; "" = that of the weights'
+        "", channels(-1.0, 2.0), '"0.5" or "0.49,0.48,0.45" (RGB from 0 to 1); "" = the weights\' own'
     )
-    input_std: str = option("", channels(0.0, 10.0), "likewise; all nodes must agree")
-    text_max_length: int = option(0, whole(0, 1_000_000), "tokens of a text; 0 = what the model's folder says")
+    input_std: str = option("", channels(0.0, 10.0), "likewise")
+    text_max_length: int = option(0, whole(0, 1_000_000), "tokens of a text; 0 = the model's own")
     text_pooling: Literal["auto", "mean", "first"] = option(
         "auto",
         one_of("auto", "mean", "first"),
-        "mean | first token; auto = what the model's folder says, else mean",
+        "mean | first token; auto = the model's own, else mean",
     )
     text_template: str = option(
-        "", text_template, 'a prompt, "{text} It was {mask}.", or of a pair of columns "{first}? {mask}, {second}"'
+        "", text_template, 'a prompt: "{text} It was {mask}."; of two columns: "{first}? {mask}, {second}"'
     )
     engine: str = option(
         "auto",
         one_of(*ENGINES),
-        "auto = openvino where installed (extra: fast), on the CPU | torch | openvino | openvino-bf16 (other features)",
+        "auto = openvino if installed (extra: fast), on a CPU | torch | openvino | openvino-bf16",
     )
     batch_size: int | Literal["auto"] = option(
         16,
         whole(1, 4096, word="auto"),
-        "of every forward pass; it decides the last bits of features; auto = what suits the device",
+        "images per forward pass, decides the last bits of features; auto = by device",
     )
-    read_threads: int = option(0, whole(0, 64), "that read images ahead of the network, in each process")
+    read_threads: int = option(0, whole(0, 64), "reading images ahead, per process")
     device: str = option("auto", device_name, "auto | cpu | cuda | cuda:N | mps")
     autocast: str = option("none", one_of("none", "bf16", "fp16"), "none | bf16 | fp16, for the forward pass only")
-    channels_last: bool = option(True, flag, "memory layout: faster convolutions on most machines")
+    channels_last: bool = option(True, flag, "faster convolutions on most machines")
     # The architecture's own normalisation layers, or GroupNorm in the place of BatchNorm: training asks for it.
     norm: Literal["batch", "group"] = "batch"
 

@@ -40,7 +40,7 @@ def column_and_value(value: object) -> object:
 
 @dataclass(frozen=True)
 class DataOptions(Options):
-    """Where samples come from, and what clients keep of theirs for evaluation."""
+    """Data: where samples come from, and what clients keep of theirs for evaluation."""
 
     dataset: str = option(
         "builtin",
@@ -49,18 +49,18 @@ class DataOptions(Options):
         "data-path)",
     )
     test_dataset: str = option(
-        "", empty_or(dataset_spec), "the server's test data; \"\" = the data set's own test split, else held-out parts"
+        "", empty_or(dataset_spec), 'the server\'s test data; "" = the test split, else held-out parts'
     )
     image_column: str = option("", text, '"" = found by its name or type')
-    text_column: str = option("", text, '"" = found by its name, where there is no image column; or several: "a,b"')
+    text_column: str = option("", text, '"" = found by its name, if there are no images; or several: "a,b"')
     label_column: str = option("", text, '"" = found by its name or type')
     folder_levels: str = option(
-        "auto", one_of(*FOLDER_LEVELS), "auto = folders are classes, or an error in doubt | class | domain/class"
+        "auto", one_of(*FOLDER_LEVELS), "auto = classes, or an error in doubt | class | domain/class"
     )
     holdout_fraction: float = option(
         0.2,
         number(0.0, 0.9, open_low=True),
-        "share that clients keep for evaluation if there is no test split",
+        "share that clients keep for evaluation without a test split",
     )
     classes: str = option("", word_list, 'some: "10" = the first 10, or names, "cat,dog"; "" = all')
     left_out_domain: str = option("", empty_or(column_and_value), "COLUMN=VALUE: the test set, not trained on")
@@ -95,14 +95,14 @@ def _a_partitioner(value: object) -> object:
 
 @dataclass(frozen=True)
 class PartitionOptions(Options):
-    """How a simulation's samples are split over its clients."""
+    """Partitions: how a simulation's samples are split over its clients."""
 
     owner: ClassVar[str] = "partitioner"
 
     num_clients: int = option(
         100,
         whole(0, 1_000_000),
-        "partitions of the data set; 0 = as many as partition-column has values or flwr: makes",
+        "partitions; 0 = as many as partition-column has values or flwr: makes",
     )
     partitioner: str = option(
         "dirichlet",
@@ -110,33 +110,33 @@ class PartitionOptions(Options):
         "iid | dirichlet | dirichlet-blocks | pathological | natural-id | domain | fedcof | fedcgs | fedpac | "
         "flwr:NAME(...), any of flwr-datasets",
     )
-    dirichlet_alpha: float = option(
-        0.1, number(0.0, open_low=True), "small = each client has few classes (dirichlet, fedcof, fedcgs)"
+    dirichlet_alpha: float = option(0.1, number(0.0, open_low=True), "small = few classes on each client")
+    partition_column: str = option("", text, "of natural-id (a user) and domain")
+    classes_per_client: int = option(
+        2, whole(1, 1_000_000), "classes of a client", at="pathological@classes-per-client"
     )
-    partition_column: str = option("", text, "column of natural-id (a user) and domain")
-    classes_per_client: int = option(2, whole(1, 1_000_000), "for pathological", at="pathological@classes-per-client")
     partition_uniform_share: float = option(
         0.2,
         number(0.0, 1.0),
-        "share of a client's samples from all classes, not from dominant ones",
+        "share of samples from all classes, not dominant ones",
         at="fedpac@uniform-share",
     )
     samples_per_class: int = option(
         0,
         whole(0, 1_000_000_000),
-        "most training samples of a class, drawn by the seed; 0 = all",
+        "most training samples of a class; 0 = all",
         at="@samples-per-class",
     )
     samples_per_client: int = option(
         0,
         whole(0, 1_000_000_000),
-        "most samples of a client, drawn by the seed; 0 = all",
+        "most samples of a client; 0 = all",
         at="@samples-per-client",
     )
     training_flips: Literal["none", "random", "both"] = option(
         "none",
         one_of("none", "random", "both"),
-        "random = each training image or its mirror image (as FedNCM's and FedCOF's code) | both",
+        "random = each training image or its mirror image | both",
         at="@flips",
     )
 
@@ -170,9 +170,9 @@ class PartitionOptions(Options):
 
 @dataclass(frozen=True)
 class CacheOptions(Options):
-    """Whether and where features are kept."""
+    """Feature cache: whether and where features are kept."""
 
     feature_cache: str = option(
-        "auto", one_of("auto", "off"), "off | auto = in simulation, and where a node's owner names a cache-dir"
+        "auto", one_of("auto", "off"), "off | auto = in simulation, and if a node's owner names a cache-dir"
     )
     cache_dir: str = option("", text, '"" = $FEDSTATS_CACHE or ~/.cache/fedstats')

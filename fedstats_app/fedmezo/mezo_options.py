@@ -22,7 +22,7 @@ def tuned_part(value: object) -> object:
 
 @dataclass(frozen=True)
 class FedMeZOOptions(Options):
-    """What is tuned without gradients, how it is probed, and how the clients' scalars are used."""
+    """FedMeZO: what is tuned, how it is probed, and how the clients' scalars are used."""
 
     prefix: ClassVar[str] = "fedmezo-"
     owner: ClassVar[str] = "fine-tune"
@@ -42,7 +42,7 @@ class FedMeZOOptions(Options):
     temperature: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "divides a closed-form head's logits first: auto = clients' least loss",
+        "divides a closed-form start's logits; auto = clients' least loss",
         at="fedmezo@temperature",
     )
     epsilon: float | Literal["auto"] = option(
@@ -70,7 +70,7 @@ class FedMeZOOptions(Options):
     batch_size: int = option(
         0,
         whole(0, 1_000_000),
-        "0 = all of a client's samples, independent of the partition",
+        "0 = all samples, independent of the partition",
         at="fedmezo@batch-size",
     )
     own_batches: bool = option(
@@ -82,13 +82,13 @@ class FedMeZOOptions(Options):
     clip: float = option(
         100.0,
         number(0.0),
-        "scalars above this many times the last ones' median are cut; 0 = never",
+        "scalars above this many times the recent median are cut; 0 = never",
         at="fedmezo@clip",
     )
     outlier: float = option(
         3.0,
         number(0.0),
-        "clients with slopes above this many times the usual are left out",
+        "clients above this many times the usual are left out",
         at="fedmezo@outlier",
     )
 

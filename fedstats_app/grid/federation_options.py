@@ -50,41 +50,35 @@ def classes_that_fit(feature_dim: int, num_methods: int, memory: int) -> int:
 
 @dataclass(frozen=True)
 class FederationOptions(Options):
-    """Who is asked, how long is waited, how much is in flight; what may leave a client; what clients are added to."""
+    """Clients, waiting, limits: what may leave a client, and what clients are added to."""
 
     wire_dtype: str = option(
         "float16",
         one_of("float64", "float32", "float16", "int8"),
         "float64 | float32 | float16 | int8, of sums and Gram matrices on the wire",
     )
-    exact_sums: bool = option(
-        False, flag, "rounds features so that heads are the same, to the bit, for any split (float64)"
-    )
+    exact_sums: bool = option(False, flag, "rounds features, so that heads are the same bits for any split (float64)")
     secure_sums: str = option(
         "off",
         one_of("off", "on", "exact"),
-        "on = the server sees sums of at least 5 clients only, scatter in 16 bits; exact = the Gram matrix in 64 bits",
+        "on = the server sees only sums of at least 5 clients, scatter in 16 bits | exact = the Gram matrix in 64 bits",
     )
     fraction_train: float = option(
         1.0,
         number(0.0, 1.0, open_low=True),
-        "share of clients asked per round, each once",
+        "share of clients asked per round",
     )
     min_clients: int = option(2, whole(1, 1_000_000), "fewer answers than this fail the run")
     wait_timeout: float = option(120.0, number(0.0, 1e7, open_low=True), "seconds to wait for SuperNodes")
-    settle_seconds: float = option(
-        10.0, number(0.0, 1e7), "real SuperNodes: seconds without a new one before the run starts"
-    )
+    settle_seconds: float = option(10.0, number(0.0, 1e7), "seconds without a new SuperNode before a real run starts")
     reply_timeout: float = option(600.0, number(0.0, 1e7, open_low=True), "seconds per client and request")
-    window_megabytes: int = option(128, whole(1, 100_000), "of replies at a time: bounds the server's memory")
+    window_megabytes: int = option(128, whole(1, 100_000), "of replies at a time, bounds the server's memory")
     min_class_count: int = option(
-        0, whole(0, 1_000_000), "a class with fewer samples does not leave a client (nodes may ask for more)"
+        0, whole(0, 1_000_000), "smaller classes do not leave a client (nodes may ask for more)"
     )
-    max_classes: int = option(
-        0, whole(0, 1_000_000), "of all clients; 0 = as many as half of the server's memory takes"
-    )
+    max_classes: int = option(0, whole(0, 1_000_000), "of all clients; 0 = what half of the server's memory takes")
     max_client_samples: int = option(1_000_000, whole(1, 2**62), "a client that claims more is rejected")
-    extend: str = option("", run_folder, "/PATH/TO/RUN_FOLDER to whose statistics this run's clients are added")
+    extend: str = option("", run_folder, "/PATH/TO/RUN_FOLDER to whose statistics clients are added")
 
     @property
     def is_secure(self) -> bool:

@@ -40,22 +40,18 @@ class Fed3ROptions(Options):
     )
     between_class: bool = option(True, flag, "false leaves the between-class scatter out")
     fit_bias: bool = option(False, flag, "true = constant feature, as in Fed3R's official code", rare=True)
-    normalize: bool = option(
-        True, flag, "false leaves each class's weights at their length (ridge-lambda = 0: AFL)", rare=True
-    )
+    normalize: bool = option(True, flag, "false keeps the rows' lengths (AFL, with ridge-lambda 0)", rare=True)
     solver: Literal["cholesky", "pinv32"] = option(
         "cholesky",
         one_of("cholesky", "pinv32"),
-        "pinv32 = float32 pseudo-inverse, only to reproduce the papers' numbers",
+        "pinv32 = float32 pseudo-inverse, as in the papers",
     )
-    class_balance: bool = option(False, flag, "true = classes weigh alike, against long tails", rare=True)
-    random_features: int = option(
-        0, whole(0, 100_000), "above 0: Fed3R-RF with this many random Fourier features", rare=True
-    )
+    class_balance: bool = option(False, flag, "classes weigh alike (long tails)", rare=True)
+    random_features: int = option(0, whole(0, 100_000), "random Fourier features (Fed3R-RF); 0 = none", rare=True)
     kernel_width: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "of random features: auto = median distance of the server's test features",
+        "of these; auto = median distance of the server's test features",
         rare=True,
     )
 

@@ -31,13 +31,11 @@ class FedCGSOptions(Options):
         "within", one_of("total", "within"), "within (linear discriminant analysis) | total (paper)"
     )
     shrinkage: float | Literal["auto"] = option(
-        "auto", number(0.0, word="auto"), "auto, or a number times tr(Sigma)/d, added to the diagonal (paper: 0)"
+        "auto", number(0.0, word="auto"), "auto, or a number times tr(Sigma)/d (paper: 0)"
     )
-    random_features: int = option(0, whole(0, 100_000), "above 0: expand to this many features by a random projection")
-    activation: str = option(
-        "relu", one_of("relu", "tanh", "identity"), "relu | tanh | identity, after the random projection", rare=True
-    )
-    class_balance: bool = option(False, flag, "true = classes weigh alike, against long tails", rare=True)
+    random_features: int = option(0, whole(0, 100_000), "features of a random projection; 0 = none")
+    activation: str = option("relu", one_of("relu", "tanh", "identity"), "relu | tanh | identity, after it", rare=True)
+    class_balance: bool = option(False, flag, "classes weigh alike (long tails)", rare=True)
 
 
 def _specify(options: FedCGSOptions, seed: int) -> StatisticsSpec:

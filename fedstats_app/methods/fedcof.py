@@ -34,22 +34,22 @@ class FedCOFOptions(Options):
     shrinkage: float | Literal["auto"] = option(
         "auto",
         number(0.0, word="auto", infinite=True),
-        "gamma, absolute: auto, or a number (paper: 1, MobileNetV2 0.1)",
+        "gamma: auto, or a number (paper: 1, MobileNetV2 0.1)",
     )
     between_class: bool | Literal["only"] = option(
-        False, flag_or("only"), 'ablations: true = with both scatters | "only" = with that between classes alone'
+        False, flag_or("only"), 'true = also the between-class scatter | "only" = this alone'
     )
-    means_per_class: int = option(1, whole(1, 10_000), "several disjoint means per class and client")
+    means_per_class: int = option(1, whole(1, 10_000), "disjoint means per class and client")
     samples_per_mean: int = option(
         2,
         whole(2, 1_000_000),
-        "fewest samples of each of several means",
+        "fewest samples of each",
         rare=True,
     )
     count_noise: Literal["none", "uniform", "gaussian", "laplace"] = option(
         "none",
         one_of("none", "uniform", "gaussian", "laplace"),
-        "uniform | gaussian | laplace, drawn by the server: an experiment, not privacy",
+        "uniform | gaussian | laplace, drawn by the server (not privacy)",
     )
     count_noise_epsilon: float = option(0.5, number(0.0, 0.999, open_low=True), "smaller: more noise", at="@epsilon")
     count_noise_seed: int = option(0, whole(0, 2**31 - 1), "of that draw", at="@seed")
@@ -111,12 +111,10 @@ class OracleOptions(Options):
     covariance: Literal["full", "diagonal", "spherical"] = option(
         "full",
         one_of("full", "diagonal", "spherical"),
-        "full | diagonal | spherical: what is left of the covariances of clients' classes",
+        "full | diagonal | spherical, of clients' classes",
         rare=True,
     )
-    shrinkage: float | Literal["auto"] = option(
-        "auto", number(0.0, word="auto"), "gamma, absolute: auto, or a number (paper: as fedcof-shrinkage)"
-    )
+    shrinkage: float | Literal["auto"] = option("auto", number(0.0, word="auto"), "gamma: auto, or a number")
 
 
 def _solve_oracle(statistics: ClientStatistics, options: OracleOptions) -> LinearHead:

@@ -29,7 +29,7 @@ class FedRootOptions(Options):
     rank: str = option(
         "sqrt(n)",
         rank_rule,
-        "directions that a client of n samples sends: sqrt(n) or a multiple ("
+        "directions sent: sqrt(n) of n samples or a multiple ("
         '"0.5 sqrt(n)"), a share of the energy ("90%"), a number, full, or bytes ("200KB")',
     )
     factor_dtype: Literal["float32", "float16", "int8", "int4"] = option(
@@ -38,23 +38,21 @@ class FedRootOptions(Options):
         "float32 | float16 | int8 | int4, of the directions",
         rare=True,
     )
-    means_per_class: int = option(1, whole(1, 10_000), "several disjoint means per class and client")
+    means_per_class: int = option(1, whole(1, 10_000), "disjoint means per class and client")
     head: Literal["both", "ridge", "within"] = option(
         "both",
         one_of("both", "ridge", "within"),
-        "ridge (Fed3R's) | within (Gaussian with the covariance within classes) | both = their sum, at one scale",
+        "ridge (Fed3R's) | within (FedCGS's) | both = their sum",
         rare=True,
     )
-    ridge_lambda: float | Literal["auto"] = option(
-        "auto", number(0.0, word="auto"), "of heads ridge and both: auto, or a number", rare=True
-    )
+    ridge_lambda: float | Literal["auto"] = option("auto", number(0.0, word="auto"), "auto, or a number", rare=True)
     shrinkage: float | Literal["auto"] = option(
         "auto",
         number(0.0, word="auto"),
-        "of head within: auto, or a number times tr(Sigma)/d, added to the diagonal",
+        "of head within: auto, or a number times tr(Sigma)/d",
         rare=True,
     )
-    class_balance: bool = option(False, flag, "true = classes weigh alike, against long tails", rare=True)
+    class_balance: bool = option(False, flag, "classes weigh alike (long tails)", rare=True)
 
 
 def _specify(options: FedRootOptions, seed: int) -> StatisticsSpec:

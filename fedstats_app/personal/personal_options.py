@@ -14,7 +14,7 @@ APPROACHES = ("global", "local-only", "one-shot", "one-shot-sum", "fedavg-ft", "
 
 @dataclass(frozen=True)
 class PersonalOptions(Options):
-    """Which ways to personal models are compared, and how clients train in them."""
+    """Personal models: which approaches are compared, and how clients train in them."""
 
     owner: ClassVar[str] = "personalise"
 
@@ -27,13 +27,11 @@ class PersonalOptions(Options):
     personal_epochs: int = option(
         20, whole(1, 100_000), "of local-only, one-shot and, after its rounds, fedavg-ft", at="@epochs"
     )
-    personal_rounds: int = option(
-        20, whole(1, 100_000), "rounds of one local epoch of fedavg-ft and fedproto", at="@rounds"
-    )
+    personal_rounds: int = option(20, whole(1, 100_000), "of one local epoch: fedavg-ft, fedproto", at="@rounds")
     personal_batch_size: int = option(
         128,
         whole(1, 1_000_000),
-        "samples per step (FedCGS's, as are the next three)",
+        "samples per step",
         at="@batch-size",
     )
     personal_learning_rate: float = option(0.01, number(0.0, open_low=True), "of SGD", at="@learning-rate")
@@ -42,7 +40,7 @@ class PersonalOptions(Options):
     alignment_weight: float = option(
         1.0,
         number(0.0),
-        "of the term that holds features near class means (one-shot, fedproto)",
+        "pulls features to class means (one-shot, fedproto)",
         at="@alignment-weight",
     )
 

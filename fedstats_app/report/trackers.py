@@ -142,7 +142,7 @@ TRACKERS: dict[str, Callable[[Path, str, Mapping[str, object]], Tracker]] = {
 
 @dataclass(frozen=True)
 class TrackerOptions(Options):
-    """To which trackers, beside the run folder's own files, the server writes metrics."""
+    """Trackers: where the server writes metrics, beside the run folder's own files."""
 
     tracker: str = option(
         "none",

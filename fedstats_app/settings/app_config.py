@@ -57,31 +57,29 @@ BUILTIN_INPUT_SIZE = 64
 
 @dataclass(frozen=True)
 class RunOptions(Options):
-    """Which methods, what trains from their heads, which seed, going on from what; what is left behind, and where."""
+    """Methods, seed, files: what trains from their heads, what is left behind, and where."""
 
     method: str = option(
         "all",
         method_list((), "all"),
-        'all, or some of fedncm,fed3r,fedcof,fedcgs,fedroot,oracle, also with options: "fedcof@shrinkage=0.1"',
+        'all, or some of fedncm,fed3r,fedcof,fedcgs,fedroot,oracle, with options: "fedcof@shrinkage=0.1"',
     )
     fine_tune: str = option(
         "none",
         one_of("none", *TRAINERS),
-        "none | full | probe (head on cached features) | features (under a fixed head) | fedmezo (no weights travel)",
+        "none | probe (the head) | full (also the backbone) | features (the backbone alone) | fedmezo",
     )
-    seed: int = option(0, whole(0, 2**31 - 1), "of all that is drawn: same seed, same bytes")
+    seed: int = option(0, whole(0, 2**31 - 1), "same seed, same bytes")
     mask_absent: bool = option(True, flag, "never predict a class without samples; false = the papers' zero logit")
     resume: str = option("", run_folder_or_latest, "/PATH/TO/RUN_FOLDER of an interrupted run, or latest")
-    output_dir: str = option("", absolute, 'absolute; "" = ~/fedstats-runs, a sub-folder per run')
+    output_dir: str = option("", absolute, 'absolute; "" = ~/fedstats-runs; a sub-folder per run')
     plots: bool = option(True, flag, "PNG files in the run folder")
-    statistics_error: bool = option(
-        False, flag, "in a simulation: compare with the statistics of all samples in one place"
-    )
+    statistics_error: bool = option(False, flag, "simulation: compare with the statistics of all samples at once")
     save_statistics: bool = option(True, flag, "for a later run to extend (sensitive)")
     save_client_statistics: bool = option(
         False, flag, "also what each client sent, for fedstats remove (more sensitive)"
     )
-    checkpoint_seconds: float = option(30.0, number(0.0), "between checkpoints of the sums; needs save-statistics")
+    checkpoint_seconds: float = option(30.0, number(0.0), "between checkpoints of the sums (with save-statistics)")
 
 
 @dataclass(frozen=True)

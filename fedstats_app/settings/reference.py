@@ -26,12 +26,10 @@ _FILLING = {"a", "an", "the", "one", "of", "or", "some", "and", "all", "none", "
 _FILLING |= {"with", "different", "words", "empty", "run"}
 _PAGE_HEAD = """# Settings
 
-Written by `python -m fedstats_app.settings.reference --write` from the options' records.
-
-Set keys by `--run-config "key=value"` or in a file. An option with an `@` is written after a word of its key:
-`fine-tune="fedmezo@num-z=2@clip=10"`; `optimizer@clip` goes with every optimizer. A method's options make a variant:
-`method="fed3r@normalize=false,fed3r"` solves Fed3R both ways in one run. In a Strategy class they are arguments:
-`Fed3R(num_classes, normalize=False)`. Every line shows the default and, in brackets, other allowed values.
+Every line shows a key's default and, in brackets, other allowed values. Set keys by `--run-config "key=value"` or in a
+file. An option with an `@` is written after a word of its key, as in `fine-tune="fedmezo@num-z=2@clip=10"`;
+`optimizer@clip` goes with every optimizer. A method's options make a [variant](methods/index.md) of it, and are
+arguments of its Strategy class: `Fed3R(num_classes, normalize=False)`.
 """
 
 
@@ -40,7 +38,7 @@ def _groups() -> list[tuple[str, Options]]:
     titles = {record.options: f"{record.display_name} ({record.paper})" for record in RECORDS.values()}
     made = []
     for group in AppConfig().groups:
-        first = (type(group).__doc__ or "").split("\n")[0].split(";")[0].rstrip(".")
+        first = (type(group).__doc__ or "").split("\n")[0].split(":")[0].rstrip(".")
         made.append((titles.get(type(group), first), group))
     return [(title, group) for title, group in made if group.to_config()]
 
@@ -100,7 +98,7 @@ def _not_said(allowed: str, said: str) -> str:
     if not words:
         return ""
     allowed = re.sub(r"a whole number from |a number in |,? or \"auto\"|, or (?:be )?empty", "", allowed)
-    allowed = re.sub(r"\((\S+), inf\)", r"above \1", re.sub(r"\[(\S+), inf\)", r"at least \1", allowed))
+    allowed = re.sub(r"\((\S+), inf\)", r">\1", re.sub(r"\[(\S+), inf\)", r"≥\1", allowed))
     allowed = re.sub(r"(\d+) to (\d+)", r"\1-\2", allowed)
     return f" {allowed}" if allowed.startswith(("[", "(")) else f" ({allowed})"
 

@@ -38,8 +38,8 @@ class _SgdOptions(Options):
         key="train-batch-size",
         at="@train-batch-size",
     )
-    momentum: float = option(0.0, number(0.0, 1.0), "of the clients' SGD")
-    weight_decay: float = option(0.0, number(0.0), "of the clients' SGD")
+    momentum: float = option(0.0, number(0.0, 1.0), "of SGD")
+    weight_decay: float = option(0.0, number(0.0), "of SGD")
     flip: bool = option(False, flag, "random horizontal flips (full, features)")
 
 
@@ -89,7 +89,7 @@ class LocalOptions(_SgdOptions):
 
 @dataclass(frozen=True)
 class ClientOptions(_SgdOptions):
-    """How clients train as a run configures it: the learning rate may be left to be found."""
+    """Training on clients: SGD as a run configures it, whose learning rate may be left to be found."""
 
     learning_rate: float | Literal["auto"] = option(
         "auto",
@@ -106,7 +106,7 @@ class ClientOptions(_SgdOptions):
 
 @dataclass(frozen=True)
 class OptimizerOptions(Options):
-    """What the server does with the clients' updates."""
+    """Server optimizer: what the server does with the clients' updates."""
 
     owner: ClassVar[str] = "optimizer"
 
@@ -122,12 +122,12 @@ class OptimizerOptions(Options):
     server_momentum: float = option(0.9, number(0.0, 1.0), "of fedavgm", at="fedavgm@momentum")
     proximal_mu: float = option(0.01, number(0.0), "of fedprox", at="fedprox@proximal-mu")
     update_clip: float = option(
-        1.0, number(0.0), "changes of weights above this many times the usual are shortened; 0 = never", at="@clip"
+        1.0, number(0.0), "updates longer than this many times the usual are shortened; 0 = never", at="@clip"
     )
     update_outlier: float = option(
         4.0,
         number(0.0),
-        "likewise, clients are left out",
+        "likewise left out",
         at="@outlier",
     )
 
@@ -150,21 +150,19 @@ class OptimizerOptions(Options):
 
 @dataclass(frozen=True)
 class TuningOptions(Options):
-    """Training from the head, whatever trains: from where, for how long, and how it is scored."""
+    """Training from the head: from where, for how long, and how it is scored."""
 
     owner: ClassVar[str] = "fine-tune"
 
     start_head: str = option(
         "best",
         method_list((*MADE_HEADS, FILE_HEAD), "best", "all"),
-        "best = the most accurate; all; or some methods, random, zero, label-words, file",
+        "best = the most accurate | all | some methods, random, zero, label-words, file",
     )
-    start_head_file: str = option(
-        "", absolute, 'of start-head "file": /PATH/TO/RUN_FOLDER/heads/NAME.safetensors of an earlier run'
-    )
-    label_words: str = option("", word_list, 'one word per class, separated by commas, for start-head "label-words"')
-    num_server_rounds: int = option(20, whole(1, 1_000_000), "a round is one aggregation")
-    fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True), "share of the clients that train in a round")
+    start_head_file: str = option("", absolute, 'for start-head "file": /PATH/TO/RUN_FOLDER/heads/NAME.safetensors')
+    label_words: str = option("", word_list, 'one word per class: "terrible,great"')
+    num_server_rounds: int = option(20, whole(1, 1_000_000), "aggregations")
+    fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True), "share of clients that train in a round")
     max_tuning_share: float = option(
         1.0,
         number(0.0, 1.0, open_low=True),
@@ -174,23 +172,23 @@ class TuningOptions(Options):
     temperature: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "logits are divided by it: 1 (FedCOF), 0.1 (Fed3R); auto = 1, after a probe's head was "
+        "divides logits; papers: 1 (FedCOF), 0.1 (Fed3R); auto = 1, after a probe's head was "
         "scaled to the clients' least loss",
     )
-    tune_bias: bool = option(True, flag, "false = the bias stays (the papers' heads have none)", at="@tune-bias")
+    tune_bias: bool = option(True, flag, "false = the bias stays", at="@tune-bias")
     batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
         "frozen",
         one_of("frozen", "kept", "averaged", "groupnorm"),
-        "frozen | kept | averaged | groupnorm: running statistics while training",
+        "frozen | kept | averaged | groupnorm",
     )
     evaluate_every: int = option(1, whole(1, 1_000_000), "rounds between evaluations")
-    patience: int = option(0, whole(0, 1_000_000), "evaluations without gain that end training; 0 = never")
+    patience: int = option(0, whole(0, 1_000_000), "evaluations without gain before training ends; 0 = never")
     checkpoint_every: int = option(10, whole(0, 1_000_000), "rounds between checkpoints; 0 = none")
     keep: Literal["auto", "last", "best"] = option(
         "auto",
         one_of("auto", "last", "best"),
-        "auto = last round, or the start if what clients hold out (of a probe, else their loss) tells no gain | "
-        "last | best on what clients hold out",
+        "auto = the last round, or the start if held-out samples (of a probe, else the loss) show no gain | last | "
+        "best on held-out samples",
     )
 
     @property
