@@ -16,7 +16,7 @@ from fedstats_app.grid.progress import Progress
 from fedstats_app.report.state import State
 from fedstats_app.server.closed_form import solve_heads
 from fedstats_app.server.lifetime import how_to_stop, lifetime, quiet_flower
-from fedstats_app.server.run import Run, prepare
+from fedstats_app.server.run import Run, prepare, samples_counted
 from fedstats_app.server.tracking import tracked
 
 app = ServerApp()
@@ -45,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
         with progress.heartbeat(), tracked(config, folder, progress.say) as tracking:
             run = prepare(config, folder, grid, progress, ledger.note)
             state = State()
-            with quiet_flower():
+            with quiet_flower(), samples_counted(run):
                 for stage in stages(run):
                     state = stage(run, state)
                     tracking.stage_done()

@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +23,7 @@ from fedstats_app.data import Dataset, FeatureCache, UnreadableSampleError
 from fedstats_app.data.contents import sample_digest
 
 T = TypeVar("T")
+Noted = Callable[[int, bool], None]
 
 # Samples that wait for the network, for each thread.
 _WAITING = 4
@@ -99,12 +101,16 @@ class FeatureReader:
         Samples that could not be read so far.
     read_threads : int
         Threads that read, decode and transform images ahead of the network; texts are read when they are wanted.
+    counter : callable
+        Is told how many samples are read; what it opens meanwhile is told of how many more there are features, and
+        whether these come from the cache.
     """
 
     backbone: Backbone
     cache_root: Path | None = None
     num_unreadable: int = 0
     read_threads: int = 0
+    counter: Callable[[int], AbstractContextManager[Noted]] = lambda total: nullcontext(lambda number, known: None)
 
     def blocks(self, dataset: Dataset, indices: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the features of samples in their order; unreadable ones are counted, named in the log and left out.
@@ -130,19 +136,23 @@ class FeatureReader:
         """
         check_kind(dataset, self.backbone)
         cache = self._cache(dataset)
-        for start in range(0, len(indices), BLOCK_SIZE):
-            block = indices[start : start + BLOCK_SIZE]
-            features, positions = self._block(dataset, block, cache)
-            if len(positions):
-                yield features, positions + start
+        with self.counter(len(indices)) as noted:
+            for start in range(0, len(indices), BLOCK_SIZE):
+                block = indices[start : start + BLOCK_SIZE]
+                features, positions = self._block(dataset, block, cache, noted)
+                if len(positions):
+                    yield features, positions + start
 
     def has_cached(self, dataset: Dataset) -> bool:
         """Return whether features of some of its samples are on disk; none of them is read."""
         cache = self._cache(dataset)
         return cache is not None and cache.folder.is_dir()
 
-    def _block(self, dataset: Dataset, indices: NDArray[np.int64], cache: FeatureCache | None) -> tuple[Tensor, Tensor]:
+    def _block(
+        self, dataset: Dataset, indices: NDArray[np.int64], cache: FeatureCache | None, noted: Noted
+    ) -> tuple[Tensor, Tensor]:
         cached, known = (None, np.zeros(len(indices), dtype=bool)) if cache is None else cache.lookup(indices)
+        noted(int(known.sum()), True)
         if cached is not None and known.all():  # a client of a few images would pay for every copy
             return torch.from_numpy(cached).to(self.backbone.device), torch.arange(len(indices))
         features = torch.zeros(len(indices), self.backbone.feature_dim, device=self.backbone.device)
@@ -158,11 +168,14 @@ class FeatureReader:
                 features[torch.from_numpy(here)] = torch.from_numpy(shared[found]).to(self.backbone.device)
                 cache.store(indices[here], shared[found], [contents[p] for p in here.tolist()])
                 known[here], missing = True, missing[~found]
+                noted(len(here), True)
         read: list[int] = []
         done = 0
         for batch in self.backbone.extract_inputs(self._inputs(dataset, indices, missing, read)):
             features[torch.tensor(read[done : done + len(batch)])] = batch
             done += len(batch)
+            noted(len(batch), False)
+        noted(len(missing) - done, False)  # those that cannot be read
         if cache is not None and read:
             cache.store(indices[read], features[torch.tensor(read)].cpu().numpy(), [contents[p] for p in read])
         known[read] = True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -18,12 +20,14 @@ from fedstats_app.client.ledger import Ledger, ledger_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set
 from fedstats_app.data.subset import flipped, with_mirror_images
+from fedstats_app.grid.progress import Progress
 from fedstats_app.methods import RECORDS
 from fedstats_app.privacy import Cells, NodePolicy
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import node_of, run_of
 from fedstats_app.statistics import IdentityMap
+from fedstats_app.storage.tally import add_to_tally
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples
 from fedstats_app.wire import RejectedRequest
@@ -73,17 +77,20 @@ class Site:
         The run's and the node's configuration.
     client_id : int or None
         The partition; None where the node is one client.
+    run_id : int
+        Flower's, of the run.
     """
 
     config: AppConfig
     node: NodeConfig
     client_id: int | None = None
+    run_id: int = field(default=0, compare=False)  # what is drawn for one run is so for another
 
     @classmethod
     def of(cls, context: Context, client_id: int | None) -> Site:
         """Return the site that a message is for."""
         run, node = run_of(context.run_config), node_of(context.node_config)
-        return cls(run, node, client_id)
+        return cls(run, node, client_id, context.run_id)
 
     @property
     def number(self) -> int:
@@ -123,7 +130,14 @@ class Site:
                 f"this node's backbone {backbone.name} (fingerprint {backbone.fingerprint[:16]}) "
                 f"is not the server's, fingerprint {fingerprint[:16]}"
             )
-        return FeatureReader(backbone, node.cache_root(config.cache), read_threads=options.read_threads)
+        root, tally = node.engine_root(config.cache), str(self.run_id)
+
+        def counter(total: int) -> AbstractContextManager[Callable[[int, bool], None]]:
+            if node.data_path:
+                return _in_own_log(f"{backbone.kind}s", total)
+            return nullcontext(lambda number, known: add_to_tally(root, tally, number, known=known))
+
+        return FeatureReader(backbone, node.cache_root(config.cache), 0, options.read_threads, counter)
 
     def split(self, class_names: tuple[str, ...], *, holdout: float, seed: int) -> ClientSplit:
         """Return the samples of the client that a message may make use of.
@@ -235,6 +249,20 @@ class Site:
                 allowed = usable & policy.allowed_classes(labels[usable], num_classes)[labels]
             samples = SelectedSamples(samples, allowed.nonzero().squeeze(1))
         return reader, samples
+
+
+@contextmanager
+def _in_own_log(kind: str, total: int) -> Iterator[Callable[[int, bool], None]]:
+    """Say where only the node's owner reads it how far the features of its data are: a server is not told."""
+    progress, done = Progress(), [0, 0]
+
+    def noted(number: int, known: bool) -> None:
+        done[known] += number
+        with suppress(OSError):  # a log that cannot be written costs no answer
+            progress.beat()
+
+    with progress.counting(kind, total, lambda: (done[False], done[True])):
+        yield noted
 
 
 @functools.lru_cache(maxsize=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -77,7 +78,8 @@ class ClientGrid(Link, Grid):
             Seconds for all together, beside the time limit of each request.
         """
         order = sorted(messages, key=lambda msg: msg.metadata.dst_node_id)
-        with self.progress.doing("{done} of {total} clients answered", len(order)) as step:
+        counted = nullcontext() if self.counted is None else self.counted.said(order, self.progress)
+        with counted, self.progress.doing("{done} of {total} clients answered", len(order)) as step:
             for reply in Exchange(self, order, timeout, step).replies():
                 if self.on_reply is not None:
                     self.on_reply(reply)

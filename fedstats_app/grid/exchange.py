@@ -9,7 +9,7 @@ import bisect
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from flwr.app import Error, Message
@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 
 from fedstats_app.grid.asking import array_bytes
 from fedstats_app.grid.progress import Progress, Step
+from fedstats_app.storage.tally import Tally
 from fedstats_app.wire.serving import pack_requests, unpack_reply
 
 NO_REPLY_CODE = 101
@@ -105,6 +106,41 @@ def push(grid: Grid, messages: Sequence[Message]) -> list[str | None]:
     return [message_id if message_id in accepted else None for message_id in own]
 
 
+@dataclass(frozen=True)
+class Counted:
+    """Features that clients compute on this machine, counted as they come.
+
+    Attributes
+    ----------
+    tally : Tally
+        To which the clients add.
+    kind : str
+        What the samples are, such as "images".
+    samples : mapping
+        From a type of message to how many samples each client then takes the features of.
+    """
+
+    tally: Tally
+    kind: str
+    samples: Mapping[str, Mapping[int, int]]
+
+    def said(self, order: Sequence[Message], progress: Progress) -> AbstractContextManager[object]:
+        """Say of how many samples there are features, while these messages are answered."""
+        of_clients = self.samples.get(order[0].metadata.message_type, {}) if order else {}
+        total = sum(of_clients.get(one.metadata.dst_node_id, 0) for one in order)
+        if not total:
+            return nullcontext()
+        tally = self.tally
+        tally.look()
+        before = tally.new, tally.known
+
+        def count() -> tuple[int, int]:
+            tally.look()
+            return tally.new - before[0], tally.known - before[1]
+
+        return progress.counting(self.kind, total, count)
+
+
 class Link:
     """SuperNodes as the way to clients: who hosts whom, how long a reply may take, how many may be outstanding.
 
@@ -129,6 +165,8 @@ class Link:
         Which clients are not asked for some rounds.
     progress : Progress
         Whose steps say how many clients have answered.
+    counted : Counted or None
+        Of how many samples clients on this machine have the features, for messages where that is known.
     """
 
     def __init__(
@@ -155,6 +193,7 @@ class Link:
         self.on_reply: Callable[[Message], None] | None = None
         self.silences = Silences()
         self.progress = Progress()
+        self.counted: Counted | None = None
         self._sizes: deque[int] = deque(maxlen=SIZES_REMEMBERED)
 
     def host(self, client_id: int) -> int:

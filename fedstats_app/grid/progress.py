@@ -6,11 +6,15 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
 # The promise is a line every 10 s; the heart beats once a second, and on a busy machine a line takes its time.
 LONGEST_SILENCE, SECONDS_PER_BEAT = 6.0, 1.0
+# The first samples take longer than others: so many seconds of them tell how long all will take.
+SECONDS_TO_JUDGE = 5.0
+# The first samples take longer than others: what is seen for so long tells how long all will take.
+SECONDS_TO_JUDGE = 5.0
 # Between lines of results that come fast, such as those of rounds.
 SECONDS_BETWEEN_LINES = 4.0
 
@@ -63,6 +67,9 @@ class Step:
             self.changed = self.clock()
         self.done, self.text, self.within = done, text or self.text, within
 
+    def look(self) -> None:
+        """Find out how much is done; here others tell."""
+
     def __str__(self) -> str:
         """Return the text with its numbers."""
         numbers = {"{done}": self.done, "{now}": min(self.done + 1, self.total), "{total}": self.total}
@@ -70,6 +77,41 @@ class Step:
         for name, number in numbers.items():
             shown = shown.replace(name, f"{number:,.0f}")
         return shown
+
+
+class Samples(Step):
+    """Samples whose features are computed somewhere, at a rate that is known once it was seen for some seconds.
+
+    Those whose features were there already are shown as done, but tell nothing of how long the others take.
+
+    Parameters
+    ----------
+    kind : str
+        What they are, such as "images".
+    total : int
+        How many.
+    clock : callable
+        Returns seconds.
+    count : callable
+        Returns of how many the features were computed by now, and of how many they were there.
+    """
+
+    def __init__(self, kind: str, total: int, clock: Callable[[], float], count: Callable[[], tuple[int, int]]) -> None:
+        super().__init__(f"features of 0 of {total:,} {kind}", clock, within=0)
+        self._kind, self._all, self._count, self._before = kind, total, count, 0
+
+    def look(self) -> None:
+        """Find out how many are done by now."""
+        new, known = self._count()
+        self.text = f"features of {min(new + known, self._all):,} of {self._all:,} {self._kind}"
+        if new and not self._before:
+            self._before, self.started = new, self.clock()
+        elif new > self._before and self.clock() - self.started >= SECONDS_TO_JUDGE:
+            self.at(new - self._before)
+            self.total = max(self._all - known - self._before, self.done)
+        if self.done:
+            rate = self.done / (self.changed - self.started)
+            self.text += f", {rate:,.{0 if rate >= 10 else 1}f} a second"
 
 
 class Progress:
@@ -110,10 +152,16 @@ class Progress:
             self._last_result = self._clock()
             self.say(line)
 
-    @contextmanager
-    def doing(self, text: str, total: float = 0, *, expected: float = 0.0) -> Iterator[Step]:
+    def doing(self, text: str, total: float = 0, *, expected: float = 0.0) -> AbstractContextManager[Step]:
         """Say in every line, until this is over, that something is being done; see :class:`Step`."""
-        step = Step(text, self._clock, total, expected)
+        return self._within(Step(text, self._clock, total, expected))
+
+    def counting(self, kind: str, total: int, count: Callable[[], tuple[int, int]]) -> AbstractContextManager[Step]:
+        """Say in every line, until this is over, of how many samples there are features; see :class:`Samples`."""
+        return self._within(Samples(kind, total, self._clock, count))
+
+    @contextmanager
+    def _within(self, step: Step) -> Iterator[Step]:
         self._steps.append(step)
         try:
             yield step
@@ -151,7 +199,9 @@ class Progress:
         return f"{doing}; {in_words(self.seconds)} so far{rest}"
 
     def beat(self) -> None:
-        """Say what is being done, where nothing was said for long."""
+        """Look how far everything is, and say it where nothing was said for long."""
+        for step in list(self._steps):
+            step.look()
         if self._clock() - self._last >= LONGEST_SILENCE:
             self.say(str(self))
 

@@ -61,7 +61,8 @@ def solve_heads(run: Run, state: State) -> State:
     expected = 0.0
     if run.federation.simulated and not run.reader.has_cached(train := training_set(config.data)):
         expected = run.expected_seconds({0: len(train)}, 1)
-    with progress.doing("statistics", strategy.num_rounds, expected=expected) as step:
+    rounds = strategy.num_rounds if strategy.num_rounds > 1 else 0  # of one, what is done within it tells more
+    with progress.doing("statistics", rounds, expected=expected) as step:
         strategy.on_reply, evaluate = _watching(run, strategy, asked, step)
         strategy.start(run.grid, evaluate_fn=evaluate)
     give_back_memory()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,12 @@ from fedstats_app.backbones.feature_reader import FeatureReader, check_kind
 from fedstats_app.backbones.measurements import FeatureNorm, feature_norm, seconds_per_sample
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.data import Dataset
-from fedstats_app.data.clients import client_names, partitions, test_split, training_set
+from fedstats_app.data.clients import client_names, partitions, split_holdout, test_split, training_set
 from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
 from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import Federation, discover
+from fedstats_app.grid.exchange import Counted
 from fedstats_app.grid.progress import Progress
 from fedstats_app.report.record import check_same_run, common_metadata, run_record
 from fedstats_app.report.run_folder import RunFolder
@@ -27,9 +29,12 @@ from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.extension import Extension
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.storage.tally import tallied
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.model import TrainingRequest
-from fedstats_app.wire import Limits
+from fedstats_app.wire import QUERY_STATISTICS, Limits
+from fedstats_app.wire.evaluation import EVALUATE_HEADS
+from fedstats_app.wire.secure import SECURE_SUMS
 
 OWN_DATA = "each node's own data"
 # With which it is judged how many classes nodes may bring, before the backbone is loaded.
@@ -193,6 +198,24 @@ class Run:
             backbone_fingerprint=self.backbone.fingerprint,
             class_names=self.sent_names,
         )
+
+
+@contextmanager
+def samples_counted(run: Run) -> Iterator[None]:
+    """Let a simulation's clients, which compute on this machine, count the samples whose features they have."""
+    config = run.config
+    root = NodeConfig().engine_root(config.cache)
+    with tallied(root, run.folder.run_id) if run.federation.simulated else nullcontext() as tally:
+        if tally is not None:
+            with run.progress.doing("loading the data and splitting it"):
+                parts = partitions(config.data, config.partition, config.run.seed)
+                splits = [split_holdout(one, run.holdout, config.run.seed, client) for client, one in enumerate(parts)]
+            often = 1 + (config.partition.training_flips == "both")
+            kept = {client: often * len(one) for client, (one, _) in enumerate(splits)}
+            held = {client: len(one) for client, (_, one) in enumerate(splits)}
+            samples = {QUERY_STATISTICS: kept, SECURE_SUMS: kept, EVALUATE_HEADS: held}
+            run.grid.counted = Counted(tally, f"{run.backbone.kind}s", samples)
+        yield
 
 
 def prepare(

@@ -7,6 +7,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from fedstats_app.grid.asking import first_reasons, num_bytes, to_all, usable
+from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads.scatter import ClassTotals, SummedRows
@@ -48,6 +50,13 @@ from fedstats_app.wire.secure import (
 
 logger = logging.getLogger("fedstats_app")
 
+# What is said while a sum is formed.
+IN_WORDS: dict[Kind, str] = {
+    "presence": "how many clients have each class",
+    "sums": "class sums",
+    "scatter": "scatter about the class means",
+    "spread": "spread of clients' means",
+}
 # For sums that lost so many clients that a class might be of too few, and begin anew without it.
 SPARE_ROUNDS = 2
 
@@ -95,7 +104,8 @@ class SecureRun:
             If too few do.
         """
         nonce, rounds = secrets.token_bytes(KEY_BYTES), len(self.layout.kinds) + SPARE_ROUNDS
-        said = self._ask(keys_content(Round(nonce, rounds)), SECURE_KEYS, clients, keys_reader(rounds))
+        with self._doing("exchanging keys"):
+            said = self._ask(keys_content(Round(nonce, rounds)), SECURE_KEYS, clients, keys_reader(rounds))
         parties = self._different({client: keys for client, (keys, _) in said.items()})
         if len(parties) < 3:
             raise NothingUnmasked(f"secure sums take at least 3 clients, got {len(parties)}; {self.reasons()}")
@@ -103,11 +113,15 @@ class SecureRun:
         self.place = {client: place for place, client in enumerate(self.clients)}
         self.plan = Plan(nonce, rounds, tuple(parties.values()))
         content = shares_content(self.plan, sorted({one for client in self.clients for one in said[client][1]}))
-        sealed = self._ask(content, SECURE_SHARES, self.clients, shares_reader(self.plan))
+        with self._doing("exchanging shares of keys"):
+            sealed = self._ask(content, SECURE_SHARES, self.clients, shares_reader(self.plan))
         self.sealed = {self.place[client]: of_client for client, of_client in sealed.items()}
         self.active = sorted(self.sealed)
         self.present, self.turn = 0, 0
         self._check_number(self.active)
+
+    def _doing(self, what: str) -> AbstractContextManager[object]:
+        return self.grid.progress.doing(what) if isinstance(self.grid, ClientGrid) else nullcontext()
 
     def _different(self, keys: dict[int, PublicKeys]) -> dict[int, PublicKeys]:
         """Leave out who has a key or an identity of a client before it."""
@@ -135,7 +149,9 @@ class SecureRun:
             turn, self.turn = self.turn, self.turn + 1
             classes = torch.ones(self.layout.num_classes, dtype=torch.bool)
             allowed = classes if holders is None else holders - lost >= MIN_HOLDERS
-            total = self._masked(kind, turn, lost, allowed, known)
+            said = f"secure sum {self.layout.kinds.index(kind) + 1} of {len(self.layout.kinds)}, {IN_WORDS[kind]}"
+            with self._doing(said):
+                total = self._masked(kind, turn, lost, allowed, known)
             left = sorted(total.survivors)
             self._check_number(left)
             found = self.present - len(left)
@@ -143,7 +159,8 @@ class SecureRun:
                 logger.warning("%s begins anew: %d clients were lost, and some classes are of few", kind, found)
                 self.active, lost = left, found
                 continue
-            words = self._unmasked(total, turn, left)
+            with self._doing(f"{said}, taking the masks off"):
+                words = self._unmasked(total, turn, left)
             self.summed_over = left
             if kind == "presence":
                 self.present = len(left)

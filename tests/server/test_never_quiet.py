@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,10 @@ def test_statistics_solving_and_probing(tmp_path: Path, monkeypatch: pytest.Monk
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())
     assert "solving" in lines
-    assert "statistics: 0 of 6 clients answered" in lines and "3 of 6 clients answered" in lines
+    assert "statistics: features of 0 of 8,000 images: 0 of 6 clients answered" in lines
+    counted = [int(one.replace(",", "")) for one in re.findall(r"features of (\S+) of 8,000 images", lines)]
+    assert counted == sorted(counted) and 0 < max(counted) < 8000
+    assert "3 of 6 clients answered" in lines
     assert "fed3r-probe: 330 parameters are trained in 2 rounds over 6 clients with 8,000 samples" in lines
     assert "fed3r-probe: round 1 of 2: 3 of 6 clients answered" in lines and "round 2 of 2" in lines
 
@@ -103,6 +107,27 @@ def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypat
     assert "fedproto (6 of 7): round 2 of 2: 3 of 6 clients answered" in lines
     assert "fedavg-ft (5 of 7): the shared model: round 2 of 2: 3 of 6 clients answered" in lines
     assert "fedavg-ft (5 of 7): each client's own: 3 of 6 clients answered" in lines
+
+
+def test_every_phase_of_secure_sums_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"secure_sums": "on", "partitioner": "iid@samples-per-class=60"}
+    said = told(tmp_path, monkeypatch, [], method="fed3r,fedcof", **settings)
+    assert said.longest_silence <= 10
+    lines = said.between(0, said.clock())
+    phases = (
+        "exchanging keys",
+        "exchanging shares of keys",
+        "secure sum 1 of 4, how many clients have each class",
+        "secure sum 2 of 4, class sums",
+        "secure sum 3 of 4, scatter about the class means",
+        "secure sum 4 of 4, spread of clients' means",
+    )
+    starts = [lines.index(f"statistics: {phase}: ") for phase in phases]
+    assert starts == sorted(starts)
+    assert f"{phases[1]}: 0 of 6 clients answered" in lines
+    assert f"{phases[2]}, taking the masks off: 0 of 6 clients answered" in lines
+    assert f"{phases[2]}: features of 0 of 600 images: 0 of 6 clients answered" in lines
+    assert not [line for _, line in said.lines if line.startswith("statistics: 0 of")]
 
 
 def test_how_to_stop_and_to_go_on_is_the_first_thing_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
