@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -107,7 +108,7 @@ def test_samples_are_counted_with_their_rate_and_an_estimate_that_leaves_out_wha
                 )
     left = [float(line.split("about ")[1].split(" s left")[0]) for second, line in heard.items() if second > 6]
     assert len(left) == 34
-    assert all(0 <= before - now <= 3 for before, now in zip(left, left[1:], strict=False))
+    assert all(0 <= before - now <= 3 for before, now in itertools.pairwise(left))
 
 
 def test_nothing_that_was_there_already_makes_an_estimate(clock: Clock) -> None:
