@@ -83,13 +83,16 @@ def warnings(run: RunRecord) -> list[str]:
 
 def _about_run(run: RunRecord) -> Iterator[str]:
     state, reason = run.status.get("state"), run.status.get("reason", "")
+    how = f"the same settings with resume, and the path of {run.name}, continue it"
+    if run.config.get("run_config", {}).get("secure-sums", "off") != "off":
+        how = "with secure sums it cannot be continued, and the same settings begin anew"
     if state == "failed":
         yield (
             f"The run failed: {reason}. Change what this names; fedstats check finds other wrong settings. After any "
-            f"other failure the same settings with resume, and the path of {run.name}, continue the run."
+            f"other failure {how}."
         )
     elif state == "stopped":
-        yield f"The run was stopped ({reason}): the same settings with resume, and the path of {run.name}, continue it."
+        yield f"The run was stopped ({reason}): {how}."
     elif state != "completed":
         yield "The run had not ended when this page was made; what it had not reached is missing."
     if removed := run.results.get("removed"):

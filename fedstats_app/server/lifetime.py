@@ -24,6 +24,8 @@ IN_PROCESS = "in-process"
 FOLDER_NAME = "run-folder"
 # Where a context's state says which folder the run has.
 _STATE, _FOLDER = "fedstats", "run-folder"
+# Of a run that `resume` refuses.
+BEGINS_ANEW = "a run with secure-sums cannot go on later: the same settings begin it anew"
 # Characters of a failure's text that are kept and said.
 _MAX_REASON = 3000
 
@@ -61,7 +63,7 @@ def lifetime(context: Context) -> Iterator[tuple[AppConfig, RunFolder, Disclosur
             folder.write_status("completed")
             _write_report(folder)
         except BaseException as error:
-            _tell_failure(folder, error)
+            _tell_failure(folder, error, goes_on=_goes_on(context))
             raise
         _tell([f"completed; results are in\n{folder.path}"], LastWord(str(folder.path)))
 
@@ -112,7 +114,12 @@ def _write_report(folder: RunFolder) -> None:
         say(f"no report: {type(error).__name__}: {error}; fedstats report makes it again")
 
 
-def _tell_failure(folder: RunFolder | None, error: BaseException) -> None:
+def _goes_on(context: Context) -> bool:
+    """Tell whether `resume` takes such a run; what its masks were is nowhere, so a run of secure sums begins anew."""
+    return context.run_config.get("secure-sums", "off") == "off"
+
+
+def _tell_failure(folder: RunFolder | None, error: BaseException, *, goes_on: bool) -> None:
     """Say why a run failed wherever that can be said; what cannot be written or printed does not hide it."""
     reason = f"{type(error).__name__}: {error}"[:_MAX_REASON]
     state: Status = "failed"
@@ -134,7 +141,10 @@ def _tell_failure(folder: RunFolder | None, error: BaseException) -> None:
                 elsewhere = True
     line = f"FAILED: {reason}"
     if state == "stopped":
-        line = reason + (f"; the same settings with resume='{folder.path}' continue it" if folder is not None else "")
+        line = reason
+        if folder is not None:
+            how = f"the same settings with resume='{folder.path}' continue it" if goes_on else BEGINS_ANEW
+            line += f"; {how}"
     _tell([*lines, line], LastWord(f"[fedstats] {' '.join(line.split())}", error if elsewhere else None))
 
 
@@ -196,12 +206,13 @@ class LastWord(logging.Filter):
 
 def how_to_stop(folder: RunFolder, context: Context) -> str:
     """Return in words how to stop a run, which Ctrl-C does in one process only, and how to go on with it afterwards."""
-    if context.node_config.get(IN_PROCESS):
-        return f"Ctrl-C stops this run, and the same settings with resume='{folder.path}' go on with it"
-    return (
-        f"Ctrl-C leaves this log only: `flwr stop {folder.run_id}` stops the run, and the same command with "
-        f"resume='{folder.path}' in its --run-config goes on with it"
-    )
+    own, goes_on = context.node_config.get(IN_PROCESS), _goes_on(context)
+    stop = "Ctrl-C stops this run" if own else f"Ctrl-C leaves this log only: `flwr stop {folder.run_id}` stops the run"
+    if not goes_on:
+        return f"{stop}; {BEGINS_ANEW}"
+    if own:
+        return f"{stop}, and the same settings with resume='{folder.path}' go on with it"
+    return f"{stop}, and the same command with resume='{folder.path}' in its --run-config goes on with it"
 
 
 @contextmanager

@@ -89,23 +89,26 @@ def test_samples_are_counted_with_their_rate_and_an_estimate_that_leaves_out_wha
 ) -> None:
     said, done = Said(clock), [0, 0]
     heard = dict[float, str]()
-    with said.heartbeat(), said.doing("statistics", expected=400.0):
-        with said.counting("images", 2000, lambda: (done[0], done[1])):
-            with said.doing("{done} of {total} clients answered", 10) as clients:
-                clock.sleep(20)  # processes begin, networks are loaded
-                assert str(said).startswith("statistics: features of 0 of 2,000 images: 0 of 10 clients answered; ")
-                done[1] = 800
-                for second in range(1, 41):
-                    done[0] += 16 if second % 2 else 24
-                    clock.sleep(1)
-                    heard[second] = str(said)
-                assert "features of 856 of 2,000 images: 0 of 10" in heard[3] and "about 6 min left" in heard[3]
-                clients.at(5)
-                clock.sleep(1)
-                assert str(said) == (
-                    "statistics: features of 1,600 of 2,000 images, 20 a second: 5 of 10 clients answered; "
-                    "61 s so far, about 19 s left"
-                )
+    with (
+        said.heartbeat(),
+        said.doing("statistics", expected=400.0),
+        said.counting("images", 2000, lambda: (done[0], done[1])),
+        said.doing("{done} of {total} clients answered", 10) as clients,
+    ):
+        clock.sleep(20)  # processes begin, networks are loaded
+        assert str(said).startswith("statistics: features of 0 of 2,000 images: 0 of 10 clients answered; ")
+        done[1] = 800
+        for second in range(1, 41):
+            done[0] += 16 if second % 2 else 24
+            clock.sleep(1)
+            heard[second] = str(said)
+        assert "features of 856 of 2,000 images: 0 of 10" in heard[3] and "about 6 min left" in heard[3]
+        clients.at(5)
+        clock.sleep(1)
+        assert str(said) == (
+            "statistics: features of 1,600 of 2,000 images, 20 a second: 5 of 10 clients answered; "
+            "61 s so far, about 19 s left"
+        )
     left = [float(line.split("about ")[1].split(" s left")[0]) for second, line in heard.items() if second > 6]
     assert len(left) == 34
     assert all(0 <= before - now <= 3 for before, now in itertools.pairwise(left))

@@ -175,14 +175,22 @@ def test_what_a_folder_lacks_is_left_out(copied: Path, missing: str, gone: str) 
     Tags(text)
 
 
+def words(folder: Path) -> str:
+    return Tags(report(RunRecord.read(folder))).words
+
+
 def test_a_failed_run_says_why(copied: Path) -> None:
     (copied / "results.json").unlink()
     (copied / "status.json").write_text(to_json_with_digest({"state": "failed", "reason": "TooFewClients: 1 of 2"}))
     page = Tags(report(RunRecord.read(copied)))
     assert "TooFewClients: 1 of 2" in page.words and "This run has no results" in page.words
-    assert "fedstats check finds other wrong settings" in page.words and "continue the run" in page.words
+    assert "fedstats check finds other wrong settings" in page.words and "continue it." in page.words
     (copied / "status.json").write_text(to_json_with_digest({"state": "running"}))  # and nobody holds its lock
-    assert "The run was stopped (its process was killed)" in Tags(report(RunRecord.read(copied))).words
+    assert "The run was stopped (its process was killed): the same settings with resume" in words(copied)
+    record = read_json_file(copied / "config.json")
+    record["run_config"]["secure-sums"] = "on"  # which resume refuses
+    (copied / "config.json").write_text(to_json_with_digest(record))
+    assert "killed): with secure sums it cannot be continued" in words(copied) and "resume," not in words(copied)
 
 
 def test_weak_classes_come_first_and_sites_have_their_owners_names(server_run: Path) -> None:

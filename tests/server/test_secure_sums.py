@@ -16,7 +16,9 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedstats_app import client_app
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.report.head_file import read_head
+from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.statistics_file import load_statistics
+from fedstats_app.server.lifetime import IN_PROCESS, how_to_stop, lifetime
 from fedstats_app.server.run import Run
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.option import ConfigError
@@ -170,6 +172,21 @@ def test_a_sum_out_of_its_range_fails_the_run(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(SecureLayout, "sums", lying)
     with pytest.raises(ValueError, match="a sum is out of its range: a class has fewer than 0 samples"):
         simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on")
+
+
+@pytest.mark.parametrize(
+    ("node", "stops"), [(True, "Ctrl-C stops this run; "), (False, "`flwr stop 7` stops the run; ")]
+)
+def test_nobody_is_told_to_resume_what_cannot_go_on(
+    tmp_path: Path, node: bool, stops: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder.create(str(tmp_path), 7)
+    context = Context(7, 1, {IN_PROCESS: node}, RecordDict(), {"secure-sums": "on", "output-dir": str(tmp_path)})
+    anew = "a run with secure-sums cannot go on later: the same settings begin it anew"
+    assert how_to_stop(folder, context).endswith(f"{stops}{anew}")
+    with pytest.raises(KeyboardInterrupt), lifetime(context):
+        raise KeyboardInterrupt
+    assert capsys.readouterr().out.splitlines()[-1] == f"[fedstats] stopped by Ctrl-C; {anew}"
 
 
 # Nodes with data of their own
