@@ -9,7 +9,7 @@ import pytest
 
 import fedstats_app
 from fedstats_app.cli.demo.sites import make_sites
-from tests.support.commands import REPOSITORY
+from tests.docs.markdown import REPOSITORY, blocks
 
 EXAMPLES = REPOSITORY / "examples"
 
@@ -67,5 +67,6 @@ def test_more_data_later(tmp_path: Path, small: dict[str, Any]) -> None:
 
 
 def test_the_client_app_of_the_page_is_that_of_the_folder() -> None:
-    page = (REPOSITORY / "docs" / "own-client-app.md").read_text()
-    assert (EXAMPLES / "own-flower-app" / "own_app" / "client_app.py").read_text() in page
+    first, *_ = blocks(REPOSITORY / "docs" / "own-client-app.md", "python")
+    code = first.code.removeprefix("# client_app.py\n")
+    assert code and (EXAMPLES / "own-flower-app" / "own_app" / "client_app.py").read_text().endswith(code)

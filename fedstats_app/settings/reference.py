@@ -26,10 +26,10 @@ _FILLING = {"a", "an", "the", "one", "of", "or", "some", "and", "all", "none", "
 _FILLING |= {"with", "different", "words", "empty", "run"}
 _PAGE_HEAD = """# Settings
 
-Every line shows a key's default and, in brackets, other allowed values. Set keys by `--run-config "key=value"` or in a
-file. An option with an `@` is written after a word of its key, as in `fine-tune="fedmezo@num-z=2@clip=10"`;
-`optimizer@clip` goes with every optimizer. A method's options make a [variant](methods/index.md) of it, and are
-arguments of its Strategy class: `Fed3R(num_classes, normalize=False)`.
+Every line shows a key's default and, in brackets, its limits. Set keys by `--run-config "key=value"` or in a file. An
+option with an `@` is written after a word of its key, as in `fine-tune="fedmezo@num-z=2@clip=10"`; `optimizer@clip`
+goes with every optimizer. A method's options make a [variant](methods/index.md) of it, and are arguments of its
+Strategy class: `Fed3R(num_classes, normalize=False)`.
 """
 
 
@@ -100,6 +100,8 @@ def _not_said(allowed: str, said: str) -> str:
     allowed = re.sub(r"a whole number from |a number in |,? or \"auto\"|, or (?:be )?empty", "", allowed)
     allowed = re.sub(r"\((\S+), inf\)", r">\1", re.sub(r"\[(\S+), inf\)", r"≥\1", allowed))
     allowed = re.sub(r"(\d+) to (\d+)", r"\1-\2", allowed)
+    if re.fullmatch(r"[01]-\d{6,}|[>≥]0", allowed):  # as any reader expects
+        return ""
     return f" {allowed}" if allowed.startswith(("[", "(")) else f" ({allowed})"
 
 

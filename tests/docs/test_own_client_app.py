@@ -10,17 +10,22 @@ from safetensors.torch import load_file
 
 from fedstats_app.heads import solve_ridge
 from fedstats_app.statistics import FeatureStatistics
-from tests.docs.markdown import DOCS, blocks
+from tests.docs.markdown import DOCS, REPOSITORY, blocks
 from tests.docs.test_documents import run
 from tests.support.local_grid import LocalGrid
 
 PAGE = DOCS / "own-client-app.md"
+CLIENT_APP = REPOSITORY / "examples" / "own-flower-app" / "own_app" / "client_app.py"
 
 
 def load_app(file: str) -> Any:
     [block] = [block for block in blocks(PAGE, "python") if block.file == file]
+    return app_of(block.code, f"{PAGE.name}:{block.line}")
+
+
+def app_of(code: str, where: str) -> Any:
     namespace: dict[str, Any] = {}
-    run(block.code, f"{PAGE.name}:{block.line}", namespace)
+    run(code, where, namespace)
     return namespace["app"]
 
 
@@ -33,7 +38,7 @@ def test_both_apps_give_the_head_of_all_data(home: Path, capsys: Any) -> None:
         np.savez(file, features=features[node::3].numpy(), labels=labels[node::3].flip(0).numpy())
         nodes.append({"features": str(file)})
     np.savez(home / "test.npz", features=features.numpy(), labels=labels.numpy())
-    grid = LocalGrid(load_app("client_app.py"), nodes, {})
+    grid = LocalGrid(app_of(CLIENT_APP.read_text(), CLIENT_APP.name), nodes, {})
     load_app("server_app.py")(grid, Context(1, 1, {}, RecordDict(), {}))
 
     head = load_file(home / "head.safetensors")
