@@ -15,18 +15,17 @@ from tests.docs.test_documents import run
 from tests.support.local_grid import LocalGrid
 
 PAGE = DOCS / "own-client-app.md"
-CLIENT_APP = REPOSITORY / "examples" / "own-flower-app" / "own_app" / "client_app.py"
-
-
-def load_app(file: str) -> Any:
-    [block] = [block for block in blocks(PAGE, "python") if block.file == file]
-    return app_of(block.code, f"{PAGE.name}:{block.line}")
+EXAMPLE = REPOSITORY / "examples" / "own-flower-app" / "own_app"
 
 
 def app_of(code: str, where: str) -> Any:
     namespace: dict[str, Any] = {}
     run(code, where, namespace)
     return namespace["app"]
+
+
+def example(file: str) -> Any:
+    return app_of((EXAMPLE / file).read_text(), file)
 
 
 def test_both_apps_give_the_head_of_all_data(home: Path, capsys: Any) -> None:
@@ -38,8 +37,9 @@ def test_both_apps_give_the_head_of_all_data(home: Path, capsys: Any) -> None:
         np.savez(file, features=features[node::3].numpy(), labels=labels[node::3].flip(0).numpy())
         nodes.append({"features": str(file)})
     np.savez(home / "test.npz", features=features.numpy(), labels=labels.numpy())
-    grid = LocalGrid(app_of(CLIENT_APP.read_text(), CLIENT_APP.name), nodes, {})
-    load_app("server_app.py")(grid, Context(1, 1, {}, RecordDict(), {}))
+    grid = LocalGrid(example("client_app.py"), nodes, {})
+    [server] = [block for block in blocks(PAGE, "python") if block.file == "server_app.py"]
+    app_of(server.code, f"{PAGE.name}:{server.line}")(grid, Context(1, 1, {}, RecordDict(), {}))
 
     head = load_file(home / "head.safetensors")
     together = torch.cat([labels[node::3].flip(0) for node in range(3)])
@@ -51,9 +51,8 @@ def test_both_apps_give_the_head_of_all_data(home: Path, capsys: Any) -> None:
     assert merged == ["merged 20 "] * 3
     assert str(right) in metrics
 
-    load_app("mezo_server_app.py")(
-        LocalGrid(load_app("mezo_client_app.py"), nodes, {}), Context(1, 1, {}, RecordDict(), {})
-    )
+    grid = LocalGrid(example("mezo_client_app.py"), nodes, {})
+    example("mezo_server_app.py")(grid, Context(1, 1, {}, RecordDict(), {}))
     assert capsys.readouterr().out == "20 ['bias', 'weight']\n"
 
 
