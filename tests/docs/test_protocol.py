@@ -75,8 +75,8 @@ FACTOR = ScatterSpec(RankRule("number", 9.0))
 def test_formulas_give_the_bytes(num_samples: int, scatter: ScatterSpec | None) -> None:
     reply, _ = exchange(num_samples, gram=scatter is None, scatter=scatter)
     for key, array in reply.content["statistics-0"].items():
-        [row] = [row for row in rows(PAGE, "record") if f"`{key}`" in row[1] and len(row) == 4]
-        formula = row[3].strip("$").replace("\\,", "")
+        [row] = [row for row in rows(PAGE, "array") if f"`{key}`" in row[0]]
+        formula = row[2].strip("$").replace("\\,", "")
         formula = re.sub(r"(?<=[0-9a-z])(?=[a-z(])", "*", formula)
         assert eval(formula, {"s": 4, "m": PRESENT, "d": DIM, "r": num_samples, "t": 2, "k": 9}) == len(array.data), row
 
