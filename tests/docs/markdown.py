@@ -71,6 +71,13 @@ def rows(path: Path, first_heading: str) -> list[list[str]]:
     return found
 
 
+def items(path: Path, heading: str) -> list[list[str]]:
+    """The items of the lists under a heading, each as what stands before its first colon and behind it."""
+    [text] = [part for part in re.split(r"^#+ ", prose(path), flags=re.M) if part.startswith(f"{heading}\n")]
+    found = re.findall(r"^- (.+(?:\n  .+)*)", text, flags=re.M)
+    return [(" ".join(item.split()) + ": ").split(": ", 1) for item in found]
+
+
 def commands(path: Path) -> list[str]:
     """Every ``flwr run ...`` of a document, one per line, without what stands before or behind it."""
     joined = "\n".join(block.code for block in blocks(path, "bash")).replace("\\\n", " ")

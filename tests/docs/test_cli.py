@@ -14,7 +14,7 @@ from fedstats_app.cli.supernode import flower
 from fedstats_app.heads.calibration import NUM_BINS
 from fedstats_app.storage.ledger import LedgerFile
 from tests.cli.certificates import listening, sign, tls
-from tests.docs.markdown import DOCS, blocks, prose
+from tests.docs.markdown import DOCS, blocks, items, prose
 
 PAGE = DOCS / "cli.md"
 COMMANDS = [line for block in blocks(PAGE, "bash") for line in block.code.splitlines()]
@@ -56,13 +56,6 @@ def test_commands_run(
     assert isinstance(json.loads(printed.out), dict) if "--json" in words else printed.out
 
 
-def items(heading: str) -> list[str]:
-    """The items of the list under a heading."""
-    section = re.split(r"^## ", prose(PAGE), flags=re.MULTILINE)
-    [text] = [part for part in section if part.startswith(f"{heading}\n")]
-    return re.findall(r"^- (.+)$", text, re.MULTILINE)
-
-
 def test_all_commands_are_shown() -> None:
     assert {command.split()[1] for command in COMMANDS} == {
         "predict", "evaluate", "export", "check", "run", "new", "demo", "remove", "node", "report", "runs",
@@ -80,7 +73,7 @@ def test_options_in_the_text_exist() -> None:
 def test_entries_of_the_document_are_all_there_are(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(next((place / "fedstats-runs").iterdir())), "picture.png", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    entries = {entry for item in items("predict") for entry in re.findall(r"`(\w+)`", item.split(": per")[0])}
+    entries = {entry for item in items(PAGE, "predict") for entry in re.findall(r"`(\w+)`", item[0])}
     assert entries == set(document)
 
 
@@ -91,7 +84,7 @@ def test_checks_in_the_table_are_those_there_are(place: Path, capsys: pytest.Cap
         for more in ([], ["--data-path", "photos", "--superlink", f"127.0.0.1:{port}"]):
             assert main(["check", "--data", *words, *more]) == 0
             seen |= {finding["check"] for finding in json.loads(capsys.readouterr().out)["findings"]}
-    described = {check for item in items("check") for check in item.split(":")[0].split(", ")}
+    described = {check for item in items(PAGE, "check") for check in item[0].split(", ")}
     assert described == seen
 
 

@@ -25,7 +25,19 @@ from fedstats_app.training.limits import RequestLimits
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.reading import to_values
-from tests.docs.markdown import DOCS, DOCUMENTS, REPOSITORY, anchors, blocks, commands, inline_code, links, prose, rows
+from tests.docs.markdown import (
+    DOCS,
+    DOCUMENTS,
+    REPOSITORY,
+    anchors,
+    blocks,
+    commands,
+    inline_code,
+    items,
+    links,
+    prose,
+    rows,
+)
 
 README, RUN_FOLDER = REPOSITORY / "README.md", DOCS / "run-folder.md"
 SETTINGS = (DOCS / "settings.md").read_text(encoding="utf-8")
@@ -95,17 +107,17 @@ def test_tables_of_keys_name_keys() -> None:
 
 def test_bounds_of_a_request_are_listed_with_their_defaults() -> None:
     listed = {}
-    for row in rows(DOCS / "node-policy.md", "node-config"):
-        keys = re.findall(r"`([^`]+)`", row[0])
-        listed.update(zip(keys, row[1].split(", "), strict=False))
+    for item, _ in items(DOCS / "node-policy.md", "Limits of one request"):
+        keys, _, defaults = item.partition(" (")
+        listed.update(zip(re.findall(r"`([^`]+)`", keys), defaults.removesuffix(")").split(", "), strict=True))
     bounds = {key: str(one.default).removesuffix(".0") for key, one in RequestLimits.keys().items()}
     assert {key: listed[key] for key in bounds} == bounds | {"min-batch-size": "as `min-class-count`"}
 
 
 def test_partitioners_described_are_all_there_are() -> None:
-    described = rows(DOCS / "data.md", "`partitioner`")
-    assert {row[0].strip("`") for row in described} == set(PARTITIONERS)
-    assert {key for row in described for key in re.findall(r"`([^`]+)`", row[2])} <= set(DEFAULTS) | LABELS
+    described = [re.findall(r"`([^`]+)`", item[0]) for item in items(DOCS / "data.md", "Partitions")]
+    assert {names[0] for names in described} == set(PARTITIONERS)
+    assert {key for names in described for key in names[1:]} <= set(DEFAULTS) | LABELS
 
 
 def test_every_backbone_is_listed() -> None:
@@ -188,7 +200,7 @@ def test_experiments_are_valid_and_in_the_guide() -> None:
 
 
 def test_run_folder_is_as_its_page_says(finished_run: Path, mezo_run: Path) -> None:
-    described = {row[0]: row[1] for row in rows(RUN_FOLDER, "file") if row[0].startswith("`")}
+    described = dict(items(RUN_FOLDER, "The run folder"))
     names = {"heads": "heads/METHOD.safetensors", "checkpoints": "checkpoints/", "clients": "clients/"}
     files = set()
     for path in (path.relative_to(finished_run) for path in finished_run.rglob("*") if path.is_file()):
@@ -199,7 +211,7 @@ def test_run_folder_is_as_its_page_says(finished_run: Path, mezo_run: Path) -> N
     files.add("mezo/NAME/")
     assert {file.strip("`") for file in described} == files | {"plots/*.png"}
     results = json.loads((finished_run / "results.json").read_text())
-    metrics = " ".join(row[0] for row in rows(RUN_FOLDER, "field"))
+    metrics = " ".join(item[0] for item in items(RUN_FOLDER, "Metrics"))
     words = set(re.findall(r"`([a-z_0-9]+)`", described["`results.json`"] + metrics))
     assert words == set(results) | set(results["methods"]["fed3r"])
     status = json.loads((finished_run / "status.json").read_text())

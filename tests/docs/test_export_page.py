@@ -12,7 +12,7 @@ import pytest
 
 import fedstats_app
 from fedstats_app.cli import main
-from tests.docs.markdown import DOCS, Block, blocks, rows
+from tests.docs.markdown import DOCS, Block, blocks, items
 from tests.support.sentences import text_folder
 from tests.support.simulation import simulate
 
@@ -29,7 +29,7 @@ def test_the_program_predicts_without_torch(home: Path, image_folder: Path, caps
     expected = fedstats_app.load(home / "fedstats-runs" / "20260101-120000").top(pictures, 1)
     predicts_the_same(program, [str(path) for path in pictures], expected)
     header = onnxruntime.InferenceSession("flowers.onnx").get_modelmeta().custom_metadata_map
-    assert {entry for row in rows(PAGE, "entry") for entry in re.findall(r"`([\w-]+)`", row[0])} == set(header)
+    assert {entry for item in items(PAGE, "Images") for entry in re.findall(r"`([\w-]+)`", item[0])} == set(header)
     assert "feed" in json.loads(header["preprocessing"])
 
 
