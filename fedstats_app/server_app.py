@@ -12,7 +12,7 @@ from functools import partial
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedstats_app.grid.progress import Progress
+from fedstats_app.grid.progress import Progress, print_any_text
 from fedstats_app.report.state import State
 from fedstats_app.server.closed_form import solve_heads
 from fedstats_app.server.lifetime import how_to_stop, lifetime, quiet_flower
@@ -39,6 +39,7 @@ def stages(run: Run) -> list[Callable[[Run, State], State]]:
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run all stages; whatever goes wrong is in the last line printed and in the run folder's status."""
+    print_any_text()
     with lifetime(context) as (config, folder, ledger):
         progress = Progress()
         progress.say(how_to_stop(folder, context))

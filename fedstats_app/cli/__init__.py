@@ -43,7 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         `check`); 2 if it could not do its work; 130 after Ctrl-C. Wrong arguments and `--help` end the process, as
         argparse does.
     """
+    from fedstats_app.grid.progress import print_any_text  # --help does without
+
     arguments = parsed(argv)
+    print_any_text()
     try:
         code: int = _command(COMMANDS[arguments.command].home)(arguments)
         sys.stdout.flush()

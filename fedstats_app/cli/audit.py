@@ -77,7 +77,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.status = json.loads((folder / "status.json").read_text())
+        self.status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
         self.config, self.results = read_json_file(folder / "config.json"), read_json_file(folder / "results.json")
         self.clients = read_json_lines(folder / "clients.jsonl")
         self.sent = read_json_lines(folder / "disclosure.jsonl") if (folder / "disclosure.jsonl").exists() else []
@@ -217,7 +217,7 @@ def _tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
 
 def _read_sent(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder / "sent.json"
-    return dict(json.loads(path.read_text())) if path.exists() else {}
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
 def _sums_of(folder: Path) -> tuple[set[str], list[list[str]]]:

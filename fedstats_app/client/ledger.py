@@ -303,7 +303,7 @@ def _first_place(known: Path, own: Path) -> Path:
         Where this node would have it.
     """
     with suppress(OSError, ValueError):
-        if (first := Path(known.read_text())).is_file():
+        if (first := Path(known.read_text(encoding="utf-8"))).is_file():
             if first != own:
                 logger.warning("the ledger of these data is %s, not in this node's state-dir", first)
             return first
@@ -344,7 +344,9 @@ def is_within_budget(reply: Message, config: AppConfig, node: NodeConfig, run_id
 
 def _sent(path: Path) -> dict[str, Any]:
     try:
-        return {run: sent for run, sent in json.loads(path.read_text()).items() if isinstance(sent, dict)}
+        return {
+            run: sent for run, sent in json.loads(path.read_text(encoding="utf-8")).items() if isinstance(sent, dict)
+        }
     except (OSError, ValueError, AttributeError):
         return {}
 

@@ -2,11 +2,11 @@
 
 import re
 import stat
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PureWindowsPath
 
 from fedstats_app.data.dataset import DatasetError
 
-_BEGINNINGS = ("/", "~")  # of paths that a configuration can have
+_PATH = re.compile(r"[/~]|\\\\|[A-Za-z]:[/\\]")  # how paths begin that a configuration can have, on any system
 
 
 def absolute_path(text: str, *, owner: str) -> Path:
@@ -48,7 +48,10 @@ def without_folders(spec: str) -> str:
     """
     # One prefix or several (``timm:local-dir:/PATH``); a drive's letter is none.
     rest = re.sub(r"^(?:[A-Za-z][\w-]+:)+", "", spec)
-    return f"{spec.removesuffix(rest)}{PurePath(rest).name or rest}" if rest.startswith(_BEGINNINGS) else spec
+    if not _PATH.match(rest):
+        return spec
+    name = (PurePath if rest[0] in "/~" else PureWindowsPath)(rest).name
+    return f"{spec.removesuffix(rest)}{name or rest}"
 
 
 def regular_file(path: Path) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +24,13 @@ SECONDS_BETWEEN_LINES = 4.0
 def say(line: str) -> None:
     """Print one line of progress for the user, in one piece: two threads may have something to say."""
     print(f"[fedstats] {line}\n", end="", flush=True)
+
+
+def print_any_text() -> None:
+    """Let this process print what its console or pipe has no letters for, as escapes: on Windows pipes have few."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a notebook's is none, and takes everything
+            stream.reconfigure(errors="backslashreplace")
 
 
 def in_words(seconds: float) -> str:

@@ -11,7 +11,9 @@ import math
 import os
 import re
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import FileIO
 from numbers import Integral, Real
 from pathlib import Path
@@ -20,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+# On Windows a file that somebody reads cannot be replaced meanwhile: seconds to wait before it is tried again.
+PAUSES_FOR_READERS = (0.01, 0.05, 0.2, 1.0) if os.name == "nt" else ()
 _DIGEST, _METADATA = "sha256", "__metadata__"
 _BLOCK = 4096
 _UNFINISHED = re.compile(r"\..+\.\d+-\d+\.tmp")
@@ -58,11 +62,20 @@ def _write(path: Path, blocks: Iterable[bytes | memoryview], mode: int) -> None:
                 file.write(block)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        _replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         _name(error, path)
         raise
+
+
+def _replace(new: Path, path: Path) -> None:
+    for pause in PAUSES_FOR_READERS:
+        with suppress(PermissionError):
+            new.replace(path)
+            return
+        time.sleep(pause)
+    new.replace(path)
 
 
 def _name(error: BaseException, path: Path) -> None:
