@@ -18,8 +18,10 @@ import time
 import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
@@ -275,3 +277,51 @@ def test_the_container_has_what_a_node_needs_and_starts_it() -> None:
     assert copied and all((REPOSITORY / name).exists() for name in copied)
     assert {"deployment/requirements-node.txt", "pyproject.toml", "fedstats_app", "conf"} <= set(copied)
     assert 'ENTRYPOINT ["fedstats", "node"]' in lines
+
+
+SITES = ("site-a", "site-b", "site-c")
+
+
+def compose() -> dict[str, Any]:
+    return dict(yaml.safe_load((DEPLOYMENT / "compose.yaml").read_text()))
+
+
+def words(service: dict[str, Any]) -> list[str]:
+    """Return a service's options and their values as words of their own."""
+    return [word for one in service["command"] for word in one.split("=", 1)]
+
+
+def test_the_containers_run_the_document_s_commands() -> None:
+    folder, found = Path("/demo"), compose()["services"]
+    assert compose()["configs"]["flwr"]["content"] == commands.connection(folder, 8000)
+    assert set(found) == {"superlink", *SITES}
+    assert [*found["superlink"]["entrypoint"], *words(found["superlink"])] == shown("flower-superlink")[0]
+    assert shown("fedstats node")[0] == ["fedstats", "node", *words(found["site-a"])]
+    for number, site in enumerate(SITES, start=1):  # the container's entrypoint is `fedstats node`
+        assert ["fedstats", "node", *words(found[site])] == commands.node(folder, folder / "images", 8000, number, site)
+    known = commands.environment(folder)
+    for service in found.values():
+        own = {name: value for name, value in service["environment"].items() if name not in ("HOME", "FLWR_HOME")}
+        assert own == {name: known[name] for name in known if name.startswith(("FLWR_", "HF_")) and name != "FLWR_HOME"}
+    registering = shlex.join(commands.register(folder, "site-a"))
+    assert f"docker compose -f deployment/compose.yaml exec superlink {registering}" in DOCUMENT.read_text()
+
+
+def test_nothing_of_the_containers_is_published_and_each_sees_its_own_secrets() -> None:
+    for name, service in compose()["services"].items():
+        assert not {"ports", "expose", "privileged", "cap_add"} & set(service) and service["cap_drop"] == ["ALL"]
+        mounted = dict(volume.rsplit(":/", 1) for volume in service["volumes"])
+        inside = {f"/{place.removesuffix(':ro')}" for place in mounted.values()}
+        named = {word for word in words(service) if word.startswith("/demo/")} - {"/demo/superlink.db"}
+        assert named <= inside
+        secret = {place for place in inside if place.endswith(".key")}
+        assert secret == {"/demo/server.key" if name == "superlink" else f"/demo/{name}.key"}
+        assert all(place.endswith(":ro") for place in mounted.values() if re.search("key|crt|pem|images", place))
+        if name != "superlink":
+            assert service["network_mode"] == "service:superlink"
+            assert {place for place in inside if "site-" in place} == {
+                f"/demo/{name}.key",
+                f"/demo/images/{name}",
+                f"/demo/cache/{name}",
+            }
+    assert "network_mode" not in compose()["services"]["superlink"]  # nor the machine's own
