@@ -55,7 +55,7 @@ def owners_release(msg: Message, context: Context, call_next: Callable[[Message,
 
 
 def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Mod: train nothing on a node whose owner does not allow it, whatever the handler and whoever asks."""
+    """Mod: train nothing on a node whose owner does not allow it, whatever the handler and the server."""
     if node_of(context.node_config).require_secure_sums and not msg.metadata.message_type.startswith(SECURE):
         raise RejectedRequest("this node takes part in secure sums only (require-secure-sums): secure-sums = 'on'")
     trains = msg.metadata.message_type.split(".")[0] == "train"

@@ -182,7 +182,7 @@ def _answer(grid: InProcessGrid, content: RecordDict, kind: str) -> Message:
 
 
 def check_flower(version: str = "") -> None:
-    """Refuse versions of Flower whose insides nobody has looked at.
+    """Refuse versions of Flower whose internals were not checked.
 
     Parameters
     ----------

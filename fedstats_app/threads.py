@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TypeVar
 
-# Read by the OpenMP runtime when torch is loaded; whoever set it already knows better.
+# Read by the OpenMP runtime when torch is loaded; a value that is already set stays.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 Made = TypeVar("Made")

@@ -311,7 +311,7 @@ class Backbone:
             ) from error
 
     def _compute(self, batch: Tensor) -> Tensor:
-        self.module.eval()  # every time: whoever holds the module may have called train()
+        self.module.eval()  # every time: a caller may have called train()
         with torch.inference_mode(), self._precision():
             features: Tensor = self.module(batch.to(self.device).contiguous(memory_format=self._memory_format))
         return features.to(torch.float32, copy=True)  # outside inference mode, so that the copy is no inference tensor

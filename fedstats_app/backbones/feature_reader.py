@@ -54,7 +54,7 @@ def check_kind(dataset: Dataset, backbone: Backbone) -> None:
 
 
 def read_ahead(read: Callable[[int], T], indices: Iterable[int], threads: int) -> Iterator[Callable[[], T]]:
-    """Call a function on every index, some of them ahead of whoever takes the results.
+    """Call a function on every index, some of them ahead of the consumer.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def read_ahead(read: Callable[[int], T], indices: Iterable[int], threads: int) -
                     yield waiting.popleft().result
             while waiting:
                 yield waiting.popleft().result
-        finally:  # whoever took the results has had enough
+        finally:  # the consumer has stopped
             for one in waiting:
                 one.cancel()
 

@@ -28,7 +28,7 @@ class Licence:
     Attributes
     ----------
     name : str
-        As the source names it, such as ``apache-2.0``; ``unknown`` where nobody says; ``none`` for random weights.
+        As the source names it, such as ``apache-2.0``; ``unknown`` if no source says; ``none`` for random weights.
     source : str
         Who says so, in words.
     terms : tuple of str
@@ -48,7 +48,7 @@ class Licence:
 
 
 UNKNOWN = Licence("unknown")
-RANDOM_WEIGHTS = Licence("none", "random weights are nobody's")
+RANDOM_WEIGHTS = Licence("none", "random weights have no owner")
 
 # Models whose terms are more than their licence's name says, or whose files name none: (licence, has a gate).
 _BY_NAME = {

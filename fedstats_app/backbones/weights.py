@@ -277,7 +277,7 @@ def _offline_variable() -> str:
 
 
 def require_reachable(url: str) -> None:
-    """Raise an OSError within 20 seconds if nobody answers there; whatever is answered will do."""
+    """Raise an OSError within 20 seconds unless the host answers, with any status."""
     request = urllib.request.Request(url, method="HEAD")
     with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=DOWNLOAD_TIMEOUT_SECONDS):
         pass

@@ -236,7 +236,7 @@ class NodeReplica:
         if request.wanted == "sync":
             digest = self._current_digest()
             if self._node.data_path:
-                # The model is the server's to give from here on; whoever needs the replica again gets the log.
+                # The model is the server's to give from here on; a later request for the replica gets the log.
                 shutil.rmtree(self.files.folder, ignore_errors=True)
             return MezoReply((), 0, digest)
         samples, number = self._samples.of(client_id, self.setup)

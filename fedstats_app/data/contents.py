@@ -2,7 +2,7 @@
 
 Sums over many sets of samples can be added and subtracted. If each set is a union of cells, and a cell has as many
 samples as the floor, so has every difference. Which cell a sample is in depends on what it holds, not on a seed: the
-same data give the same cells, whoever asks.
+same data give the same cells for every run.
 """
 
 from __future__ import annotations

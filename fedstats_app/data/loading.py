@@ -152,6 +152,6 @@ def unlabelled_table(path: Path, kind: Kind, wanted: Reading, usual: Reading) ->
 
 
 def _unlabelled(source: SampleSource, number: int, kind: Kind) -> Dataset:
-    """Say that all are of one class, which nobody asks for."""
+    """Make a data set of a single class, whose labels are not used."""
     labels = np.zeros(number, dtype=np.int64)
     return Dataset("the samples named", ("unknown",), labels, fingerprint="", source=source, kind=kind)

@@ -43,7 +43,7 @@ def partition(
         clients; a domain's samples are shuffled and divided equally within its group.
         ``pathological``: `classes_per_client` classes on each client, flwr-datasets' `PathologicalPartitioner` in its
         mode
-        "first-deterministic" (client k has class k mod C, its other classes are drawn; classes that nobody has are
+        "first-deterministic" (client k has class k mod C, its other classes are drawn; classes of no client are
         left out with a warning, which cannot happen if there are as many clients as classes).
         ``fedcof``, ``fedcgs``: the split of the FedCOF and FedCGS papers' code (`fedcof_partition`,
         `fedcgs_partition`).
@@ -69,7 +69,7 @@ def partition(
     -------
     list of numpy.ndarray
         K arrays ``(n_k,)`` int64, ascending sample indices, disjoint. Together they hold every sample, but for
-        ``fedcof`` and ``fedpac`` (which drop n mod K of them) and ``pathological`` (drops classes that nobody has).
+        ``fedcof`` and ``fedpac`` (which drop n mod K of them) and ``pathological`` (drops classes of no client).
 
     Raises
     ------

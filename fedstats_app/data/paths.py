@@ -39,7 +39,7 @@ def absolute_path(text: str, *, owner: str) -> Path:
 def without_folders(spec: str) -> str:
     """Return what may be shown of a data set's or network's name: of a path only its last part.
 
-    Where somebody's data lie is nobody else's business: ``folder:/home/ann/flowers`` becomes ``folder:flowers``.
+    Paths are private: ``folder:/home/ann/flowers`` becomes ``folder:flowers``.
 
     Parameters
     ----------

@@ -155,7 +155,7 @@ def with_mirror_images(dataset: Dataset) -> Dataset:
 
 
 def flipped(indices: NDArray[np.int64], number: int, flips: Flips, seed: int) -> NDArray[np.int64]:
-    """Return which images of :func:`with_mirror_images` stand for some of the n images, whoever has them.
+    """Return which images of :func:`with_mirror_images` stand for some of the n images of all clients.
 
     Parameters
     ----------

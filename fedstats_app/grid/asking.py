@@ -66,13 +66,13 @@ def usable(
     Parameters
     ----------
     replies : iterable of Message
-        From anybody.
+        From any node.
     read : callable
         From a reply to an answer; raises :class:`RejectedReply`.
     failures : dict
         Takes the reasons by client.
     clients : container of int, optional
-        Who was asked; by default whoever answers.
+        Who was asked; by default all that answer.
     """
     for reply in replies:
         client = int(reply.metadata.src_node_id)

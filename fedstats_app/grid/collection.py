@@ -74,7 +74,7 @@ class Collection:
         self._num_earlier = self._sums[0].num_examples if self._sums else 0
         self._known = {one.digest: one for one in self._earlier if one.digest}
         self._sizes: list[ReceivedStatistics] = []  # of what was merged, without the statistics themselves
-        # Of all of them: somebody asks after every client.
+        # Of all of them, because it is asked for after every client.
         self._num_received = self._bytes_received = 0
 
     def fold(self, server_round: int, reply: Message) -> tuple[ClientOutcome, ReceivedStatistics | None]:
@@ -181,7 +181,7 @@ class Collection:
         class_names : sequence of str
             The classes in the order of their ids.
         run : str
-            Names this run, to whoever meets its clients again.
+            Names this run where its clients are met again.
 
         Raises
         ------

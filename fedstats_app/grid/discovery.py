@@ -92,7 +92,7 @@ class Federation:
     statistics_only : frozenset of int
         Clients whose node says that it cannot train.
     any_app : tuple of int
-        Nodes that say that code of anybody's runs there.
+        Nodes that say that they run any app's code.
     num_partitions : int
         In how many clients the run's data set is divided, whether all are hosted or not; 0 where it is not.
     workers : tuple of int
@@ -151,7 +151,7 @@ def discover(
     max_classes : int, optional
         Of all nodes with data of their own together.
     on_reply : callable, optional
-        Sees every reply of a node, for whoever keeps account of what left it.
+        Called with every reply of a node, to record what left it.
     progress : callable
         Takes a line for the user.
 
@@ -170,7 +170,7 @@ def discover(
         if expected is None:
             complete = settled and len(roll.infos) >= min_clients
         else:
-            # A node that was refused will not come again: where it is one of those expected, nobody is missing.
+            # A node that was refused will not come again: if it is one of those expected, none is missing.
             answered = len(roll.infos) + len(roll.refused)
             complete = roll.num_partitioned == expected or (settled and answered >= expected)
         if complete or now - started > wait_timeout:
@@ -267,7 +267,7 @@ def _federation(
 
 
 class _RollCall:
-    """Asks every node once, as it comes; a node that does not answer keeps nobody waiting but itself."""
+    """Asks every node once, as it comes; a node that does not answer delays no other."""
 
     def __init__(self, grid: Grid, reply_timeout: float, on_reply: Callable[[Message], None] | None) -> None:
         self.grid, self.reply_timeout, self.on_reply = grid, reply_timeout, on_reply

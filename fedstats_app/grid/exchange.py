@@ -44,7 +44,7 @@ class Silences:
 
     A client that timed out is asked again after 2 rounds, then after 4, 8 and so on: all in all it costs as many time
     limits as its absence has digits in base 2, and it misses at most about as many rounds again as it was silent for.
-    An answer, also one that is an error, ends that. Outside of rounds nobody is left out.
+    An answer, also one that is an error, ends that. Outside of rounds no client is left out.
     """
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class Link:
         messages pass as they are.
     reply_timeout : float
         Seconds that a request may take per client in it, counted from when it was sent or, since SuperNodes and
-        simulated workers take requests one after another, from the last reply of anybody.
+        simulated workers take requests one after another, from the last reply of any client.
     window_bytes : int
         Replies that may be outstanding, in bytes, going by the larger ones of the latest replies; at least one client.
     expected_reply_bytes : int
@@ -189,7 +189,7 @@ class Link:
         self.window_bytes = window_bytes
         self.reply_bytes = expected_reply_bytes
         self.wire_messages = 0
-        # A hook for whoever keeps account of what left each client; it sees every reply before it is used.
+        # Called with every reply before it is used, to record what left each client.
         self.on_reply: Callable[[Message], None] | None = None
         self.silences = Silences()
         self.progress = Progress()
@@ -300,7 +300,7 @@ class Exchange:
         """Send requests of the clients that fit the window, in the order of the clients, grouped by host.
 
         One slot becomes free with every reply. A host whose slots do not fill a message yet waits for more of them,
-        unless one of them is next in turn, or nobody is left beyond the window, or nothing is under way.
+        unless one of them is next in turn, or no client is left beyond the window, or nothing is under way.
         """
         window, limit = self._window(), self._group_limit()
         end = len(self.order) if self.stalls else min(self.turn + window, len(self.order))

@@ -28,7 +28,7 @@ class InProcessGrid(Grid):
     """Calls a ClientApp for each message, one after another in their order, in a thread beside the server's.
 
     Clients compute while the server adds up what others sent. Every message is copied on its way, and each node's state
-    is kept between messages, as Flower's simulation does it. Whoever makes it is to :meth:`close` it.
+    is kept between messages, as Flower's simulation does it. The caller must :meth:`close` it.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class InProcessGrid(Grid):
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Take messages to nodes, and return their ids; one to nobody is left out, as in Flower's simulation."""
+        """Take messages to nodes, and return their ids; a message to no node is left out, as in Flower's simulation."""
         taken = []
         for msg in messages:
             self._name(msg)

@@ -59,7 +59,7 @@ class MezoExchange:
     clients : mapping
         From client to its number of samples, None where it is not known.
     log : sequence of Update
-        All updates so far, appended to by whoever holds it too.
+        All updates so far, which the holder of the list also appends to.
     replica : Replica or None
         The server's own; without one the digest of most nodes counts.
     training : int
@@ -98,7 +98,7 @@ class MezoExchange:
         Raises
         ------
         ReplicasDiffer
-            If nobody can say which digest is right.
+            If it is unknown which digest is right.
         """
         asked = Asked()
         replies = grid.send_and_receive(self.messages(asked, clients, wanted), timeout=timeout)
@@ -121,7 +121,7 @@ class MezoExchange:
         asked : Asked
             The question, which is filled in.
         replies : iterable of Message
-            From anybody.
+            From any client.
         grid : Grid or None
             To ask again; None for not.
         wanted : str
@@ -134,7 +134,7 @@ class MezoExchange:
         Raises
         ------
         ReplicasDiffer
-            If nobody can say which digest is right.
+            If it is unknown which digest is right.
         """
         end = len(self.log)
         answers, behind = self._read(asked, replies, num_scalars)
@@ -226,7 +226,7 @@ class MezoExchange:
         if len(votes) > 1 and votes[0][1] == votes[1][1]:
             raise ReplicasDiffer(
                 f"round {len(self.log) + 1}: two digests of the replicas have {votes[0][1]} nodes each, and the server "
-                "has no replica of its own: nobody can say which is right"
+                "has no replica of its own to tell which is right"
             )
         return votes[0][0] if votes else b""
 

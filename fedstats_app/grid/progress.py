@@ -53,7 +53,7 @@ class Step:
     total : float
         How much there is to do, in any unit; 0 where that is not known.
     expected : float
-        Seconds that all of it is thought to take, as long as nothing is done yet; 0 where nobody can say.
+        Seconds that all of it is thought to take, as long as nothing is done yet; 0 if unknown.
     done : float
         How much of it is done.
     within : float
@@ -175,7 +175,7 @@ class Progress:
         try:
             yield step
         finally:
-            # Not always the last: a generator that nobody went through to its end is closed late.
+            # Not always the last: a generator that was not exhausted is closed late.
             self._steps = [one for one in self._steps if one is not step]
 
     @property
@@ -186,7 +186,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """About how long the outermost step of which that can be said will still take; None where nobody can."""
+        """Estimated seconds left of the outermost step with an estimate; None without one."""
         steps = list(self._steps)
         for index, (step, fraction) in enumerate(zip(steps, _fractions(steps), strict=True)):
             if fraction:

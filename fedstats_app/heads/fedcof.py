@@ -1,7 +1,7 @@
 """FedCOF: class covariances estimated from the spread of client means (Goswami et al. 2025, "Covariances for free").
 
 With the paper's oracle (eq. 24, the clients' true covariances in place of estimates, and its diagonal and spherical
-ablations) and its experiment with noise on the counts (eq. 23). That noise protects nobody: the means carry none, a
+ablations) and its experiment with noise on the counts (eq. 23). That noise protects no client: the means carry none, a
 class that a client lacks gets none either, and the server draws it here after it has seen the counts. It shows how much
 accuracy such noise would cost.
 """

@@ -12,7 +12,8 @@ from fedstats_app.statistics import ClientStatistics
 
 # A class's judges say something of that class from so many on.
 MIN_JUDGES_OF_CLASS = 8
-# Probability that an honest federation has any client named.
+# Level of the sign test over all groups and heads of a run: how often a group is named by chance alone. Honest clients
+# whose data differ can be named too: in one of 70 federations without a hostile client (research/attacks.md).
 SIGNIFICANCE = 0.01
 
 
@@ -27,7 +28,7 @@ class Judges:
     labels : Tensor
         (n,) int64 in [0, C).
     owners : Tensor
-        (n,) int64, the client whose feature it is, by its place; nobody judges itself. -1 for the server's own.
+        (n,) int64, the place of the client whose feature it is, which does not judge itself; -1 for the server's own.
     """
 
     features: Tensor

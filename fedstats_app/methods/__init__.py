@@ -91,7 +91,7 @@ def record_of(method: str) -> Method[Any]:
 
 
 def is_experiment(method: ConfiguredMethod) -> bool:
-    """Return whether nobody is to be told to take a method: an ablation, or counts with noise."""
+    """Whether a method is never recommended: an ablation, or counts with noise."""
     return method.method.name in ABLATIONS or getattr(method.options, "count_noise", "none") != "none"
 
 
@@ -109,7 +109,7 @@ def method_order(method: str) -> int:
 
 
 def variant_for(key: str, value: object) -> str:
-    """Say how a rare option is set for which somebody wrote a run-config key; "" where there is no such option."""
+    """Say how to set a rare option that was given as a run-config key; "" if there is no such option."""
     for record in RECORDS.values():
         if key in record.options.keys():  # noqa: SIM118  # no mapping
             name = key.removeprefix(record.options.prefix)

@@ -1,7 +1,7 @@
 """What an evaluation says with a floor: counts of classes with enough samples, and sums as coarse as counts.
 
 The server chooses the head, so every number here is an answer to a question of its own. A sum over many samples can be
-made one over a single one, by a head for which all others have no loss; a class that nobody has can be made to catch
+made one over a single one, by a head for which all others have no loss; a class without samples can be made to catch
 one sample. So sums leave in steps as large as what one sample adds, a cell that is not of the node's own classes has as
 many samples as the floor, and :func:`bits_of_head` bounds what all others' samples and the answer together say of one.
 """
@@ -48,7 +48,7 @@ def confusion_above_floor(
     (:meth:`~fedstats_app.privacy.NodePolicy.evaluable` leaves them out before they are read).
 
     Which class a sample is taken for is told if that class is named too, or if as many samples as the floor are taken
-    for it. Otherwise it counts as taken for some other class: there may be any number of classes that nobody has.
+    for it. Otherwise it counts as taken for some other class: there may be any number of classes without samples.
 
     Parameters
     ----------

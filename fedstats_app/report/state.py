@@ -54,8 +54,8 @@ class SolvedHead:
     wire_bytes : int
         That all clients sent for it.
     probe_step : float or None
-        As :class:`fedstats_app.report.method_result.MethodResult` has it, of the features that it takes; None where
-        nobody knows.
+        As :class:`fedstats_app.report.method_result.MethodResult` has it, of the features that it takes; None if
+        unknown.
     """
 
     head: LinearHead

@@ -70,7 +70,7 @@ class _MLflow:
     """A database and artifacts in the run folder's `mlruns`, without a server: the only run there."""
 
     def __init__(self, folder: Path, run_id: str, settings: Mapping[str, object]) -> None:
-        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before the import: nothing is told to anybody
+        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before the import, so that nothing is sent
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
 
@@ -102,10 +102,10 @@ class _MLflow:
 
 
 class _WandB:
-    """Offline: files in the run folder's `wandb`, which `wandb sync` uploads if somebody wants that."""
+    """Offline: files in the run folder's `wandb`, which only `wandb sync` uploads."""
 
     def __init__(self, folder: Path, run_id: str, settings: Mapping[str, object]) -> None:
-        # Before the import: nothing is told to anybody.
+        # Before the import, so that nothing is sent.
         os.environ["WANDB_MODE"] = "offline"
         os.environ["WANDB_ERROR_REPORTING"] = "false"
         import wandb

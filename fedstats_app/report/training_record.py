@@ -213,8 +213,8 @@ class TrainingResult:
     start_temperature : float
         By which the start's logits were divided before the first round.
     quality : mapping
-        What :func:`fedstats_app.report.method_result.quality` says of the head in the end; empty where nobody said more
-        than its accuracy.
+        What :func:`fedstats_app.report.method_result.quality` says of the head in the end; empty if only its
+        accuracy is known.
     calibration : Calibration or None
         Of that head, on the samples that scored it.
     client_accuracy : dict or None

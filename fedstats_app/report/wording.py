@@ -18,7 +18,7 @@ _NAMED = 3
 
 
 def summary(run: RunRecord) -> str:
-    """Return one paragraph for somebody who has to decide, without a word of the field's own."""
+    """Summarise a run in one paragraph without technical terms, for a reader who has to decide."""
     if not run.methods:
         return "This run has no results" + (f": {run.status['reason']}" if run.status.get("reason") else ".")
     return " ".join([_task(run), *_result(run), _cost(run)])

@@ -55,7 +55,7 @@ class PublicKeys:
         return cls(data[:IDENTITY_BYTES], channel, tuple(masks))
 
     def check(self) -> None:
-        """Refuse keys that agree with nobody's: others could share nothing with their owner.
+        """Refuse keys with which no other party can agree on a secret.
 
         Raises
         ------

@@ -71,7 +71,7 @@ def solve_heads(run: Run, state: State) -> State:
         with progress.doing("writing the statistics"):
             save_statistics(folder.path, collected)
     phases.end("statistics and solving")
-    # Before anybody evaluates: what goes wrong then must not cost the heads.
+    # Before evaluation, so that an error there does not cost the heads.
     _save_heads(folder, run.metadata, strategy, NO_SCORES)
     give_back_memory()
     secure = config.federation.is_secure

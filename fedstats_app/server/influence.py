@@ -121,7 +121,7 @@ def _over_usual(table: Mapping[int, Tensor]) -> dict[int, float]:
 
 
 def _cleared(group: tuple[int, ...], trials: _Trials) -> tuple[int, ...]:
-    """Take clients out of a group that harm nobody, the least suspicious first."""
+    """Take clients that do no harm out of a group, the least suspicious first."""
     left = group
     for client in reversed(group):
         fewer = tuple(one for one in left if one != client)

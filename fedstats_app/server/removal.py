@@ -83,14 +83,14 @@ def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "
     FileNotFoundError
         If the run kept no statistics, or not those of every client.
     ValueError
-        If there is no such client, or nobody is left.
+        If there is no such client, or none is left.
     """
     with lock_folder(run_folder):
         collected = load_statistics(run_folder)
         removed = [_client_named(name, collected.clients) for name in clients]
         left = tuple(one for one in collected.clients if one not in removed)
         if not left:
-            raise ValueError(f"{run_folder}: without {', '.join(clients)} nobody is left")
+            raise ValueError(f"{run_folder}: without {', '.join(clients)} no client is left")
         kept_all = all(keeps_client_statistics(run_folder, one) for one in left)
         sums = _folded(run_folder, collected, left) if kept_all else _subtracted(run_folder, collected, removed)
         rest = replace(collected, sums=sums, clients=left)

@@ -221,7 +221,7 @@ def samples_counted(run: Run) -> Iterator[None]:
 def prepare(
     config: AppConfig, folder: RunFolder, grid: Grid, progress: Progress, on_reply: Callable[[Message], None]
 ) -> Run:
-    """Find the clients, load what the run needs, and refuse what cannot work before anybody is asked for statistics.
+    """Find the clients, load what the run needs, and refuse what cannot work before clients are asked for statistics.
 
     Parameters
     ----------

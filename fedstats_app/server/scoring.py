@@ -38,7 +38,7 @@ class Scores:
     Attributes
     ----------
     evaluated_on : str
-        "clients" or "server"; "" before anybody evaluated.
+        "clients" or "server"; "" before any evaluation.
     heads : mapping
         By method, on the same samples.
     accuracies : mapping

@@ -67,7 +67,7 @@ class NodeConfig(Options):
     state_dir : str
         Where a personal model, or a replica, lasts from round to round; "" for a folder beside the feature cache.
     any_app : bool
-        Whether code of anybody's runs here: what `fedstats node --any-app` says.
+        Whether any app's code runs here: what `fedstats node --any-app` says.
     deployed : bool
         Whether the node may be another's than the server: what `fedstats node` says. Always so on data of its own.
     allowed_datasets : tuple of str

@@ -1,6 +1,6 @@
 """Options as frozen dataclasses: each field with its key, its default and the check of its value.
 
-Whoever uses options defines them, beside what uses them, and they are passed whole. A group knows its own keys:
+Options are defined beside the code that uses them, and passed whole. A group knows its own keys:
 
     @dataclass(frozen=True)
     class PartitionOptions(Options):

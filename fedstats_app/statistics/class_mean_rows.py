@@ -22,7 +22,7 @@ class ClassMeanRows:
     class_ids : Tensor
         (M,) int64 in [0, num_classes).
     counts : Tensor
-        (M,) positive; int64, or float64 where somebody added noise to the counts (Goswami et al. 2025, eq. 23).
+        (M,) positive; int64, or float64 if noise was added to the counts (Goswami et al. 2025, eq. 23).
     means : Tensor, optional
         (M, d) floating point. Give this or ``class_sums``.
     num_classes : int

@@ -34,7 +34,7 @@ class ClientStatistics:
     rows : ClassMeanRows
         One or several rows per class present.
     gram : Tensor, GramFactor or None
-        The Gram matrix, (d, d) float64, or its factor, from which it is formed when somebody asks for it.
+        The Gram matrix, (d, d) float64, or its factor, from which it is formed on demand.
     scatter : ScatterFactor or None
         Of the samples about the means of the rows.
     completed : bool

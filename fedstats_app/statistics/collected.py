@@ -190,7 +190,7 @@ class StatisticsSum:
         return self._total.num_examples
 
     def summed(self, *, gram: bool = True) -> FeatureStatistics:
-        """Return a copy of the sum so far, without the Gram matrix where nobody reads it: that is what takes time."""
+        """Return a copy of the sum so far, without the Gram matrix if it is not needed: copying that takes the time."""
         total = self._total
         matrix = None if total.gram is None or not gram else mirror_upper(total.gram)
         return FeatureStatistics(total.class_counts.clone(), total.class_sums.clone(), matrix)
@@ -250,7 +250,7 @@ def sum_without_client(total: StatisticsSum, client: ClientStatistics) -> Statis
     summed, rows = total.summed(), client.rows
     summed.class_counts.index_add_(0, rows.class_ids, -rows.counts)
     add_to_group_sums(summed.class_sums, -rows.class_sums, rows.class_ids)
-    # A class that nobody has left has no rounding error as its sum.
+    # The sum of a class without samples is zero, not a rounding error.
     summed.class_sums[summed.class_counts == 0] = 0.0
     if bool((summed.class_counts < 0).any()):
         raise ValueError("a client to take out must be in the sum, got more samples of a class than the sum has")
@@ -302,8 +302,8 @@ def sum_without_classes(total: StatisticsSum, ids: Sequence[int]) -> StatisticsS
 def client_digest(client: ClientStatistics) -> str:
     """Return what identifies a client's statistics: the SHA-256 of its counts and its class sums in float32.
 
-    It does not depend on how classes are numbered, nor on whether sums travelled in float32 or float64. Nobody can
-    learn the statistics from it; who has them can recognise them. A client without samples has none: "".
+    It does not depend on how classes are numbered, nor on whether sums travelled in float32 or float64. It does
+    not reveal the statistics, but recognises them. A client without samples has none: "".
     """
     rows = client.rows
     if not len(rows):

@@ -88,7 +88,7 @@ class RandomFourierFeatures(FeatureMap):
         _check(self.num_features, self.seed)
         if not (math.isfinite(self.kernel_width) and self.kernel_width > 0):
             raise ValueError(f"kernel_width must be positive and finite, got {self.kernel_width}")
-        # to_dict must give a float also where somebody wrote 1 for 1.0: the other side takes nothing else.
+        # to_dict must give a float also where 1 was given for 1.0: the other side takes nothing else.
         object.__setattr__(self, "kernel_width", float(self.kernel_width))
 
     def output_dim(self, feature_dim: int) -> int:

@@ -1,4 +1,4 @@
-"""The ground floor for whoever keeps something: atomic files, tensor files, checkpoints.
+"""Atomic files, tensor files and checkpoints, used by every room that writes to disk.
 
 It may import nothing of the package.
 """

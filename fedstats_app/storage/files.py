@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-# On Windows a file that somebody reads cannot be replaced meanwhile: seconds to wait before it is tried again.
+# On Windows a file cannot be replaced while it is read: seconds to wait before another try.
 PAUSES_FOR_READERS = (0.01, 0.05, 0.2, 1.0) if os.name == "nt" else ()
 _DIGEST, _METADATA = "sha256", "__metadata__"
 _BLOCK = 4096

@@ -61,10 +61,10 @@ def tallied(root: Path, name: str) -> Iterator[Tally | None]:
 
 
 def add_to_tally(root: Path, name: str, number: int, *, known: bool) -> None:
-    """Append so many pieces of work; nothing happens where nobody keeps such a tally on this machine."""
+    """Append a number of pieces of work to a tally; do nothing if this machine keeps no such tally."""
     if not number:
         return
-    with suppress(OSError):  # also of a tally that nobody keeps
+    with suppress(OSError):  # also if there is no such tally
         file = os.open(root / TALLIES / name, os.O_WRONLY | os.O_APPEND)
         try:
             os.write(file, (_KNOWN if known else _NEW) * number)

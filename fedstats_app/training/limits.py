@@ -33,7 +33,7 @@ class RequestLimits(Options):
     max_features : int
         Of all specifications of a request together, after their feature maps.
     max_classes : int
-        That a request names, whoever has them: an evaluation counts in a matrix of as many rows and columns.
+        That a request names, also those of other nodes: an evaluation counts in a matrix of as many rows and columns.
     max_run_megabytes : int
         That one run gets in all.
     """

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-# Below this nobody can say who is out of proportion: of two, either could be.
+# With fewer clients we cannot tell which one is the outlier.
 FEWEST_TO_COMPARE = 3
 # A client decides an estimate alone if without it the others' is so many times larger or smaller.
 DECIDES = 8.0
@@ -94,7 +94,7 @@ Answer = TypeVar("Answer", bound=_WithSamples)
 
 
 def deciding(answers: Mapping[int, Answer], estimate: Callable[[Mapping[int, Answer]], float]) -> list[int]:
-    """Return the clients that alone decide an estimate: without them it is far from what it is without anybody else.
+    """List the clients that alone decide an estimate: leaving out any other moves it little.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def deciding(answers: Mapping[int, Answer], estimate: Callable[[Mapping[int, Ans
     Returns
     -------
     list of int
-        None among fewer than three, and nobody who has half of all samples: that may rightly decide.
+        Empty for fewer than three clients. A client with half of all samples is never listed: it may rightly decide.
     """
     if len(answers) < FEWEST_TO_COMPARE:
         return []

@@ -4,7 +4,7 @@ Every byte from a node is checked here before anything is allocated or used: exa
 data, shapes, dtypes, finiteness, and whether the numbers can be statistics at all. Nothing is ever unpickled.
 It may import methods, training and what stands below them.
 
-Somebody else's ClientApp answers our strategies with two calls::
+Another ClientApp answers our strategies with two calls::
 
     request = read_statistics_request(msg)
     return statistics_reply(msg, request.statistics(features, labels))

@@ -187,7 +187,7 @@ def read_mezo_reply(reply: Message, num_scalars: int, num_examples: int | None =
     Parameters
     ----------
     reply : Message
-        From anybody.
+        Untrusted.
     num_scalars : int
         That were asked for.
     num_examples : int, optional

@@ -57,7 +57,7 @@ from fedstats_app.wire.training import TrainingTask, read_training_task, trainin
 PERSONALISE, PROTOTYPES = "train.personalise", "train.prototypes"
 PERSONAL_HEADS, EVALUATE_PERSONAL = "train.personal_heads", "evaluate.personal"
 
-# More epochs than anybody runs over more samples than anybody has.
+# Above any real number of epochs times samples.
 MAX_FORWARD_PASSES = 2**53
 MAX_GRID = 1000
 
@@ -279,7 +279,7 @@ def read_prototype_reply(reply: Message, num_classes: int, feature_dim: int) -> 
     Raises
     ------
     RejectedReply
-        If it failed, or cannot be class means of anybody's features.
+        If it failed, or cannot be class means of any features.
     """
     metrics = read_metrics(reply.content, PrototypeMetrics, "prototypes")
     arrays = record_of(reply.content, "prototypes", ArrayRecord, {"class-ids", "means"})

@@ -172,7 +172,7 @@ def write_release(path: Path, info: NodeInfo, request: StatisticsRequest, conten
 
 
 def read_release(path: str | Path) -> Release:
-    """Read a release from anybody.
+    """Read an untrusted release.
 
     Raises
     ------

@@ -115,7 +115,7 @@ def unpack_reply(reply: Message, client_id: int | None, instruction: Message) ->
     Parameters
     ----------
     reply : Message
-        The SuperNode's, from anybody.
+        The SuperNode's, untrusted.
     client_id : int or None
         Whose part to take; None: the node is the client, and all is its.
     instruction : Message
@@ -156,7 +156,7 @@ def per_client(handler: ClientHandler) -> Callable[[Message, Context], Message]:
     """Turn a handler of one client into a ClientApp function for all that the SuperNode hosts.
 
     The loop over clients is here only. What one client's handler raises, or returns that cannot be sent, is that
-    client's failure and nobody else's.
+    client's failure alone.
     """
 
     @functools.wraps(handler)
@@ -202,7 +202,7 @@ class NodeInfo:
     trains : bool
         False: the node's clients send statistics and evaluate, but take no part in training.
     any_app : bool
-        True: the node's owner lets code of anybody's run there.
+        True: the node's owner lets any app's code run there.
     client_name : str
         That the owner of a node with data of its own gave it; "" for none.
     process, threads : int

@@ -283,7 +283,7 @@ def read_statistics_reply(
     Parameters
     ----------
     reply : Message
-        From anybody.
+        Untrusted.
     request : StatisticsRequest
         What was asked for.
     feature_dim : int, optional

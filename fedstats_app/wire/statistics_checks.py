@@ -1,4 +1,4 @@
-"""Whether numbers of the right shape and dtype can be statistics of anybody's features."""
+"""Whether numbers of the right shape and dtype can be statistics of any features."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedstats_app.statistics import ClassMeanRows, GramFactor, ScatterFactor, St
 from fedstats_app.statistics.factors import full_rank
 from fedstats_app.wire.reading import LARGEST_WHOLE, MAX_COUNT, Malformed
 
-# How far from orthonormal directions may be that somebody made in float32.
+# How far from orthonormal directions made in float32 may be.
 MIN_ORTHONORMAL_TOLERANCE = 1e-5
 # No network's features are larger in magnitude, and no sum, product or norm of accepted numbers can overflow.
 MAX_FEATURE = 1e10
@@ -82,7 +82,7 @@ def check_sums(rows: ClassMeanRows, norm: float = math.inf) -> None:
     means = rows.means
     norms = torch.linalg.vector_norm(means, dim=1)
     shortest, longest = (float(one) for one in norms.aminmax())
-    # A sum of exactly zero has a mean of length 0, and no entry is larger than its mean is long: nobody else is asked.
+    # A sum of exactly zero has a mean of length 0, so without such means the sums need no look.
     if shortest == 0.0 and bool((empty := (rows.class_sums == 0).all(dim=1)).any()):
         raise Malformed(
             f"class-sums: class {int(rows.class_ids[empty][0])} has {int(rows.counts[empty][0])} samples "

@@ -194,7 +194,7 @@ def read_statistics_record(
     Parameters
     ----------
     record : ArrayRecord
-        From anybody.
+        Untrusted.
     spec : StatisticsSpec
         What was asked for.
     wire_dtype : str

@@ -137,7 +137,7 @@ def check_training_reply(
     Parameters
     ----------
     reply : Message
-        From anybody.
+        Untrusted.
     shapes : mapping
         Of the arrays that went down, by name.
     num_examples : int, optional
@@ -188,7 +188,7 @@ def read_losses_reply(reply: Message, num_examples: int) -> TrainingLosses:
     Parameters
     ----------
     reply : Message
-        From anybody.
+        Untrusted.
     num_examples : int
         How many samples the client had when it sent its statistics: it must have as many now.
 

@@ -91,7 +91,7 @@ def test_heads_and_statistics_are_those_of_a_run_that_never_had_it(
     # Once more, from the new folder; nobody is left in the end.
     again = remove_clients(removal.folder, ["7/0", "4"], str(tmp_path / "again"))
     assert [one.client for one in load_statistics(again.folder).clients] == [1, 3]
-    with pytest.raises(ValueError, match="without 1, 3 nobody is left"):
+    with pytest.raises(ValueError, match="without 1, 3 no client is left"):
         remove_clients(again.folder, ["1", "3"])
 
 

@@ -158,7 +158,7 @@ def _without_tls(address: str, *, needed: bool) -> Finding:
     if needed:
         advice = "start it with --ssl-certfile, --ssl-keyfile and --ssl-ca-certfile"
         return Finding("SuperLink", "FAIL", f"{address} answers, but not over TLS", advice)
-    message = f"{address} answers, without TLS: whoever is on the way can read and change what nodes send"
+    message = f"{address} answers without TLS, so others on the network can read and change what nodes send"
     return Finding("SuperLink", "warning", message, "start SuperLink and SuperNodes with certificates")
 
 

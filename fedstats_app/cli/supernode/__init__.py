@@ -2,7 +2,7 @@
 
 This module has what an owner allows, and what an app bundle says of itself. It may import settings, wire and Flower.
 
-A bundle is a zip archive that anybody may have written. Its one file `pyproject.toml` is read in memory, within bounds;
+A bundle is a zip archive from an untrusted source. Its one file `pyproject.toml` is read in memory, within bounds;
 nothing is unpacked.
 """
 
