@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from fedstats_app.backbones.architecture import Architecture
 from fedstats_app.backbones.licences import Licence
+from fedstats_app.backbones.prompts import among_tokens
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.backbones.weights import official_checkpoint, read_state_file
 
@@ -29,7 +30,7 @@ class _PooledFeatures(nn.Module):
         return torch.flatten(F.adaptive_avg_pool2d(self.features(images), 1), 1)
 
 
-class _ClassToken(nn.Module):
+class ClassToken(nn.Module):
     """A vision transformer up to its class token after the final norm: (B, 3, H, W) -> (B, d).
 
     Sizes other than the trained one resample the position embedding in the forward pass, so that the weights, and the
@@ -42,15 +43,23 @@ class _ClassToken(nn.Module):
         self.conv_proj = network.get_submodule("conv_proj")
         self.encoder = network.get_submodule("encoder")
         self.patch_size = int(network.patch_size)  # type: ignore[arg-type]  # an int, which nn.Module cannot say
+        self.prompt_sizes = 3 * self.patch_size**2, self.class_token.shape[-1]
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, prompts: Tensor | None = None) -> Tensor:
+        """Return the class token (B, d) of images (B, 3, H, W); prompts (k, d) get no position.
+
+        Raises
+        ------
+        ValueError
+            If a side is no multiple of the patch size.
+        """
         height, width = images.shape[-2:]
         if height % self.patch_size or width % self.patch_size:
             raise ValueError(f"sides must be multiples of the patch size {self.patch_size}, got {height} x {width}")
         patches = self.conv_proj(images)  # (B, d, rows, columns)
         rows, columns = patches.shape[-2:]
         tokens = torch.cat([self.class_token.expand(len(images), -1, -1), patches.flatten(2).mT], dim=1)
-        tokens = tokens + self._position_embedding(rows, columns)
+        tokens = among_tokens(tokens + self._position_embedding(rows, columns), prompts)
         encoded: Tensor = self.encoder.ln(self.encoder.layers(tokens))  # type: ignore[operator]
         return encoded[:, 0]
 
@@ -76,8 +85,8 @@ _TRUNKS: dict[str, tuple[Callable[[nn.Module], nn.Module], str]] = {
     "resnet18": (_without_fc, "fc."),  # d = 512
     "resnet50": (_without_fc, "fc."),  # d = 2048
     "efficientnet_b0": (_PooledFeatures, "classifier."),  # d = 1280
-    "vit_b_16": (_ClassToken, "heads."),  # d = 768
-    "vit_b_32": (_ClassToken, "heads."),  # d = 768
+    "vit_b_16": (ClassToken, "heads."),  # d = 768
+    "vit_b_32": (ClassToken, "heads."),  # d = 768
 }
 TORCHVISION_NAMES = tuple(_TRUNKS)
 

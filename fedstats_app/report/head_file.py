@@ -4,10 +4,10 @@ The header's metadata are strings. For the network: `backbone`, `backbone-weight
 `backbone-pooling`, `backbone-features` (what of it they are, in words), `backbone-licence` (JSON),
 `backbone-fingerprint`, `input-size`, `transform` (JSON), `sample-kind` ("image" or "text"), `text-pooling` and
 `text-template` of a language model, `batch-norm` (whether GroupNorm is in its place) and `tuned-backbone` (the file of
-weights that training changed). Of the head: `format`, `method`, `regulariser`, `feature-map` and `class-names` (JSON);
-where it was calibrated, `temperature`, which scores are divided by before the softmax, and `calibrated-on`, the samples
-that chose it. Of the run: `dataset`, `num-examples`, `num-clients`, `seed`, `versions` (JSON); and `superseded` where a
-client or a class was taken out of it later.
+weights that training changed, or of prompts beside the network's own). Of the head: `format`, `method`, `regulariser`,
+`feature-map` and `class-names` (JSON); where it was calibrated, `temperature`, which scores are divided by before the
+softmax, and `calibrated-on`, the samples that chose it. Of the run: `dataset`, `num-examples`, `num-clients`, `seed`,
+`versions` (JSON); and `superseded` where a client or a class was taken out of it later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.backbone_options import per_channel
 from fedstats_app.backbones.engine import BFLOAT16
 from fedstats_app.backbones.names import TextOptions, in_folder
+from fedstats_app.backbones.prompts import Prompted
 from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.weights import read_state_file
 from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
 from fedstats_app.storage.files import read_tensors, tensors_to_bytes
@@ -127,6 +129,8 @@ def _check_values(tensors: Mapping[str, Tensor], where: str) -> None:
 Normalisation = Literal["batch", "groupnorm"]
 
 SUFFIX = ".backbone.safetensors"
+# Of a file that holds prompts alone: the frozen network is where it was.
+PROMPTS = ".prompts"
 FILE_KEY = "tuned-backbone"
 NORMALISATION_KEY = "batch-norm"
 ARGUMENTS_KEY, IMAGE_POOLING_KEY = "backbone-arguments", "backbone-pooling"
@@ -187,6 +191,12 @@ def tuned_metadata(name: str, tuned: Backbone, normalisation: Normalisation) -> 
     dict of str to str
         To be put over those of an untuned head.
     """
+    if isinstance(tuned.module, Prompted):
+        return {
+            "backbone-fingerprint": tuned.fingerprint,
+            FILE_KEY: f"{name}{PROMPTS}{SUFFIX}",
+            PRECISION_KEY: "float32",
+        }
     return {
         "backbone": tuned.name,
         "backbone-weights": "",
@@ -196,6 +206,12 @@ def tuned_metadata(name: str, tuned: Backbone, normalisation: Normalisation) -> 
         NORMALISATION_KEY: normalisation,
         PRECISION_KEY: "float32",  # as it was trained
     }
+
+
+def tuned_state(tuned: Backbone) -> dict[str, Tensor]:
+    """Return what of a tuned backbone is saved: its weights, or the prompts beside a network that did not move."""
+    state = tuned.module.state_dict()
+    return {"prompts": state["prompts"]} if isinstance(tuned.module, Prompted) else state
 
 
 def with_paths(head: Path, metadata: Mapping[str, str]) -> dict[str, str]:
@@ -237,12 +253,15 @@ def load_backbone_of(
     tuned, metadata = metadata.get(FILE_KEY, ""), with_paths(head, metadata)
     if tuned and Path(tuned).name != tuned:
         raise ValueError(f"{head}: {FILE_KEY} must be a file name without a folder, got {tuned!r}")
+    prompts = {}
+    if tuned.endswith(f"{PROMPTS}{SUFFIX}"):
+        prompts, tuned = read_state_file(head.with_name(tuned)), ""
     name, recorded = metadata["backbone"], str(head.with_name(tuned)) if tuned else metadata.get("backbone-weights", "")
     if tuned and weights is not None and Path(weights).is_dir():
         # The model's folder: its tokenizer or its config.json are not in the run folder, the tuned weights are.
         folder = Path(weights)
         name, weights = in_folder(name, folder), None
-    return load_backbone(
+    backbone = load_backbone(
         name,
         weights=recorded if weights is None else weights,
         input_size=int(metadata["input-size"]),
@@ -257,6 +276,10 @@ def load_backbone_of(
         feature_power=float(metadata.get("feature-power", "1")),
         text=TextOptions(metadata.get(POOLING_KEY, "auto"), metadata.get(TEMPLATE_KEY, "")),  # type: ignore[arg-type]  # checked there
     )
+    if not prompts:
+        return backbone
+    found = prompts.get("prompts", torch.empty(0))
+    return with_module(backbone, Prompted(backbone.module, found), f"{backbone.weights_source}, prompts")
 
 
 def _norm(normalisation: str) -> Literal["batch", "group"]:

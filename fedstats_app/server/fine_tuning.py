@@ -10,7 +10,7 @@ from pathlib import Path
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.grid.progress import Progress, in_words
 from fedstats_app.heads import LinearHead, SolveReport
-from fedstats_app.report.head_file import Normalisation, read_head, with_module
+from fedstats_app.report.head_file import PROMPTS, Normalisation, read_head, with_module
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import trained_head_metadata
 from fedstats_app.report.state import SolvedHead, State, best_head
@@ -178,7 +178,8 @@ def head_of_file(path: Path, backbone: Backbone, class_names: Sequence[str]) -> 
         )
     if metadata["backbone-fingerprint"] != backbone.fingerprint:
         tuned = metadata.get("tuned-backbone", "")
-        advice = f"; backbone-weights can name the weights tuned with it, {path.with_name(tuned)}" if tuned else ""
+        weights = tuned and PROMPTS not in tuned
+        advice = f"; backbone-weights can name the weights tuned with it, {path.with_name(tuned)}" if weights else ""
         raise ValueError(
             f"start-head-file: {path} is for features of {metadata['backbone']}, fingerprint "
             f"{metadata['backbone-fingerprint'][:16]}; this run's are of {backbone.name}, fingerprint "

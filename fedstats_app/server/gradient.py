@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -39,7 +40,7 @@ class GradientTraining(Training):
         Where these are of other features than the head takes, it is the fixed one.
         """
         given, step = self.local, self.head.probe_step
-        if given.learning_rate != "auto" or step is None:
+        if given.learning_rate != "auto" or given.client_optimizer != "sgd" or step is None:
             return given.with_rate()
         rate = probe_rate(
             step,
@@ -63,9 +64,11 @@ class GradientTraining(Training):
         temperature, asked = 1.0, None
         if checkpoint is not None:
             temperature, self._start_loss = (checkpoint.metadata[key] for key in ("temperature", "start_loss"))
-        elif self.on_features and not self.made and self.tuning.temperature == "auto":
+        elif self.request.tune in ("probe", "prompt") and not self.made and self.tuning.temperature == "auto":
             losses, asked = self.losses_of(self.head.head)
-            temperature, self._start_loss = best_temperature(losses), min(losses)
+            temperature = best_temperature(losses)
+            # With prompts features are others than those that clients keep and tell the loss on.
+            self._start_loss = min(losses) if self.on_features else None
             self.say(f"the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
         self._build(temperature)
         self.announce(self.size)
@@ -145,6 +148,9 @@ class GradientTraining(Training):
         start, backbone, self.start_temperature = self.head.head, self.run.backbone, temperature
         head = replace(start, weight=start.weight / temperature, bias=start.bias / temperature)
         self.model = TunedModel.of(self.request, head, backbone.module).to(backbone.device)
+        if self.request.tune == "prompt":  # whether prompts fit beside the longest text is an error early
+            longest = max(backbone.transform.shapes, key=math.prod)
+            self.model.features(torch.zeros(1, *longest, dtype=backbone.transform.dtype, device=backbone.device))
         trained = self.model.trained_state()
         self.size = sum(tensor.numel() for tensor in trained.values())
         # What of the head clients need and is not trained.

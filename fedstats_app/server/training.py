@@ -112,7 +112,7 @@ class Training(ABC):
 
     def specified(self, request: TrainingRequest) -> TrainingRequest:
         """Complete what all trainings from the head tell clients by what this one does."""
-        return self.trainer.request(request)
+        return self.trainer.request(request, self.tuning)
 
     @abstractmethod
     def train(self) -> tuple[TrainingResult, TunedModel]:
@@ -131,7 +131,7 @@ class Training(ABC):
             If too few clients answer.
         """
         request = replace(
-            self.request, tune="probe", tune_bias=True, options=LocalOptions()
+            self.request, tune="probe", prompt_tokens=0, tune_bias=True, options=LocalOptions()
         )  # the whole head goes down
         return training_losses(self.run.grid, request, head, self.clients, self.min_clients)
 

@@ -37,7 +37,14 @@ class ConfigError(ValueError):
 
 
 def option(
-    default: object, check: Check, sentence: str = "", *, key: str = "", rare: bool = False, at: str = ""
+    default: object,
+    check: Check,
+    sentence: str = "",
+    *,
+    key: str = "",
+    rare: bool = False,
+    at: str = "",
+    optional: bool = False,
 ) -> Any:
     """Define an option as a dataclass field.
 
@@ -56,8 +63,11 @@ def option(
     at : str
         Such as "fedprox@proximal-mu": it has no run-config key, and is written after that word of the key that owns the
         group, ``optimizer = "fedprox@proximal-mu=0.1"``. Without a word, "@NAME", it goes with every word but "none".
+    optional : bool
+        In a message it travels only if it differs from the default.
     """
-    return field(default=default, metadata={"check": check, "sentence": sentence, "key": key, "rare": rare, "at": at})
+    metadata = {"check": check, "sentence": sentence, "key": key, "rare": rare, "at": at, "optional": optional}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)

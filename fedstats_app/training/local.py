@@ -1,4 +1,4 @@
-"""Local training: some epochs of SGD on one client's samples, with feature alignment as an extra loss.
+"""Local training: some epochs of SGD or Adam on one client's samples, with feature alignment as an extra loss.
 
 Feature alignment holds a client's features near the federation's class means ("prototypes"), which stay fixed while the
 backbone moves: FedCGS (Guan et al. 2025), "personalised one-shot", eq. 12; FedProto (Tan et al., AAAI 2022) and FedPAC
@@ -15,12 +15,13 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from fedstats_app.statistics.accumulation import check_labels, check_tensor
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, batch_order, generator, reproducible_kernels
-from fedstats_app.training.training_options import LocalOptions
+from fedstats_app.training.training_options import ADAM_BETAS, ADAM_EPS, LocalOptions
 
 
 def class_mean_sum(features: Tensor, labels: Tensor, prototypes: Tensor, present: Tensor) -> Tensor:
@@ -151,7 +152,7 @@ def train_locally(
     extra_loss: ExtraLoss | None = None,
     smallest_batch: int = 0,
 ) -> LocalReport:
-    """Train a model in place, by SGD on cross-entropy.
+    """Train a model in place, by SGD or Adam on cross-entropy.
 
     Parameters
     ----------
@@ -214,6 +215,11 @@ class _Training:
         proximal = self._options.proximal_mu
         self._start = [parameter.detach().clone() for parameter in self._parameters] if proximal else None
         self._momentum_buffers: list[Tensor | None] = [None] * len(self._parameters)
+        if self._options.client_optimizer == "adam":
+            # Of every parameter: means of the gradient and of its square, and the number of steps.
+            self._moments = [
+                (torch.zeros_like(one), torch.zeros_like(one), torch.zeros(())) for one in self._parameters
+            ]
 
     def run_epoch(self, epoch: int) -> float:
         """Take a step on every batch; return the mean loss over the samples."""
@@ -249,16 +255,33 @@ class _Training:
 
     @torch.no_grad()
     def _step(self) -> None:
-        """Do what ``torch.optim.SGD.step`` does, without torch's compiler, which that class imports."""
+        """Do what ``step`` of torch.optim.SGD or Adam does, without torch's compiler, which those classes import."""
         moved = [index for index, parameter in enumerate(self._parameters) if parameter.grad is not None]
+        parameters: list[Tensor] = [self._parameters[index] for index in moved]
+        gradients = [gradient for one in parameters if (gradient := one.grad) is not None]
+        rate, decay = self._options.learning_rate, self._options.weight_decay
+        if self._options.client_optimizer == "adam":
+            means, squares, steps = ([self._moments[index][part] for index in moved] for part in range(3))
+            adam(
+                *(parameters, gradients, means, squares, [], steps),
+                foreach=False,
+                amsgrad=False,
+                beta1=ADAM_BETAS[0],
+                beta2=ADAM_BETAS[1],
+                lr=rate,
+                weight_decay=decay,
+                eps=ADAM_EPS,
+                maximize=False,
+            )
+            return
         buffers = [self._momentum_buffers[index] for index in moved]
         sgd(
-            [self._parameters[index] for index in moved],
-            [gradient for index in moved if (gradient := self._parameters[index].grad) is not None],
+            parameters,
+            gradients,
             buffers,
-            lr=self._options.learning_rate,
+            lr=rate,
             momentum=self._options.momentum,
-            weight_decay=self._options.weight_decay,
+            weight_decay=decay,
             dampening=0.0,
             nesterov=False,
             maximize=False,

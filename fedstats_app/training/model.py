@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedstats_app.backbones.prompts import Prompted, initial_prompts
 from fedstats_app.heads import LinearHead
 from fedstats_app.settings.option import as_text
 from fedstats_app.statistics import FeatureMap, IdentityMap, feature_map_from_dict
 from fedstats_app.statistics.specification import SampleRequest
-from fedstats_app.training.training_options import BatchNorm, LocalOptions
+from fedstats_app.training.training_options import MAX_PROMPTS, BatchNorm, LocalOptions
 
-Tune = Literal["full", "probe", "features"]
+Tune = Literal["full", "probe", "features", "prompt"]
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,11 @@ class TrainingRequest(SampleRequest):
 
     Attributes
     ----------
-    tune : {"full", "probe", "features"}
-        What is trained: backbone and head, the head on the frozen backbone's features, or the backbone under a fixed
-        head.
+    tune : {"full", "probe", "features", "prompt"}
+        What is trained: backbone and head, the head on the frozen backbone's features, the backbone under a fixed
+        head, or head and prompts among the frozen backbone's tokens.
+    prompt_tokens : int
+        How many prompts; 0 unless they are trained.
     options : LocalOptions
         Of the client's own optimiser. Its ``proximal_mu`` is not sent: Flower's FedProx does that.
     temperature : float
@@ -51,6 +54,7 @@ class TrainingRequest(SampleRequest):
     feature_map: FeatureMap = field(
         default_factory=IdentityMap, metadata=as_text(lambda one: one.to_dict(), feature_map_from_dict)
     )
+    prompt_tokens: int = field(default=0, metadata={"low": 0, "high": MAX_PROMPTS, "optional": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,6 +63,8 @@ class TrainingRequest(SampleRequest):
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         if not 0.0 < self.temperature < math.inf:
             raise ValueError(f"temperature must be a positive number, got {self.temperature}")
+        if (self.tune == "prompt") != bool(self.prompt_tokens):
+            raise ValueError(f"prompt_tokens: go with tune prompt, got {self.prompt_tokens} with {self.tune!r}")
 
 
 class _Head(nn.Module):
@@ -91,8 +97,10 @@ class TunedModel(nn.Module):
         features that are already mapped, and only the head can be trained.
     feature_map : FeatureMap, optional
         Between backbone and head; the identity by default.
-    tune : {"full", "probe", "features"}
-        Train backbone and head, the head only, or the backbone under a fixed head.
+    tune : {"full", "probe", "features", "prompt"}
+        Train backbone and head, the head only, the backbone under a fixed head, or prompts and head.
+    prompts : Tensor, optional
+        (k, d) to start from, with tune="prompt" and only then.
     tune_bias : bool
         Whether a trained head's bias is trained; else it is kept as it is.
     temperature : float
@@ -125,6 +133,7 @@ class TunedModel(nn.Module):
         backbone: nn.Module | None = None,
         feature_map: FeatureMap | None = None,
         tune: Tune,
+        prompts: Tensor | None = None,
         tune_bias: bool = True,
         temperature: float = 1.0,
         batch_norm: BatchNorm = "frozen",
@@ -135,11 +144,15 @@ class TunedModel(nn.Module):
                 f"without a backbone the inputs are mapped features: tune must be probe, got {tune!r}, "
                 f"and feature_map None, got {feature_map!r}"
             )
+        if (prompts is None) != (tune != "prompt"):
+            raise ValueError(f"prompts go with tune prompt, got tune {tune!r}")
         self.tune, self.temperature, self.batch_norm = tune, temperature, batch_norm
         self._map = None if isinstance(feature_map, IdentityMap) else feature_map
         self.backbone = None if backbone is None else copy.deepcopy(backbone).float()
         if self.backbone is not None:
             self.backbone.requires_grad_(tune != "probe")
+            if prompts is not None:
+                self.backbone = Prompted(self.backbone, prompts.to(_device_of(self.backbone)))
         self.head = _Head(*_finite_float32(head)).to(_device_of(self.backbone))
         self.head.weight.requires_grad_(tune != "features")
         self.head.bias.requires_grad_(tune != "features" and tune_bias)
@@ -152,7 +165,7 @@ class TunedModel(nn.Module):
     def of(cls, request: TrainingRequest, head: LinearHead | tuple[Tensor, Tensor], backbone: nn.Module) -> Self:
         """Return the model that a request is for; a probe is the head alone, on mapped features.
 
-        Errors and the rest are the constructor's: the backbone is copied.
+        Prompts are drawn from the request's seed. Errors and the rest are the constructor's: the backbone is copied.
         """
         alone = request.tune == "probe"
         return cls(
@@ -160,6 +173,7 @@ class TunedModel(nn.Module):
             backbone=None if alone else backbone,
             feature_map=None if alone else request.feature_map,
             tune=request.tune,
+            prompts=initial_prompts(backbone, request.prompt_tokens, request.seed) if request.prompt_tokens else None,
             tune_bias=request.tune_bias,
             temperature=request.temperature,
             batch_norm=request.batch_norm,

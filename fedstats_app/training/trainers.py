@@ -31,7 +31,7 @@ class Trainer:
     passes : int
         Forward passes of a sample, by the thesis's formula, in one local epoch or along one direction.
     request : callable
-        From what all trainings from a head tell clients to what this one does.
+        From what all trainings from a head tell clients, and the options of training, to what this one tells them.
     by_gradient : bool
         Whether clients run SGD and the option ``optimizer`` has a say; else it is FedMeZO, by differences of losses.
     problems : callable
@@ -43,7 +43,7 @@ class Trainer:
     tunes: str
     sent: str
     passes: int
-    request: Callable[[TrainingRequest], TrainingRequest]
+    request: Callable[[TrainingRequest, TuningOptions], TrainingRequest]
     by_gradient: bool = True
     problems: Callable[[TuningOptions], list[str]] = lambda tuning: []
 
@@ -68,7 +68,7 @@ PROBE = Trainer(
     tunes="the head, on features of the frozen backbone that are computed once",
     sent="trained weights of the head in every round",
     passes=1,
-    request=lambda request: replace(request, tune="probe"),
+    request=lambda request, tuning: replace(request, tune="probe"),
 )
 
 FULL = Trainer(
@@ -77,7 +77,7 @@ FULL = Trainer(
     tunes="backbone and head",
     sent="trained weights of network and head in every round",
     passes=3,
-    request=lambda request: replace(request, tune="full"),
+    request=lambda request, tuning: replace(request, tune="full"),
 )
 
 FEATURES = Trainer(
@@ -86,7 +86,16 @@ FEATURES = Trainer(
     tunes="the backbone under a fixed head",
     sent="trained weights of the network in every round",
     passes=3,
-    request=lambda request: replace(request, tune="features"),
+    request=lambda request, tuning: replace(request, tune="features"),
+)
+
+PROMPT = Trainer(
+    name="prompt",
+    display_name="prompt tuning",
+    tunes="[prompts among the tokens of a frozen transformer](#prompts), and the head",
+    sent="trained prompts and weights of the head in every round",
+    passes=3,
+    request=lambda request, tuning: replace(request, tune="prompt", prompt_tokens=tuning.prompt_tokens),
 )
 
 FEDMEZO = Trainer(
@@ -96,7 +105,7 @@ FEDMEZO = Trainer(
     sent="a few numbers in every round (how its loss changes along directions drawn from a seed, the number of its "
     "samples, a digest of its model), and no weights",
     passes=2,
-    request=lambda request: request,  # what is tuned follows from FedMeZO's own options
+    request=lambda request, tuning: request,  # what is tuned follows from FedMeZO's own options
     by_gradient=False,
     problems=_problems_of_fedmezo,
 )

@@ -15,9 +15,14 @@ AUTO_SERVER_RATE = {"fedadam": 0.01, "fedyogi": 0.01, "fedadam-torch": 0.001}
 
 # What happens to the running statistics of BatchNorm in training.
 BatchNorm = Literal["frozen", "kept", "averaged"]
-# Learning rate where "auto" stands and none is found: all that trains the backbone.
+# Learning rate where "auto" stands and none is found: all that trains the backbone. And that of Adam.
 FIXED_RATE = 0.01
+ADAM_RATE = 0.001
+# Weng et al., NeurIPS 2024, in prompt tuning.
+ADAM_BETAS, ADAM_EPS = (0.9, 0.98), 1e-6
 
+# What a request may ask a node to make room for.
+MAX_PROMPTS = 1000
 # Heads to start from that no statistics are needed for.
 MADE_HEADS = ("random", "zero", "label-words")
 # The head of an earlier run, by the path of its file.
@@ -39,8 +44,17 @@ class _SgdOptions(Options):
         at="@train-batch-size",
     )
     momentum: float = option(0.0, number(0.0, 1.0), "of SGD")
-    weight_decay: float = option(0.0, number(0.0), "of SGD")
-    flip: bool = option(False, flag, "random horizontal flips (full, features)")
+    weight_decay: float = option(0.0, number(0.0), "of SGD or Adam")
+    flip: bool = option(False, flag, "random horizontal flips (full, features, prompt)")
+    client_optimizer: Literal["sgd", "adam"] = option(
+        "sgd", one_of("sgd", "adam"), "sgd | adam (betas 0.9, 0.98, eps 1e-6)", at="@client-optimizer", optional=True
+    )
+
+    def problems(self) -> list[str]:
+        """Refuse a momentum beside Adam, which has its own."""
+        if self.client_optimizer == "sgd" or not self.momentum:
+            return []
+        return [f"momentum: is of SGD, got {self.momentum:g} with fine-tune@client-optimizer=adam"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +71,8 @@ class LocalOptions(_SgdOptions):
         Of torch.optim.SGD, whose momentum starts anew in every call.
     flip : bool
         Mirror images left to right with probability 1/2.
+    client_optimizer : {"sgd", "adam"}
+        torch.optim.Adam has ``ADAM_BETAS`` and ``ADAM_EPS``, and starts anew in every call too.
     proximal_mu : float
         FedProx (Li et al., MLSys 2020): adds mu (theta - theta_start) to the gradient; 0 for none. Flower's FedProx
         sets it, so it has no key of its own here.
@@ -70,7 +86,7 @@ class LocalOptions(_SgdOptions):
     learning_rate: float = option(
         FIXED_RATE,
         number(0.0, open_low=True),
-        "auto = probe: from class means and local steps, else 0.01",
+        "auto = probe: from class means and local steps, else 0.01; 0.001 of adam",
     )
     proximal_mu: float = 0.0
 
@@ -94,12 +110,13 @@ class ClientOptions(_SgdOptions):
     learning_rate: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "auto = probe: from class means and local steps, else 0.01",
+        "auto = probe: from class means and local steps, else 0.01; 0.001 of adam",
     )
 
     def with_rate(self, found: float = FIXED_RATE) -> LocalOptions:
         """Return how clients train, with a rate that was found where none is given."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
+        found = ADAM_RATE if self.client_optimizer == "adam" else found
         rate = found if self.learning_rate == "auto" else self.learning_rate
         return LocalOptions(**{**values, "learning_rate": rate})
 
@@ -172,8 +189,11 @@ class TuningOptions(Options):
     temperature: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "divides logits; papers: 1 (FedCOF), 0.1 (Fed3R); auto = 1, after a probe's head was "
+        "divides logits; papers: 1 (FedCOF), 0.1 (Fed3R); auto = 1, after the head of a probe or of prompts was "
         "scaled to the clients' least loss",
+    )
+    prompt_tokens: int = option(
+        10, whole(1, MAX_PROMPTS), "learnable vectors among the tokens of an image or text", at="prompt@tokens"
     )
     tune_bias: bool = option(True, flag, "false = the bias stays", at="@tune-bias")
     batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(

@@ -191,7 +191,8 @@ def _comparison(
 def _number(measure: str, entry: Mapping[str, Any], config: Mapping[str, Any]) -> float | None:
     """Return a measure in its unit; None where the entry has none."""
     wanted = MEASURES[measure]
-    number = entry.get(wanted.entry or measure)
+    # A training's entry has the paper's formula under another name, of both ways.
+    number = entry.get(wanted.entry or measure, entry.get("formula_bytes") if measure == "uplink_bytes" else None)
     if number is None:
         return None
     sizes: dict[str, Callable[[], int]] = {

@@ -67,6 +67,12 @@ def test_options_written_after_a_word_are_read_and_written_again() -> None:
         ({"fine-tune": "fedmezo@clip=x"}, r"fedmezo@clip: must be a number in \[0, inf\), got 'x'"),
         ({"fine-tune": "fedmezo@num-z=1_0"}, "fedmezo@num-z: must be a whole number"),
         ({"fine-tune": "fedmezo@clip"}, "fedmezo@clip: must be a number"),
+        ({"fine-tune": "probe@tokens=3"}, "fine-tune: probe has no option 'tokens'"),
+        (
+            {"fine-tune": "prompt", "backbone": "resnet18"},
+            "prompt needs vit_b_16, vit_b_32 .* 'resnet18'",
+        ),
+        ({"fine-tune": "full@client-optimizer=adam", "momentum": 0.9}, "momentum: is of SGD, got 0.9 with .*=adam"),
         ({"fine-tune": "fedmez@clip=1"}, "fine-tune: must be one of .*did you mean fedmezo"),
         ({"partitioner": "iid@flips=both@flips=random"}, "partitioner: flips is given twice"),
         ({"partitioner": "iid@classes-per-client=3"}, "partitioner: iid has no option 'classes-per-client'"),

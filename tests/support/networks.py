@@ -66,3 +66,13 @@ def make_features(n: int, seed: int = 0) -> TensorSamples:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(3, (n,), generator=generator)
     return TensorSamples(torch.randn(n, 8, generator=generator) + labels[:, None], labels)
+
+
+def small_transformer() -> nn.Module:
+    """A vision transformer of two layers, (B, 3, 16, 16) to features (B, 8), which takes prompts."""
+    from torchvision.models import VisionTransformer
+
+    from fedstats_app.backbones.torchvision_models import ClassToken
+
+    sizes = {"image_size": 16, "patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 16}
+    return seeded(lambda: ClassToken(VisionTransformer(**sizes))).requires_grad_(False)

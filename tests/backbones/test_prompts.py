@@ -1,0 +1,101 @@
+"""Prompts among a transformer's tokens: where they stand, and what they leave as it was."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedstats_app.backbones.backbone_options import BACKBONES, BackboneOptions
+from fedstats_app.backbones.prompts import Prompted, initial_prompts
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.text.encoders import POOLINGS, PooledEncoder
+from fedstats_app.backbones.torchvision_models import _TRUNKS, ClassToken
+from tests.support.compare import relative_difference, same_bits
+from tests.support.networks import numbers, small_network, small_transformer
+
+IMAGES = numbers(5, 3, 16, 16)
+
+
+def prompted(network: nn.Module, number: int) -> Prompted:
+    return Prompted(network, initial_prompts(network, number, 3))
+
+
+@pytest.mark.parametrize("name", ["vit", "random:tiny-text", "all-MiniLM-L6-v2"])
+def test_without_a_prompt_features_are_the_networks_own_to_the_bit(name: str) -> None:
+    network, inputs = small_transformer(), IMAGES
+    if name != "vit":
+        pytest.importorskip("transformers", reason="needs the extra `text`")
+        backbone = load_backbone(name, device="cpu")
+        texts = ["a great movie", "it was bad, and the film was not good at all", ""]
+        network, inputs = backbone.module, backbone.transform.stack([backbone.transform(text) for text in texts])
+    with torch.no_grad():
+        assert same_bits(prompted(network, 0)(inputs), network(inputs))
+        assert relative_difference(prompted(network, 3)(inputs), network(inputs)) > 0.01
+
+
+def test_prompts_of_images_have_no_position() -> None:
+    network, prompts = small_transformer(), initial_prompts(small_transformer(), 4, 0)
+    with torch.no_grad():
+        turned = Prompted(network, prompts.flip(0))(IMAGES)
+        torch.testing.assert_close(Prompted(network, prompts)(IMAGES), turned, rtol=1e-4, atol=1e-5)
+
+
+class Echo(nn.Module):
+    """A language model whose hidden states are the embeddings of its input."""
+
+    config = SimpleNamespace(max_position_embeddings=9)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding.from_pretrained(numbers(20, 4))
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.words
+
+    def forward(
+        self, *, attention_mask: Tensor, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None
+    ) -> Any:
+        self.seen = attention_mask
+        return SimpleNamespace(last_hidden_state=self.words(input_ids) if inputs_embeds is None else inputs_embeds)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_prompts_of_texts_are_attended_to_and_not_pooled(pooling: str) -> None:
+    tokens = torch.tensor([[[1, 2, 3, 4, 0, 0], [1, 1, 1, 1, 0, 0]], [[5, 6, 7, 8, 9, 10], [1, 1, 1, 1, 1, 1]]])
+    echo = Echo()
+    encoder = PooledEncoder(echo, pooling)
+    assert same_bits(encoder(tokens, numbers(3, 4)), encoder(tokens))
+    encoder(tokens, numbers(3, 4))
+    assert echo.seen.tolist() == [[1] * 7 + [0] * 2, [1] * 9]
+    with pytest.raises(ValueError, match=r"6 tokens and 4 prompts must be at most 9 .* text-max-length to 5"):
+        encoder(tokens, numbers(4, 4))
+
+
+def test_they_start_small_and_by_the_seed() -> None:
+    bound = math.sqrt(6 / (3 * 8 * 8 + 8))
+    drawn = initial_prompts(small_transformer(), 500, 1)
+    assert 0.99 * bound < float(drawn.abs().max()) <= bound and abs(float(drawn.mean())) < 0.02
+    assert same_bits(drawn, initial_prompts(small_transformer(), 500, 1))
+    assert not torch.equal(drawn, initial_prompts(small_transformer(), 500, 2))
+
+
+def test_what_takes_none_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="Sequential takes no prompts; vit_b_16, vit_b_32 and text encoders do"):
+        initial_prompts(small_network(), 3, 0)
+    with pytest.raises(ValueError, match=r"prompts must have shape \(k, 8\), got \(2, 7\)"):
+        Prompted(small_transformer(), numbers(2, 7))
+
+
+def test_the_options_know_by_the_name_what_takes_prompts() -> None:
+    taken = {name for name in BACKBONES if BackboneOptions(backbone=name).takes_prompts}
+    assert taken == {name for name, (trunk, _) in _TRUNKS.items() if trunk is ClassToken} | {
+        "all-MiniLM-L6-v2",
+        "tiny-text",
+    }
+    assert not BackboneOptions(backbone="vit_b_32", feature_power=0.5).takes_prompts
+    assert not BackboneOptions(backbone="transformers:a", text_template="{text} {mask}").takes_prompts
