@@ -121,7 +121,7 @@ def evaluate(
             chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
             scores = classifier.scores(counted(readable(dataset, chunk, read, unreadable), step))
             step.at(chunk.stop)
-            total += HeadScores.from_logits(scores, labels[read], scores.argmax(dim=1), temperatures)
+            total.count(scores, labels[read], scores.argmax(dim=1))
     return total
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedstats_app.grid.asking import Answers, ask, to_all, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
-from fedstats_app.heads import Calibration, CalibrationSums, ClientScores, HeadScores, LinearHead
+from fedstats_app.heads import Calibration, ClientScores, HeadScores, LinearHead
 from fedstats_app.heads.calibration import median_temperature
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.proportion import DECIDES, deciding
@@ -96,7 +96,7 @@ def evaluate_on_clients(
     for client, _, received in read:
         total.examples[client] = max((scores.confusion.num_examples for scores in received.values()), default=0)
         for name, scores in received.items():
-            total.heads[name] += HeadScores(scores.confusion, CalibrationSums.zeros(), scores.margins)
+            total.heads[name].count_client(scores)
             if scores.confusion.num_examples:
                 total.accuracies[name][client] = scores.confusion.accuracy
             if scores.temperature is not None:

@@ -12,7 +12,14 @@ from fedstats_app.heads.gaussian import solve_gaussian
 from fedstats_app.heads.linear_head import LinearHead, SolveReport
 from fedstats_app.heads.ncm import solve_ncm
 from fedstats_app.heads.ridge import solve_ridge
-from fedstats_app.heads.scores import ClientScores, ConfusionMatrix, HeadScores, MarginHistograms, margin_bins
+from fedstats_app.heads.scores import (
+    ClientScores,
+    ConfusionMatrix,
+    HeadScores,
+    MarginHistograms,
+    filled_bins,
+    margin_bins,
+)
 
 __all__ = [
     "Calibration",
@@ -23,6 +30,7 @@ __all__ = [
     "LinearHead",
     "MarginHistograms",
     "SolveReport",
+    "filled_bins",
     "margin_bins",
     "solve_fedcof",
     "solve_fedroot",

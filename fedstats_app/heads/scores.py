@@ -131,6 +131,7 @@ ZERO_BIN = BINS_PER_OCTAVE * (LARGEST_EXPONENT - SMALLEST_EXPONENT)
 NUM_MARGIN_BINS = 2 * ZERO_BIN + 1
 # A float64 number is a sign, 11 bits of exponent, of which that of 1 is 1023, and 52 of mantissa.
 _BITS_BEHIND, _MAGNITUDE = 48, 2**15 - 1
+_ROWS_AT_ONCE = 1024
 _SMALLEST_BITS = (1023 + SMALLEST_EXPONENT) * BINS_PER_OCTAVE
 
 
@@ -169,6 +170,36 @@ def _margins(scores: Tensor, finite: bool) -> Tensor:
     return margins if finite else margins.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
+def filled_bins(bins: Tensor, labels: Tensor) -> Tensor:
+    """Count margins, and keep of the histograms only the bins that hold a sample.
+
+    A few samples of a thousand classes fill few of their million bins; whole histograms of each client and method would
+    cost more than the scores.
+
+    Parameters
+    ----------
+    bins : Tensor
+        (n, C), of :func:`margin_bins`.
+    labels : Tensor
+        (n,) integers in [0, C).
+
+    Returns
+    -------
+    Tensor
+        (t, 4) int64: class, bin, samples of the class, samples of others; in ascending order of class and bin.
+    """
+    num_classes, labels = bins.shape[1], labels.to("cpu", torch.int64)
+    first = NUM_MARGIN_BINS * torch.arange(num_classes)
+    counts = torch.zeros(num_classes * NUM_MARGIN_BINS, dtype=torch.int64)
+    for rows in torch.split(bins, _ROWS_AT_ONCE):  # counting widens the integers of so many
+        counts += torch.bincount((rows + first).flatten(), minlength=len(counts))
+    cells = counts.nonzero().squeeze(1)
+    own = bins.gather(1, labels.unsqueeze(1)).squeeze(1) + first[labels]
+    positives = torch.bincount(torch.searchsorted(cells, own), minlength=len(cells))
+    places = [cells // NUM_MARGIN_BINS, cells % NUM_MARGIN_BINS]
+    return torch.stack([*places, positives, counts[cells] - positives], dim=1)
+
+
 @dataclass(frozen=True, eq=False)
 class MarginHistograms(Addable):
     """Per class how many samples of it, and how many of other classes, have a margin in each bin.
@@ -197,16 +228,21 @@ class MarginHistograms(Addable):
     @classmethod
     def from_bins(cls, bins: Tensor, labels: Tensor) -> MarginHistograms:
         """Count what :func:`margin_bins` gave, (n, C), by (n,) integer labels in [0, C)."""
-        num_classes, labels = bins.shape[1], labels.to("cpu", torch.int64)
-        cells = bins.to(torch.int64) + NUM_MARGIN_BINS * torch.arange(num_classes)
-        own = cells.gather(1, labels.unsqueeze(1)).squeeze(1)
+        return cls.zeros(bins.shape[1]).add_(filled_bins(bins, labels))
 
-        def counted(which: Tensor) -> Tensor:
-            counts = torch.bincount(which.flatten(), minlength=num_classes * NUM_MARGIN_BINS)
-            return counts.reshape(num_classes, NUM_MARGIN_BINS)
+    def add_(self, filled: Tensor) -> MarginHistograms:
+        """Count into these tensors what is in (t, 4) bins of :func:`filled_bins`, in time that grows with t."""
+        where = filled[:, 0], filled[:, 1]
+        self.positives.index_put_(where, filled[:, 2], accumulate=True)
+        self.negatives.index_put_(where, filled[:, 3], accumulate=True)
+        return self
 
-        positives = counted(own)
-        return cls(positives, counted(cells) - positives)
+    @property
+    def filled(self) -> Tensor:
+        """(t, 4) int64 bins that hold a sample, as of :func:`filled_bins`."""
+        bins = (self.positives + self.negatives).nonzero()
+        where = bins[:, 0], bins[:, 1]
+        return torch.cat([bins, torch.stack([self.positives[where], self.negatives[where]], dim=1)], dim=1)
 
     @property
     def per_class_auroc(self) -> Tensor:
@@ -236,9 +272,9 @@ class MarginHistograms(Addable):
         return self.positives.sum(dim=1).to(torch.float64) * self.negatives.sum(dim=1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class HeadScores(Addable):
-    """What a head makes of some samples; a commutative monoid under ``+``.
+    """What a head makes of some samples; a commutative monoid under ``+``, and an accumulator.
 
     Attributes
     ----------
@@ -268,11 +304,19 @@ class HeadScores(Addable):
 
         Predictions need not be the largest logit's: a run may let absent classes be predicted.
         """
-        return cls(
-            ConfusionMatrix.from_predictions(labels, predictions, logits.shape[1]),
-            CalibrationSums.from_logits(logits, labels, temperatures),
-            MarginHistograms.from_bins(margin_bins(logits), labels),
-        )
+        return cls.zeros(logits.shape[1], temperatures).count(logits, labels, predictions)
+
+    def count(self, logits: Tensor, labels: Tensor, predictions: Tensor) -> HeadScores:
+        """Add a batch to these scores, without histograms of its own; arguments as of :meth:`from_logits`."""
+        self.confusion += ConfusionMatrix.from_predictions(labels, predictions, logits.shape[1])
+        self.calibration += CalibrationSums.from_logits(logits, labels, self.calibration.temperatures)
+        self.margins.add_(filled_bins(margin_bins(logits), labels))
+        return self
+
+    def count_client(self, client: ClientScores) -> None:
+        """Add what a client says: counts and margins, nothing for a calibration."""
+        self.confusion += client.confusion
+        self.margins.add_(client.margins)
 
     @property
     def per_class_auroc(self) -> Tensor:
@@ -302,12 +346,12 @@ class ClientScores:
     ----------
     confusion : ConfusionMatrix
         As in :class:`HeadScores`.
-    margins : MarginHistograms
-        Likewise; empty where none may leave.
+    margins : Tensor
+        (t, 4) int64 bins of its histograms that hold a sample (:func:`filled_bins`); none where none may leave.
     temperature : int or None
         Which of TEMPERATURES is best for its samples, or None where it says nothing.
     """
 
     confusion: ConfusionMatrix
-    margins: MarginHistograms
+    margins: Tensor
     temperature: int | None

@@ -13,10 +13,9 @@ import math
 import torch
 from torch import Tensor
 
-from fedstats_app.heads import ConfusionMatrix, MarginHistograms
+from fedstats_app.heads import ConfusionMatrix, MarginHistograms, filled_bins
 from fedstats_app.heads.scores import NUM_MARGIN_BINS, ZERO_BIN
 
-_ROWS_AT_ONCE = 1024
 # Nats that a sample adds to a sum of losses at most. In training a sum is told in steps of a sixteenth of that.
 LARGEST_LOSS, STEPS = 16.0, 16
 # Histograms of margins leave for so many classes at most: each class's is a number per sample, of its own question.
@@ -60,10 +59,11 @@ def confusion_above_floor(
         The floor; 0 gives the plain confusion matrix.
     """
     named = named_samples(labels, num_classes, min_class_count)
-    matrix = ConfusionMatrix.from_predictions(labels[named], predictions[named], num_classes).matrix
-    told = (matrix.sum(dim=1) > 0) | (matrix.sum(dim=0) >= min_class_count)
-    elsewhere = matrix[:, ~told].sum(dim=1)
-    matrix = matrix * told
+    true, predicted = labels[named], predictions[named]
+    rows, columns = (torch.bincount(one, minlength=num_classes) for one in (true, predicted))
+    told = ((rows > 0) | (columns >= min_class_count))[predicted]
+    matrix = ConfusionMatrix.from_predictions(true[told], predicted[told], num_classes).matrix
+    elsewhere = torch.bincount(true[~told], minlength=num_classes)
     num_pooled = int((~named).sum())
     if num_pooled < max(min_class_count, 1):
         return ConfusionMatrix(matrix, elsewhere=elsewhere)
@@ -71,7 +71,7 @@ def confusion_above_floor(
     return ConfusionMatrix(matrix, num_pooled, num_right, elsewhere)
 
 
-def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> MarginHistograms:
+def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> Tensor:
     """Count margins of the samples whose class the confusion matrix names.
 
     A class with fewer samples than the floor gets no histogram of its own, and its samples are in no other class's
@@ -92,15 +92,20 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> M
         (n, C), of :func:`fedstats_app.heads.margin_bins`.
     min_class_count : int
         The floor; 0 counts all samples.
+
+    Returns
+    -------
+    Tensor
+        (t, 4) int64, as of :func:`fedstats_app.heads.filled_bins`.
     """
-    total = MarginHistograms.zeros(bins.shape[1])
-    if min_class_count > 1 and bins.shape[1] > MOST_WITH_MARGINS:
-        return total
-    named = named_samples(labels, bins.shape[1], min_class_count).nonzero().squeeze(1)
-    for first in range(0, len(named), _ROWS_AT_ONCE):  # counting widens the integers of so many
-        rows = named[first : first + _ROWS_AT_ONCE]
-        total += MarginHistograms.from_bins(bins[rows], labels[rows])
-    return total if min_class_count <= 1 or not len(named) else _in_full_bins(total, min_class_count)
+    num_classes = bins.shape[1]
+    if min_class_count > 1 and num_classes > MOST_WITH_MARGINS:
+        return torch.zeros(0, 4, dtype=torch.int64)
+    named = named_samples(labels, num_classes, min_class_count)
+    filled = filled_bins(bins[named], labels[named])
+    if min_class_count <= 1 or not len(filled):
+        return filled
+    return _in_full_bins(MarginHistograms.zeros(num_classes).add_(filled), min_class_count).filled
 
 
 def _in_full_bins(margins: MarginHistograms, floor: int) -> MarginHistograms:

@@ -149,6 +149,6 @@ def _scores(
     """Add up the scores of all blocks, and tell (n,) bool which samples are classified correctly."""
     total, right = HeadScores.zeros(num_classes, temperatures), [torch.zeros(0, dtype=torch.bool)]
     for logits, labels, predicted in blocks:
-        total += HeadScores.from_logits(logits, labels, predicted, temperatures)
+        total.count(logits, labels, predicted)
         right.append(predicted == labels)
     return total, torch.cat(right)

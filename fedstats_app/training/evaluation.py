@@ -98,7 +98,7 @@ def score_head(
     total = HeadScores.zeros(head.num_classes)
     for features, labels in _features(model, samples, batch_size):
         predictions = head.predict(features.cpu(), mask_absent=mask_absent)
-        total += HeadScores.from_logits(head.logits(features.cpu()), labels, predictions)
+        total.count(head.logits(features.cpu()), labels, predictions)
     return total
 
 

@@ -11,7 +11,7 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedstats_app.heads import ClientScores, ConfusionMatrix, LinearHead, MarginHistograms
+from fedstats_app.heads import ClientScores, ConfusionMatrix, LinearHead
 from fedstats_app.heads.calibration import TEMPERATURES
 from fedstats_app.heads.scores import NUM_MARGIN_BINS
 from fedstats_app.methods import MOST_METHODS
@@ -98,19 +98,12 @@ def evaluation_reply(msg: Message, scores: Mapping[str, ClientScores]) -> Messag
         if len(where := confusion.elsewhere.nonzero()):
             record["elsewhere"] = to_array(torch.cat([where, confusion.elsewhere[where]], dim=1))
         content[f"confusion.{name}"] = record
-        content[f"margins.{name}"] = ArrayRecord({"bins": to_array(_filled_bins(found.margins))})
+        content[f"margins.{name}"] = ArrayRecord({"bins": to_array(found.margins.to(torch.int32))})
         vote = torch.tensor([] if found.temperature is None else [found.temperature], dtype=torch.int64)
         content[f"temperature.{name}"] = ArrayRecord({"index": to_array(vote)})
     num_examples = max((found.confusion.num_examples for found in scores.values()), default=0)
     content["metrics"] = MetricRecord({"num-examples": num_examples})
     return Message(content, reply_to=msg)
-
-
-def _filled_bins(margins: MarginHistograms) -> Tensor:
-    bins = (margins.positives + margins.negatives).nonzero()
-    where = bins[:, 0], bins[:, 1]
-    counts = torch.stack([margins.positives[where], margins.negatives[where]], dim=1)
-    return torch.cat([bins, counts], dim=1).to(torch.int32)
 
 
 @reads_replies
@@ -168,26 +161,21 @@ def _read_cells(record: ArrayRecord, num_classes: int) -> ConfusionMatrix:
     return ConfusionMatrix(matrix, pooled, correct, elsewhere)
 
 
-def _read_bins(record: ArrayRecord, confusion: ConfusionMatrix) -> MarginHistograms:
+def _read_bins(record: ArrayRecord, confusion: ConfusionMatrix) -> Tensor:
     num_classes = len(confusion.matrix)
     bins = read_array(record, "bins", torch.int32, (range(num_classes * NUM_MARGIN_BINS + 1), 4)).to(torch.int64)
-    classes, places, positives, negatives = bins.unbind(dim=1)
+    classes, places, _, _ = bins.unbind(dim=1)
     if len(bins) and (_outside(classes, num_classes) or _outside(places, NUM_MARGIN_BINS)):
         raise Malformed(f"bins: classes must lie in [0, {num_classes}) and bins in [0, {NUM_MARGIN_BINS})")
     if len(torch.unique(classes * NUM_MARGIN_BINS + places)) < len(bins):
         raise Malformed("bins: must differ in class or bin, got one twice")
     if len(bins) and int(bins[:, 2:].min()) < 0:
         raise Malformed(f"bins: counts must be at least 0, got {int(bins[:, 2:].min())}")
-    margins = MarginHistograms.zeros(num_classes)
-    margins.positives[classes, places] = positives
-    margins.negatives[classes, places] = negatives
     of_class = confusion.class_examples
-    if not len(bins):
-        return margins
-    sums = margins.positives.sum(dim=1), margins.negatives.sum(dim=1)
-    if not torch.equal(sums[0], of_class) or not torch.equal(sums[1], of_class.sum() - of_class):
+    sums = torch.zeros(num_classes, 2, dtype=torch.int64).index_add_(0, classes, bins[:, 2:])
+    if len(bins) and not torch.equal(sums, torch.stack([of_class, of_class.sum() - of_class], dim=1)):
         raise Malformed("bins: must hold every sample of the confusion matrix once for each class")
-    return margins
+    return bins
 
 
 def _outside(values: Tensor, num_classes: int) -> bool:

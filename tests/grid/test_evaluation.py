@@ -45,7 +45,7 @@ def scoring_app(hostile: int | None = None, liar: int | None = None) -> ClientAp
         found = {name: HeadScores.from_logits(one, labels, one.argmax(dim=1)) for name, one in logits.items()}
         vote = 0 if client_id == liar else 50 + int(client_id or 0)
         reply = evaluation_reply(
-            msg, {name: ClientScores(one.confusion, one.margins, vote) for name, one in found.items()}
+            msg, {name: ClientScores(one.confusion, one.margins.filled, vote) for name, one in found.items()}
         )
         if client_id == hostile:
             cells = torch.tensor([[0, 0, 10**12]]).numpy()

@@ -135,7 +135,7 @@ def scores() -> ClientScores:
     matrix = made.confusion.matrix.clone()
     matrix[3, 3] -= 3
     confusion = ConfusionMatrix(matrix, 7, 5, 3 * (torch.arange(NUM_CLASSES) == 3))
-    return ClientScores(confusion, made.margins, 48)
+    return ClientScores(confusion, made.margins.filled, 48)
 
 
 SCORES = scores()
