@@ -48,6 +48,9 @@ class ScoresOfClients:
         From client to the reason why it is not in there.
     examples : dict
         From client to the number of samples that it evaluated on.
+    right : dict
+        From method to (n,) int64 numbers classified correctly in each cell: one client's samples of one class, or of
+        all classes that it does not name. The cells are the same for all methods.
     calibrations : dict
         From method to the median of the temperatures that clients chose; None where none did.
     """
@@ -56,6 +59,7 @@ class ScoresOfClients:
     accuracies: dict[str, dict[int, float]]
     failures: dict[int, str] = field(default_factory=dict)
     examples: dict[int, int] = field(default_factory=dict)
+    right: dict[str, Tensor] = field(default_factory=dict)
     calibrations: dict[str, Calibration | None] = field(default_factory=dict)
 
 
@@ -93,14 +97,21 @@ def evaluate_on_clients(
 
     read = usable(replies, read_reply, total.failures)
     votes: dict[str, list[tuple[int, int]]] = {name: [] for name in heads}
+    right = {name: [torch.zeros(0, dtype=torch.int64)] for name in heads}
     for client, _, received in read:
         total.examples[client] = max((scores.confusion.num_examples for scores in received.values()), default=0)
+        classes = next(iter(received.values())).confusion.class_examples.nonzero().squeeze(1)
         for name, scores in received.items():
+            right[name] += [
+                scores.confusion.matrix.diagonal()[classes],
+                torch.tensor([scores.confusion.pooled_correct]),
+            ]
             total.heads[name].count_client(scores)
             if scores.confusion.num_examples:
                 total.accuracies[name][client] = scores.confusion.accuracy
             if scores.temperature is not None:
                 votes[name].append((scores.temperature, scores.confusion.num_examples))
+    total.right.update({name: torch.cat(cells) for name, cells in right.items()})
     total.calibrations.update({name: median_temperature(some) for name, some in votes.items()})
     return total
 

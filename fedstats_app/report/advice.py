@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from fedstats_app.heads.paired import sign_test
+import torch
+from torch import Tensor
+
+from fedstats_app.heads.paired import flip_test, sign_test
 from fedstats_app.methods import display_name
 from fedstats_app.report.text_columns import bytes_with_unit
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Two methods differ if a test with Holm's correction says so at this level.
 LEVEL = 0.05
@@ -129,27 +129,27 @@ class Comparisons:
     num_test : int
         How many samples these are.
     right : mapping
-        By method, (n,) booleans: which samples it classifies correctly. Empty if clients evaluated, who tell numbers of
-        samples only; then every test assumes that the methods agree as little as their accuracies allow, so that a
-        difference is never claimed that pairs would not show.
+        By method, (n,) integers or booleans: how many samples it classifies correctly in each of n cells, which are
+        alike for all methods. A cell is one sample, or what a client kept of one class. Of a method that is not there
+        every test assumes that it agrees with the other as little as their accuracies allow, so that a difference is
+        never claimed that pairs would not show.
     """
 
     num_test: int
     right: Mapping[str, Tensor]
 
     def chance(self, one: Candidate, other: Candidate) -> float:
-        """Probability of at least the difference between two methods if neither were better: McNemar's exact test."""
-        wins, losses = self._wins(one, other)
-        return min(1.0, 2 * sign_test(max(wins, losses), min(wins, losses)))
+        """Probability of at least the difference between two methods if neither were better in any cell.
 
-    def _wins(self, one: Candidate, other: Candidate) -> tuple[int, int]:
-        """Count the samples that only the one, and only the other, classifies correctly."""
+        Of single samples that is McNemar's exact test, of cells of several the sign-flip test
+        (:func:`fedstats_app.heads.paired.flip_test`), which takes cells to be independent.
+        """
         if one.method in self.right and other.method in self.right:
             first, second = self.right[one.method], self.right[other.method]
-            return int((first & ~second).sum()), int((second & ~first).sum())
+            return flip_test(first.to(torch.int64) - second.to(torch.int64))
         a, b = round(one.accuracy * self.num_test), round(other.accuracy * self.num_test)
         both = max(a + b - self.num_test, 0)
-        return a - both, b - both
+        return min(1.0, 2 * sign_test(max(a, b) - both, min(a, b) - both))
 
 
 def advise(
@@ -157,9 +157,9 @@ def advise(
 ) -> Advice | None:
     """Choose among the methods that the test samples cannot tell from the best, then among those that send less.
 
-    Every method is compared with the best one by McNemar's exact test, with Holm's correction (1979) over the methods.
-    Of those that do not differ the one is taken that tells least of single samples if clients send few bytes, else the
-    one that sends least.
+    Every method is compared with the best one by an exact paired test (:meth:`Comparisons.chance`), with Holm's
+    correction (1979) over the methods. Of those that do not differ the one is taken that tells least of single samples
+    if clients send few bytes, else the one that sends least.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ def advice_lines(advice: Advice | None) -> list[str]:
     else:
         lines = [
             f"Take {_priced(choice)}. The {samples} cannot tell it from {_name(best)} ({_numbers(best)}): "
-            f"p = {last.chance:.2g} (McNemar)."
+            f"p = {last.chance:.2g} (exact paired test)."
         ]
         lines += _why_not(choice, best, advice.few_bytes)
     for step, dearer in zip(advice.steps[-2::-1], advice.steps[:0:-1], strict=True):

@@ -52,7 +52,8 @@ class Scores:
     num_unreadable : int
         Test samples of the server that could not be read.
     right : mapping
-        By method, (n,) bool: which of the server's test samples it classifies correctly; empty where clients evaluated.
+        By method, (n,) integers or bool: how many it classifies correctly of each cell of test samples, which is one of
+        the server's samples or a client's of one class.
     """
 
     evaluated_on: str
@@ -107,7 +108,7 @@ def score(
         merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
         found = evaluate_on_clients(grid, strategy.request, strategy.indexed_heads, merged)
         told = found.heads, found.accuracies, found.examples, found.failures, found.calibrations
-        scores = Scores("clients", *told)
+        scores = Scores("clients", *told, right=found.right)
         if not scores.num_examples:
             progress.say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
         return scores

@@ -87,6 +87,7 @@ def test_counts_of_the_clients_are_those_of_all_samples(name: str) -> None:
             features, labels = CLIENTS.part(client)
             right = head.logits(feature_map(features)).argmax(dim=1) == labels
             assert accuracy == pytest.approx(float(right.double().mean()))
+        assert int(found.right[method].sum()) == central.confusion.num_correct
         assert set(found.accuracies[method]) == {client for client in range(9) if len(CLIENTS.part(client)[1])}
 
 
@@ -104,6 +105,20 @@ def test_who_was_not_merged_is_not_asked_and_who_lies_is_left_out() -> None:
         assert int(of_all.margins.positives.sum()) == expected
     assert set(found.failures) == {4} and found.failures[4].startswith("cells: counts must lie in")
     assert not {2, 4} & set(found.accuracies["fedcgs"])
+
+
+def test_cells_of_clients_and_classes_are_the_same_for_all_methods() -> None:
+    clients, strategy = grid(scoring_app()), strategy_for("one pass")
+    strategy.start(clients)
+
+    found = scores(clients, strategy)
+
+    held = [CLIENTS.part(client)[1].unique(return_counts=True)[1].tolist() for client in sorted(found.examples)]
+    sizes = torch.tensor([size for of_client in held for size in (*of_client, 0)])  # the last: classes without a name
+    for method, right in found.right.items():
+        assert bool((right <= sizes).all()), method
+    names = list(found.right)
+    assert any(not torch.equal(found.right[names[0]], found.right[name]) for name in names[1:])
 
 
 @pytest.mark.parametrize("liar", range(9))

@@ -113,6 +113,16 @@ def test_without_pairs_no_difference_is_claimed_that_pairs_would_not_show(num_te
     assert paired == pytest.approx(binomtest(wins, wins + losses).pvalue if wins + losses else 1.0)
 
 
+def test_clients_and_classes_tell_what_two_accuracies_do_not() -> None:
+    """Three hospitals, four classes of about 40 test images: one method is better by two or three images in each."""
+    better = torch.tensor([33, 28, 30, 25, 36, 31, 27, 29, 30, 34, 26, 32])
+    right = {"fedncm": better - torch.tensor([2, 3] * 6), "fed3r": better}
+    pair = [Candidate(name, int(of.sum()) / 480, 1000) for name, of in right.items()]
+
+    assert Comparisons(480, right).chance(*pair) == pytest.approx(2 / 2**12)
+    assert Comparisons(480, {}).chance(*pair) > 0.05
+
+
 @given(MEASURED, NUM_TEST, st.randoms())
 def test_the_order_of_different_methods_does_not_matter(
     candidates: list[Candidate], num_test: int, draw: random.Random
