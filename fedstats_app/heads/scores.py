@@ -63,12 +63,18 @@ class ConfusionMatrix(Addable):
         ValueError
             If a value is no integer or out of range.
         """
+        return cls.zeros(num_classes).count_(labels, predictions)
+
+    def count_(self, labels: Tensor, predictions: Tensor) -> ConfusionMatrix:
+        """Count a batch into this matrix; arguments and errors as of :meth:`from_predictions`."""
+        num_classes = len(self.matrix)
         check_labels(labels, num_classes)
         check_labels(predictions, num_classes)
         # Cell numbers overflow the narrow integer types that labels may come in.
         true, predicted = labels.to("cpu", torch.int64), predictions.to("cpu", torch.int64)
-        cells = torch.bincount(true * num_classes + predicted, minlength=num_classes**2)
-        return cls(cells.reshape(num_classes, num_classes))
+        cells = true * num_classes + predicted
+        self.matrix.view(-1).index_add_(0, cells, torch.ones_like(cells))
+        return self
 
     @property
     def class_examples(self) -> Tensor:
@@ -228,7 +234,17 @@ class MarginHistograms(Addable):
     @classmethod
     def from_bins(cls, bins: Tensor, labels: Tensor) -> MarginHistograms:
         """Count what :func:`margin_bins` gave, (n, C), by (n,) integer labels in [0, C)."""
-        return cls.zeros(bins.shape[1]).add_(filled_bins(bins, labels))
+        return cls.zeros(bins.shape[1]).count_(bins, labels)
+
+    def count_(self, bins: Tensor, labels: Tensor) -> MarginHistograms:
+        """Count into these tensors what :func:`margin_bins` gave, (n, C), by (n,) integer labels in [0, C)."""
+        labels = labels.to("cpu", torch.int64)
+        cells = bins + NUM_MARGIN_BINS * torch.arange(bins.shape[1])
+        own = cells.gather(1, labels.unsqueeze(1)).squeeze(1)
+        ones = torch.ones(cells.numel(), dtype=torch.int64)
+        self.negatives.view(-1).index_add_(0, cells.flatten(), ones).index_add_(0, own, -ones[: len(own)])
+        self.positives.view(-1).index_add_(0, own, ones[: len(own)])
+        return self
 
     def add_(self, filled: Tensor) -> MarginHistograms:
         """Count into these tensors what is in (t, 4) bins of :func:`filled_bins`, in time that grows with t."""
@@ -308,9 +324,9 @@ class HeadScores(Addable):
 
     def count(self, logits: Tensor, labels: Tensor, predictions: Tensor) -> HeadScores:
         """Add a batch to these scores, without histograms of its own; arguments as of :meth:`from_logits`."""
-        self.confusion += ConfusionMatrix.from_predictions(labels, predictions, logits.shape[1])
+        self.confusion.count_(labels, predictions)
         self.calibration += CalibrationSums.from_logits(logits, labels, self.calibration.temperatures)
-        self.margins.add_(filled_bins(margin_bins(logits), labels))
+        self.margins.count_(margin_bins(logits), labels)
         return self
 
     def count_client(self, client: ClientScores) -> None:

@@ -121,12 +121,17 @@ def _over_usual(table: Mapping[int, Tensor]) -> dict[int, float]:
 
 
 def _cleared(group: tuple[int, ...], trials: _Trials) -> tuple[int, ...]:
-    """Take clients that do no harm out of a group, the least suspicious first."""
-    left = group
-    for client in reversed(group):
-        fewer = tuple(one for one in left if one != client)
-        if not any(found.exceeds(*CLEARED) for found in trials.influences(group, than=fewer).values()):
-            left = fewer
+    """Take clients that do no harm out of a group, the least suspicious first, until all that are left do harm.
+
+    Without many others an honest client can seem to cost something, so who stays is tried again when they are back.
+    """
+    left, before = group, None
+    while left != before:
+        before = left
+        for client in reversed(before):
+            fewer = tuple(one for one in left if one != client)
+            if not any(found.exceeds(*CLEARED) for found in trials.influences(group, than=fewer).values()):
+                left = fewer
     return left
 
 
