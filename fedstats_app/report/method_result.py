@@ -96,7 +96,7 @@ class MethodResult:
     num_clients : int
         K, clients whose statistics were merged.
     uplink_bytes : int
-        Bytes from all clients by the papers' formulas .
+        Bytes from all clients by the papers' formulas.
     wire_bytes : int
         Bytes from all clients as sent.
     solve_seconds : float
