@@ -24,7 +24,7 @@ from fedstats_app.wire.arrays import MAX_HEADER_BYTES
 from fedstats_app.wire.reading import MAX_COUNT, MAX_REASON
 from fedstats_app.wire.serving import MAX_CLASS_NAME_LENGTH, MAX_CLASS_NAMES
 from fedstats_app.wire.statistics import MAX_GRAM_DIM, MAX_MEANS_PER_CLASS, MAX_SPECS
-from tests.docs.markdown import DOCS, prose, rows
+from tests.docs.markdown import DOCS, items, prose, rows
 from tests.support.local_grid import LocalGrid
 
 PAGE = DOCS / "protocol.md"
@@ -52,9 +52,9 @@ def exchange(
 
 
 def stated(what: str) -> int:
-    """Return a number of the example's table."""
-    [row] = [row for row in rows(PAGE, "") if row[0] == what]
-    return int(row[1].replace(",", ""))
+    """Return a number of the example."""
+    [number] = [number for item, number in items(PAGE, "query.statistics") if item == what]
+    return int(number.removesuffix(": ").replace(",", ""))
 
 
 def test_example_is_what_a_client_sends() -> None:
