@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedstats_app.data.dataset import Dataset, DatasetError, Kind, Sample, SampleSource
+from fedstats_app.data.dicom import open_image
 from fedstats_app.data.layout import (
     IMAGE_SUFFIXES,
     SUFFIXES,
@@ -58,7 +59,7 @@ def file_source(root: Path, paths: list[str], kind: Kind) -> SampleSource:
 
     def opened(index: int) -> Sample:
         path = regular_file(root / paths[index])
-        return Image.open(path) if kind == "image" else read_text(path)
+        return open_image(path) if kind == "image" else read_text(path)
 
     return SampleSource(opened, lambda index: paths[index])
 
@@ -194,7 +195,7 @@ def _notes_of_files(names: list[str], files: list[list[str]], kept: list[list[st
 
 # Formats of images that Pillow does not read, and what does.
 _CONVERTERS = {
-    ".dcm": "DICOM: write PNG files with `dcmj2pnm +on2` of DCMTK, window applied",
+    ".dcm": "DICOM: `pip install 'fedstats-app[dicom]'` reads it, or write PNG files with `dcmj2pnm +on2` of DCMTK",
     ".heic": "HEIC: write JPEG files with `heif-convert`",
     ".nii": "NIfTI: write a PNG file per slice",
 }

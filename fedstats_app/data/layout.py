@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from fedstats_app.data import dicom
 from fedstats_app.data.dataset import DatasetError, Kind
 
 Split = Literal["train", "validation", "test"]
@@ -26,6 +27,7 @@ _LEFT_OUT = "is left out: nothing here is chosen on a validation split"
 _AS_TEST = "is used as the test split: there is no other"
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+IMAGE_SUFFIXES |= dicom.SUFFIXES
 TEXT_SUFFIXES = frozenset({".txt"})
 SUFFIXES: Mapping[Kind, frozenset[str]] = {"image": IMAGE_SUFFIXES, "text": TEXT_SUFFIXES}
 

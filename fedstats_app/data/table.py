@@ -22,6 +22,7 @@ from fedstats_app.data.columns import (
     scalar_columns,
 )
 from fedstats_app.data.dataset import Dataset, DatasetError, Kind, SampleSource
+from fedstats_app.data.dicom import open_image
 from fedstats_app.data.paths import regular_file
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def rows_of(
     paths = _ImagePaths(table[column][:], column, folder, confined=confined)
     paths.check_some(owner)
     source = SampleSource(
-        lambda index: Image.open(regular_file(paths.path(index))),
+        lambda index: open_image(regular_file(paths.path(index))),
         lambda index: paths.texts[index] or f"{label}[{index}]",
     )
     return source, f"{columns} {paths.stamp()}"
@@ -186,7 +187,7 @@ def _image(value: object, column: str) -> Image.Image:
         raise ValueError(f"the row holds no image in {column!r}")
     if not Path(path).is_absolute():
         raise ValueError(f"the row holds a relative path ({path}) and no bytes")
-    return Image.open(regular_file(Path(path)))
+    return open_image(regular_file(Path(path)))
 
 
 class _ImagePaths:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.data import DatasetError, Sample, to_rgb
+from fedstats_app.data.dicom import open_image
 from fedstats_app.data.folder import read_text
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import SUFFIX, SUPERSEDED, load_backbone_of, read_head
@@ -382,7 +383,7 @@ def _image(sample: SampleLike) -> Image.Image:
     if not path.is_file():
         raise FileNotFoundError(f"no image at {path}")
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             return to_rgb(image)
-    except (OSError, Image.DecompressionBombError) as error:
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} is not a readable image: {error}") from error

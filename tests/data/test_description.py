@@ -68,12 +68,12 @@ def test_sixteen_bits_of_which_twelve_are_used_are_told(tmp_path: Path) -> None:
 
 def test_formats_that_are_not_read_are_named_with_what_converts_them(tmp_path: Path) -> None:
     tree(tmp_path, "cat", "dog")
-    (tmp_path / "dog" / "a.DCM").touch()
+    (tmp_path / "dog" / "a.NII").touch()
     (note,) = load_dataset(f"folder:{tmp_path}", "train").notes
-    assert note.startswith("1 files do not end as images do: left out, in dog (1) (DICOM: ") and "dcmj2pnm" in note
+    assert note.startswith("1 files do not end as images do: left out, in dog (1) (NIfTI: ") and "per slice" in note
     for path in tmp_path.glob("*/*.png"):
         path.rename(path.with_suffix(".heic"))
-    with pytest.raises(DatasetError, match=r"no image in .*\(DICOM: .*; HEIC: .*heif-convert`\)"):
+    with pytest.raises(DatasetError, match=r"no image in .*\(HEIC: .*heif-convert`; NIfTI: .*\)"):
         load_dataset(f"folder:{tmp_path}", "train")
 
 

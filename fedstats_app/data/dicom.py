@@ -1,0 +1,64 @@
+"""DICOM images, as a viewer would first show them; read by pydicom, which the extra `dicom` installs."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+SUFFIXES = frozenset({".dcm"}) if find_spec("pydicom") else frozenset[str]()
+
+
+def open_image(path: Path) -> Image.Image:
+    """Open the image of a file, of DICOM by its name."""
+    return read_dicom(path) if path.suffix.lower() in SUFFIXES else Image.open(path)
+
+
+def read_dicom(path: Path) -> Image.Image:
+    """Return the first frame with 8 bits a channel; nothing else of the file is kept, such as who the patient is.
+
+    Stored values become those of the modality (rescale slope and intercept), then grey by the file's first window, or
+    from the whole range of the bits stored where it has none. MONOCHROME1 is inverted.
+
+    Raises
+    ------
+    ValueError
+        If pydicom cannot read it, its colours are of another kind, or a table takes the window's place.
+    PIL.Image.DecompressionBombError
+        If it has more pixels than Pillow reads.
+    """
+    import pydicom
+    from pydicom.pixels import apply_modality_lut, pixel_array
+
+    try:
+        header = pydicom.dcmread(path)
+        limit, kind = Image.MAX_IMAGE_PIXELS, str(header.PhotometricInterpretation)
+        if limit is not None and (number := header.Rows * header.Columns) > limit:
+            raise Image.DecompressionBombError(f"{number:,} pixels are more than the {limit:,} that are read")
+        if not kind.startswith(("MONOCHROME", "RGB", "YBR")) or "VOILUTSequence" in header:
+            raise ValueError(f"{kind} with {'a table' if 'VOILUTSequence' in header else 'such colours'} is not read")
+        pixels = pixel_array(header, index=0)
+        if not kind.startswith("MONOCHROME"):
+            return Image.fromarray((pixels >> max(header.BitsStored - 8, 0)).astype(np.uint8))
+        values = apply_modality_lut(pixels, header).astype(np.float64)
+        low = -(2 ** (header.BitsStored - 1)) if header.PixelRepresentation else 0
+        ends = apply_modality_lut(np.array([low, low + 2**header.BitsStored - 1]), header)
+        shown = _windowed(values, header) if "WindowCenter" in header else (values - min(ends)) / float(np.ptp(ends))
+    except (AttributeError, RuntimeError, pydicom.errors.InvalidDicomError) as error:  # what pydicom raises
+        raise ValueError(f"pydicom cannot read it: {error}") from error
+    return Image.fromarray(np.rint(255 * np.clip(1 - shown if kind == "MONOCHROME1" else shown, 0, 1)).astype(np.uint8))
+
+
+def _windowed(values: NDArray[np.float64], header: Any) -> NDArray[np.float64]:
+    """Return where values (height, width) are in the first window, 0 to 1 within it (DICOM PS3.3, C.11.2.1)."""
+    centre, width = (float(np.ravel(one)[0]) for one in (header.WindowCenter, header.WindowWidth))
+    match header.get("VOILUTFunction", "LINEAR"):
+        case "SIGMOID":
+            return np.asarray(1 / (1 + np.exp(-4 * (values - centre) / width)))
+        case "LINEAR_EXACT":
+            return (values - centre) / width + 0.5
+    return (values - (centre - 0.5)) / max(width - 1, 1e-9) + 0.5
