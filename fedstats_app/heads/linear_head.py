@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics.accumulation import check_tensor
+from fedstats_app.statistics.accumulation import check_tensor, normalize_rows
 
 
 @dataclass(frozen=True)
@@ -137,24 +137,6 @@ class LinearHead:
             self.present.to(device),
             self.report,
         )
-
-
-def normalize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Divide every row by its Euclidean norm; a zero row stays zero.
-
-    Returns
-    -------
-    unit : Tensor
-        (C, d).
-    norm : Tensor
-        (C,), 1 in place of 0.
-    """
-    # Scaling by the largest entry first keeps the squares of very small or large rows representable.
-    scale = weight.abs().amax(dim=1, keepdim=True) if weight.shape[1] else weight.new_zeros(len(weight), 1)
-    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-    norm = torch.linalg.vector_norm(weight / scale, dim=1, keepdim=True) * scale
-    norm = torch.where(norm > 0, norm, torch.ones_like(norm))
-    return weight / norm, norm.squeeze(1)
 
 
 # Enough for the extreme eigenvalues to a few per cent; each step costs one product (or solve) of d^2.

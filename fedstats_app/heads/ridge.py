@@ -14,7 +14,6 @@ from fedstats_app.heads.linear_head import (
     LinearHead,
     Solution,
     add_to_diagonal,
-    normalize_rows,
     solve_positive_definite,
 )
 from fedstats_app.heads.regularisation import check_regulariser, likeliest_ridge
@@ -25,6 +24,7 @@ from fedstats_app.heads.scatter import (
     sample_energy,
 )
 from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.statistics.accumulation import normalize_rows
 
 
 def solve_ridge(

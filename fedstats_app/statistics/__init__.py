@@ -15,6 +15,7 @@ from fedstats_app.statistics.feature_maps import (
     IdentityMap,
     RandomFourierFeatures,
     RandomProjection,
+    UnitLength,
     feature_map_from_dict,
 )
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
@@ -37,6 +38,7 @@ __all__ = [
     "StatisticsAccumulator",
     "StatisticsSpec",
     "StatisticsSum",
+    "UnitLength",
     "client_digest",
     "feature_map_from_dict",
     "merge_specs",

@@ -174,3 +174,21 @@ def unpack_upper(triangle: Tensor, dim: int) -> Tensor:
     matrix[row, column] = triangle
     matrix[column, row] = triangle
     return matrix
+
+
+def normalize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Divide every row by its Euclidean norm; a zero row stays zero.
+
+    Returns
+    -------
+    unit : Tensor
+        (C, d).
+    norm : Tensor
+        (C,), 1 in place of 0.
+    """
+    # Scaling by the largest entry first keeps the squares of very small or large rows representable.
+    scale = weight.abs().amax(dim=1, keepdim=True) if weight.shape[1] else weight.new_zeros(len(weight), 1)
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    norm = torch.linalg.vector_norm(weight / scale, dim=1, keepdim=True) * scale
+    norm = torch.where(norm > 0, norm, torch.ones_like(norm))
+    return weight / norm, norm.squeeze(1)

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedstats_app.statistics.accumulation import normalize_rows
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "tanh": torch.tanh,
@@ -63,6 +65,25 @@ class IdentityMap(FeatureMap):
     def __call__(self, features: Tensor) -> Tensor:
         """Return the features unchanged."""
         return features
+
+
+@dataclass(frozen=True)
+class UnitLength(FeatureMap):
+    """f / |f|; a feature of zeros stays."""
+
+    kind: ClassVar[str] = "unit-length"
+
+    def output_dim(self, feature_dim: int) -> int:
+        """Return d."""
+        return feature_dim
+
+    def norm_bound(self, feature_dim: int, norm: float) -> float:
+        """Return 1."""
+        return 1.0
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Return the features scaled to length 1."""
+        return normalize_rows(features)[0]
 
 
 @dataclass(frozen=True)
@@ -160,7 +181,7 @@ def feature_map_from_dict(values: Mapping[str, object]) -> FeatureMap:
     """
     parameters = dict(values)
     kind = parameters.pop("kind", None)
-    makers = {cls.kind: cls for cls in (IdentityMap, RandomFourierFeatures, RandomProjection)}
+    makers = {cls.kind: cls for cls in (IdentityMap, UnitLength, RandomFourierFeatures, RandomProjection)}
     if not isinstance(kind, str) or kind not in makers:
         raise ValueError(f"feature map kind must be one of {sorted(makers)}, got {kind!r}")
     types = get_type_hints(makers[kind])

@@ -103,17 +103,17 @@ class SecureLayout:
         if self.gram != "none":
             gram = _gram(statistics) * 4.0**self.bits
             values.append(pack_upper(gram) if self.gram == "exact" else gram.diagonal())
-        return [_words(one, kind) for one, (_, kind) in zip(values, shapes, strict=True)]
+        return [as_words(one, kind) for one, (_, kind) in zip(values, shapes, strict=True)]
 
     def read_sums(self, words: Words, allowed: Tensor) -> FeatureStatistics:
         """Return the statistics of the sum; of a triangle, the Gram matrix has its diagonal only."""
         counts = torch.zeros(self.num_classes, dtype=torch.int64)
         sums = torch.zeros(self.num_classes, self.feature_dim, dtype=torch.float64)
-        counts[allowed] = _numbers(words[0]).to(torch.int64)
-        sums[allowed] = _numbers(words[1]).reshape(-1, self.feature_dim) * 2.0**-self.bits
+        counts[allowed] = numbers_of(words[0]).to(torch.int64)
+        sums[allowed] = numbers_of(words[1]).reshape(-1, self.feature_dim) * 2.0**-self.bits
         if self.gram == "none":
             return FeatureStatistics(counts, sums)
-        numbers = _numbers(words[2]) * 4.0**-self.bits
+        numbers = numbers_of(words[2]) * 4.0**-self.bits
         gram = unpack_upper(numbers, self.feature_dim) if self.gram == "exact" else torch.diag(numbers)
         return FeatureStatistics(counts, sums, gram)
 
@@ -122,7 +122,7 @@ class SecureLayout:
         ((_, kind),) = self.words("scatter", 0)
         steps = _about(statistics, known.means) / torch.outer(known.scales, known.scales).clamp(min=1e-300)
         row, column = torch.triu_indices(self.feature_dim, self.feature_dim, offset=1)
-        return [_words((steps[row, column] * _steps(kind)).round(), kind)]
+        return [as_words((steps[row, column] * _steps(kind)).round(), kind)]
 
     def means_spread(self, statistics: FeatureStatistics, means: Tensor, weights: Tensor) -> Words:
         """Return the triangle of sum_c w_c n_c (m_c - mu_c)(m_c - mu_c)^T, m_c a client's class means.
@@ -136,11 +136,11 @@ class SecureLayout:
         """
         apart = statistics.class_means - means
         scaled = apart * (weights * statistics.class_counts).unsqueeze(1)
-        return [_words(pack_upper(scaled.T @ apart).round(), _WIDE)]
+        return [as_words(pack_upper(scaled.T @ apart).round(), _WIDE)]
 
     def read_spread(self, words: Words, steps: float) -> Tensor:
         """Return the (d, d) spread that was summed in so many steps of a unit."""
-        return unpack_upper(_numbers(words[0]) / steps, self.feature_dim)
+        return unpack_upper(numbers_of(words[0]) / steps, self.feature_dim)
 
     def read_scatter(self, words: Words, summed: FeatureStatistics, known: Known) -> FeatureStatistics:
         """Return the statistics with the Gram matrix of their sums and the sum of the scatters.
@@ -150,7 +150,7 @@ class SecureLayout:
         """
         steps = torch.zeros(self.feature_dim, self.feature_dim, dtype=torch.float64)
         row, column = torch.triu_indices(self.feature_dim, self.feature_dim, offset=1)
-        steps[row, column] = _numbers(words[0]) / _steps(words[0].dtype)
+        steps[row, column] = numbers_of(words[0]) / _steps(words[0].dtype)
         scatter = mirror_upper(steps) * torch.outer(known.scales, known.scales)
         scatter.diagonal().copy_(known.diagonal)
         values, vectors = torch.linalg.eigh(scatter)
@@ -242,12 +242,12 @@ def _about(statistics: FeatureStatistics, means: Tensor) -> Tensor:
     return _gram(statistics) - _moved(statistics, means)
 
 
-def _words(values: Tensor, kind: Unsigned) -> NDArray[np.unsignedinteger]:
+def as_words(values: Tensor, kind: Unsigned) -> NDArray[np.unsignedinteger]:
     """Write whole numbers as words that wrap around."""
     return values.to(torch.int64).numpy().astype(kind)
 
 
-def _numbers(words: NDArray[np.unsignedinteger]) -> Tensor:
+def numbers_of(words: NDArray[np.unsignedinteger]) -> Tensor:
     """Read words as numbers with a sign."""
     signed = words.view(np.dtype(f"i{words.itemsize}"))
     return torch.from_numpy(signed.astype(np.float64))

@@ -23,26 +23,28 @@ import numpy as np
 import torch
 
 from fedstats_app.heads import LinearHead, solve_ncm, solve_ridge
+from fedstats_app.heads.noisy import NoisyStatistics
+from fedstats_app.secure.account import mu_of, signal_to_noise
 from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.statistics.noisy_words import Division, unit
 from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, printed, run
 from research.benchmarks.regularisers import balanced_subset
-from research.noise.account import mu_of
 from research.noise.audit import lower_bound, scores, shares
-from research.noise.mechanism import Division, Released, gaussian, plain_sums, release, signal_to_noise, unit
+from research.noise.mechanism import gaussian, plain_sums, release
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 POWER = -1.1  # delta is N to this
 # Shares of noise for 30 % that are lost and 10 % that are not to be trusted: of mu^2, so much is left when all come.
 LOST = 0.4
 # Other constants, one changed at a time.
-OTHERS = {
-    "mean 2 %": Division(mean=0.02),
-    "mean 10 %": Division(mean=0.1),
-    "sums 80 %": Division(sums=0.8),
-    "sums 95 %": Division(sums=0.95),
-    "ridge a quarter": Division(ridge=0.25),
-    "ridge one edge": Division(ridge=1.0),
+OTHERS: dict[str, tuple[Division, float]] = {
+    "mean 2 %": (Division(mean=0.02), 0.5),
+    "mean 10 %": (Division(mean=0.1), 0.5),
+    "sums 80 %": (Division(sums=0.8), 0.5),
+    "sums 95 %": (Division(sums=0.95), 0.5),
+    "ridge a quarter": (Division(), 0.25),
+    "ridge one edge": (Division(), 1.0),
 }
 
 
@@ -132,7 +134,7 @@ def measure(
 def heads(data: Features, mu: float, seed: int, *, others: bool) -> Iterator[tuple[str, LinearHead]]:
     """Yield the heads of one draw, by variant."""
 
-    def released(own: Division, promised: float = mu) -> Released:
+    def released(own: Division, promised: float = mu) -> NoisyStatistics:
         noise = gaussian(torch.Generator().manual_seed(1000 + seed))
         count = len(data.train_labels)
         return release(
@@ -145,8 +147,8 @@ def heads(data: Features, mu: float, seed: int, *, others: bool) -> Iterator[tup
     yield "FedNCM", out.ncm()
     yield "Fed3R", out.ridge()
     yield "Fed3R, shares", released(Division(), mu * math.sqrt(1 - LOST)).ridge()
-    for name, own in OTHERS.items() if others else ():
-        yield name, released(own).ridge()
+    for name, (own, ridge) in OTHERS.items() if others else ():
+        yield name, released(own).ridge(ridge)
 
 
 def table(lines: Sequence[Noisy]) -> str:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from scipy.stats import beta  # type: ignore[import-untyped]  # scipy has no types of its own
 from torch import Tensor
 
-from research.noise.integers import DiscreteGaussian
-from research.noise.mechanism import Division, Noise, class_sums, deviations, release, unit
+from fedstats_app.secure.discrete_gaussian import DiscreteGaussian
+from fedstats_app.statistics.noisy_words import Division, deviations, unit
+from research.noise.mechanism import Noise, class_sums, release
 
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
@@ -67,6 +68,7 @@ def scores(
     found = []
     for _ in range(runs):
         out = release(*own, num_classes, num_samples=others, mu=mu, noise=noise)
+        assert out.moments is not None
         turned, hers = deviations(features, out.mean), deviations(canary, out.mean)
         left = (
             (out.mean * others - unit(features).sum(dim=0)) @ unit(canary)[0],

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.heads import LinearHead, SolveReport
-from fedstats_app.heads.linear_head import add_to_diagonal, normalize_rows, solve_positive_definite, solve_shifted
+from fedstats_app.heads.linear_head import add_to_diagonal, solve_positive_definite, solve_shifted
+from fedstats_app.statistics.accumulation import normalize_rows
 from tests.support.compare import relative_difference
 
 HEAD = LinearHead(

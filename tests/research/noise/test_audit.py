@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from research.noise.account import mu_of
+from fedstats_app.secure.account import mu_of
 from research.noise.audit import lower_bound, scores, shares
 from research.noise.mechanism import Noise
 

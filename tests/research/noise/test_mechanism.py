@@ -10,20 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from research.noise.account import composed
-from research.noise.mechanism import (
-    Division,
-    Released,
-    class_sums,
-    deviations,
-    gaussian,
-    matrix_of,
-    plain_sums,
-    release,
-    second_moments,
-    signal_to_noise,
-    unit,
-)
+from fedstats_app.heads.noisy import NoisyStatistics
+from fedstats_app.secure.account import composed, signal_to_noise
+from fedstats_app.statistics.noisy_words import Division, deviations, unit
+from research.noise.mechanism import class_sums, gaussian, matrix_of, plain_sums, release, second_moments
 
 CLASSES = 3
 
@@ -95,7 +85,7 @@ def test_order_and_length_of_features_change_nothing(seed: int) -> None:
         torch.testing.assert_close(own, its, rtol=1e-9, atol=1e-9)
 
 
-def almost_exact(features: Tensor, labels: Tensor) -> Released:
+def almost_exact(features: Tensor, labels: Tensor) -> NoisyStatistics:
     noise = gaussian(torch.Generator().manual_seed(0))
     return release(features, labels, CLASSES, num_samples=len(labels), mu=1e9, noise=noise)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.noise.account import composed, delta_of, epsilon_of, mu_of
+from fedstats_app.secure.account import composed, delta_of, epsilon_of, mu_of
 
 MUS = st.floats(0.01, 20.0)
 

@@ -7,7 +7,7 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from research.noise.integers import DiscreteGaussian
+from fedstats_app.secure.discrete_gaussian import DiscreteGaussian
 
 KEY = bytes(range(32))
 
@@ -45,7 +45,19 @@ def test_a_key_gives_its_numbers_and_none_gives_others() -> None:
     assert len(table.draw(0)) == 0
 
 
-@pytest.mark.parametrize("deviation", [1.9, 1e6, float("nan")])
-def test_what_a_table_cannot_hold_is_refused(deviation: float) -> None:
-    with pytest.raises(ValueError, match="deviation of 2 to 1e6"):
+@pytest.mark.parametrize("deviation", [8193.0, 5e7])
+def test_wide_noise_has_no_gaps(deviation: float) -> None:
+    """Of two and of three tables: its size, its tails, and all remainders alike often."""
+    number = 200_000
+    drawn = DiscreteGaussian.of(deviation).draw(number, KEY)
+    units = drawn / deviation
+    assert units.std() == pytest.approx(1.0, rel=0.01) and abs(units.mean()) < 0.01
+    assert (units**4).mean() == pytest.approx(3.0, rel=0.03)
+    counts = np.bincount(drawn % 1024, minlength=1024)
+    assert ((counts - number / 1024) ** 2 / (number / 1024)).sum() < 1023 + 4 * np.sqrt(2 * 1023)
+
+
+@pytest.mark.parametrize("deviation", [1.9, 1e13, float("nan")])
+def test_what_tables_cannot_hold_is_refused(deviation: float) -> None:
+    with pytest.raises(ValueError, match="deviation of 2 to 1e12"):
         DiscreteGaussian.of(deviation)

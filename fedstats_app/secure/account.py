@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-import torch
+from fedstats_app.secure.graph import CORRUPT, most_lost
 
 # Halvings of an interval of numbers: until no number is left between its ends.
 _HALVINGS = 200
 MOST_EPSILON = 1000.0
+# From here on erfcx is its asymptotic series, and exp(x^2) erfc(x) before.
+_FAR = 25.0
+# Charges of one promise, added up, may be above it by rounding.
+ROUNDING = 1e-9
 
 
 def delta_of(epsilon: float, mu: float) -> float:
@@ -32,7 +37,7 @@ def delta_of(epsilon: float, mu: float) -> float:
     Returns
     -------
     float
-        In [0, 1], to about 1e-14 of its size, also where exp(epsilon) is beyond what a float holds.
+        In [0, 1], to about 1e-12 of its size, also where exp(epsilon) is beyond what a float holds.
 
     Raises
     ------
@@ -94,8 +99,62 @@ def composed(mus: Iterable[float]) -> float:
     return math.hypot(*mus)
 
 
+def fits(mus: Iterable[float], epsilon: float, delta: float) -> bool:
+    """Return whether all answers together are (epsilon, delta)-private, up to the rounding of their sum."""
+    mu = composed(mus) * (1 - ROUNDING)
+    return mu == 0 or delta_of(epsilon, mu) <= delta
+
+
+def least_honest(parties: int) -> int:
+    """Return how many of so many parties at least add their share of noise to a sum that is unmasked.
+
+    As many may be lost as a run survives, and of the others so many may have left their noise out.
+    """
+    return parties - most_lost(parties) - math.floor(CORRUPT * parties)
+
+
+def signal_to_noise(num_samples: int, num_classes: int, dim: int, mu: float) -> float:
+    """Return N mu / (2 C sqrt(d)): the length of a class's sum of deviations beside that of its noise, roughly."""
+    return num_samples * mu / (2 * num_classes * math.sqrt(dim))
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a run promises each sample of its sites.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        For one sample more or less.
+    num_samples : int
+        N, of all sites together, as declared.
+    """
+
+    epsilon: float
+    delta: float
+    num_samples: int
+
+    @property
+    def mu(self) -> float:
+        """What all answers of the run have together."""
+        return mu_of(self.epsilon, self.delta)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the entry of results.json."""
+        place = "shares of the sites, in secure sums"
+        numbers = {"epsilon": self.epsilon, "delta": self.delta, "mu": self.mu, "num_samples": self.num_samples}
+        return {**numbers, "unit": "sample", "noise": place}
+
+
 def _erfcx(value: float) -> float:
-    return float(torch.special.erfcx(torch.tensor(value, dtype=torch.float64)))
+    """Return exp(x^2) erfc(x) of x >= 0."""
+    if value < _FAR:
+        return math.exp(value * value) * math.erfc(value)
+    term = total = 1.0
+    for number in range(1, 8):
+        term *= -(2 * number - 1) / (2 * value * value)
+        total += term
+    return total / (value * math.sqrt(math.pi))
 
 
 def _halved(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:

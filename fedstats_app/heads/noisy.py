@@ -1,0 +1,75 @@
+"""Heads of class sums and second moments with noise (:mod:`fedstats_app.statistics.noisy_words`).
+
+What is done with noisy sums costs nothing further. The constants were chosen and measured in research/noise.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedstats_app.heads.linear_head import LinearHead, SolveReport
+from fedstats_app.statistics.accumulation import normalize_rows
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyStatistics:
+    """All that is known of the data.
+
+    Attributes
+    ----------
+    mean : Tensor
+        (d,) float64, of unit features.
+    sums : Tensor
+        (C, d) float64, by class, of unit deviations from that mean.
+    moments : Tensor or None
+        (d, d) float64, symmetric, of the same; noise may make eigenvalues negative.
+    edge : float
+        Largest eigenvalue of the noise in ``moments`` alone: the semicircle's, sqrt(2 d) times its deviation.
+    num_samples : int
+        As declared.
+    """
+
+    mean: Tensor
+    sums: Tensor
+    moments: Tensor | None
+    edge: float
+    num_samples: int
+
+    def ncm(self) -> LinearHead:
+        """Return FedNCM's head on unit features: the class sums, scaled to length 1."""
+        return self._head(self.sums, SolveReport("none (noise)"))
+
+    def ridge(self, ridge: float = 0.5, floor: float = 0.05) -> LinearHead:
+        """Return Fed3R's head on unit features: S (G + ridge)^-1 with the spectrum of G cleaned, scaled to length 1.
+
+        Noise lifts an eigenvalue e' above its edge to about sqrt(e'^2 + edge^2); this is undone. Those below say
+        nothing: what is left of the trace, which is the number of samples, is spread evenly over them.
+
+        Parameters
+        ----------
+        ridge, floor : float
+            What is added to every eigenvalue, and the least eigenvalue, in edges.
+
+        Raises
+        ------
+        ValueError
+            Without second moments.
+        """
+        if self.moments is None:
+            raise ValueError("this head needs second moments, got class sums alone")
+        values, vectors = torch.linalg.eigh(self.moments)
+        seen = values > self.edge
+        cleaned = torch.where(seen, (values.square() - self.edge**2).clamp(min=0).sqrt(), 0.0)
+        left = (self.num_samples - float(cleaned.sum())) / max(int((~seen).sum()), 1)
+        least, added = max(left, floor * self.edge), ridge * self.edge
+        weight = ((self.sums @ vectors) / (cleaned.clamp(min=least) + added)) @ vectors.T
+        report = SolveReport(f"lambda {added:.4g} (of the noise)", {"ridge_lambda": added}, added)
+        return self._head(weight, report)
+
+    def _head(self, weight: Tensor, report: SolveReport) -> LinearHead:
+        # W (u - m) is W u - W m, and the length of u - m changes no prediction: a linear head on unit features.
+        rows, _ = normalize_rows(weight)
+        return LinearHead(rows, -rows @ self.mean, report=report)

@@ -1,0 +1,142 @@
+"""Sums with noise: one sample moves each by no more steps than a promise counts with, to the last step."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedstats_app.heads.noisy import NoisyStatistics
+from fedstats_app.secure.account import composed, least_honest
+from fedstats_app.statistics.noisy_words import Division, NoisyKind, NoisyLayout, deviations, unit
+from fedstats_app.statistics.secure_words import numbers_of
+
+CLASSES, KEY = 3, bytes(range(32))
+STEPS = 2**11
+
+
+def drawn(seed: int, number: int, dim: int) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    features = torch.randn(number, dim, generator=draw, dtype=torch.float64)
+    return features, torch.randint(CLASSES, (number,), generator=draw)
+
+
+def whole(layout: NoisyLayout, kind: NoisyKind, features: Tensor, labels: Tensor, mean: Tensor) -> list[list[int]]:
+    """The sums as Python's integers, which round nothing."""
+    found = layout.sums(kind, [(features, labels)], mean if kind == "moments" else None)
+    return [[int(value) for value in part.tolist()] for part in found]
+
+
+@given(st.integers(0, 10_000), st.integers(1, 40), st.sampled_from([0.0, 1e-200, 1.0, 1e150, math.inf, math.nan]))
+def test_one_sample_moves_each_part_by_at_most_all_steps(seed: int, dim: int, scale: float) -> None:
+    """Whatever mean the server sends, and whatever the sample is: no length is above what the noise hides."""
+    features, labels = drawn(seed, 4, dim)
+    features[0] *= scale
+    mean = torch.randn(dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 20
+    layout = NoisyLayout(CLASSES, dim, moments=True, mu=1.0)
+    for kind in layout.kinds:
+        with_it = whole(layout, kind, features, labels, mean)
+        without = whole(layout, kind, features[1:], labels[1:], mean)
+        moved = [
+            sum((own - other) ** 2 for own, other in zip(*pair, strict=True))
+            for pair in zip(with_it, without, strict=True)
+        ]
+        assert moved[0] <= STEPS**2
+        if kind == "moments":
+            assert moved[1] + 2 * moved[2] <= STEPS**4
+
+
+def test_one_sample_moves_a_part_by_nearly_all_steps() -> None:
+    features, labels = drawn(0, 1, 9)
+    layout = NoisyLayout(CLASSES, 9, moments=True, mu=1.0)
+    mean = torch.zeros(9, dtype=torch.float64)
+    sums, diagonal, rest = whole(layout, "moments", features, labels, mean)
+    for length in (
+        math.hypot(*sums) / STEPS,
+        math.sqrt(math.hypot(*diagonal) ** 2 + 2 * math.hypot(*rest) ** 2) / STEPS**2,
+    ):
+        assert 0.995 < length <= 1.0
+
+
+@given(st.integers(0, 1000), st.integers(1, 3))
+def test_the_sums_are_the_same_for_any_split_and_order(seed: int, cut: int) -> None:
+    features, labels = drawn(seed, 8, 6)
+    turn = torch.randperm(8, generator=torch.Generator().manual_seed(seed))
+    layout, mean = NoisyLayout(CLASSES, 6, moments=True, mu=1.0), torch.full((6,), 0.1, dtype=torch.float64)
+    parts = [(features[turn][:cut], labels[turn][:cut]), (features[turn][cut:], labels[turn][cut:])]
+    for kind, known in (("mean", None), ("moments", mean)):
+        one, other = layout.sums(kind, [(features, labels)], known), layout.sums(kind, parts, known)  # type: ignore[arg-type]
+        assert all(torch.equal(own, its) for own, its in zip(one, other, strict=True))
+
+
+def test_parts_are_of_one_promise_and_noise_is_that_of_its_parts() -> None:
+    layout = NoisyLayout(10, 1280, moments=True, mu=2.5)
+    assert composed(layout.charge(kind) for kind in layout.kinds) == pytest.approx(2.5, rel=1e-12)
+    honest = 6
+    mean = layout.noise("mean", honest)[0] * math.sqrt(honest)
+    sums, diagonal, rest = (one * math.sqrt(honest) for one in layout.noise("moments", honest))
+    assert (STEPS / mean) ** 2 + (STEPS / sums) ** 2 + (STEPS**2 / diagonal) ** 2 == pytest.approx(2.5**2, rel=1e-12)
+    assert diagonal / rest == pytest.approx(math.sqrt(2.0))
+    alone = NoisyLayout(10, 1280, moments=False, mu=2.5)
+    assert [size for size, _ in alone.words("moments")] == [12_800]
+    assert composed(alone.charge(kind) for kind in alone.kinds) == pytest.approx(2.5, rel=1e-12)
+    for wrong in (Division(mean=0.0), Division(mean=1.0), Division(sums=1.0), Division(sums=-0.1)):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            wrong.parts(1.0, 4, 9)
+
+
+@pytest.mark.parametrize(("parties", "left"), [(3, 3), (5, 4), (10, 6), (100, 60)])
+def test_the_noise_of_the_fewest_that_may_be_left_is_enough(parties: int, left: int) -> None:
+    """All shares but those of the lost and the corrupt: the sum has the deviation that was promised."""
+    honest, layout = least_honest(parties), NoisyLayout(CLASSES, 2000, moments=False, mu=0.8)
+    assert honest == left
+    nothing = layout.sums("mean", [], None)
+    total = sum(numbers_of(layout.noisy("mean", nothing, honest, None)[0]) for _ in range(honest))
+    assert float(torch.as_tensor(total).std()) == pytest.approx(STEPS / layout.parts[0], rel=0.06)
+
+
+def test_a_key_gives_the_same_noise_and_others_give_others() -> None:
+    layout = NoisyLayout(CLASSES, 6, moments=True, mu=1.0)
+    sums = layout.sums("moments", [], torch.zeros(6, dtype=torch.float64))
+    first, again = (layout.noisy("moments", sums, 3, KEY) for _ in range(2))
+    assert all((one == two).all() for one, two in zip(first, again, strict=True))
+    assert not (first[0] == layout.noisy("moments", sums, 3, KEY[::-1])[0]).all()
+    assert not (first[0][:6] == first[1]).any()  # no array's noise is another's
+
+
+def test_what_is_read_is_what_was_summed() -> None:
+    """With as good as no noise: the mean, class sums and second moments of unit deviations, and their heads."""
+    features, labels = drawn(1, 300, 8)
+    features = features + 2 * torch.eye(CLASSES, 8, dtype=torch.float64)[labels] + 1.0
+    layout = NoisyLayout(CLASSES, 8, moments=True, mu=1000.0)
+    words = layout.noisy("mean", layout.sums("mean", [(features, labels)], None), 1, KEY)
+    mean = layout.read_mean(words, 300)
+    torch.testing.assert_close(mean, unit(features).mean(dim=0), rtol=0, atol=1e-3)
+    sums, moments = layout.read_moments(
+        layout.noisy("moments", layout.sums("moments", [(features, labels)], mean), 1, KEY)
+    )
+    turned = deviations(features, mean)
+    expected = torch.zeros(CLASSES, 8, dtype=torch.float64).index_add_(0, labels, turned)
+    torch.testing.assert_close(sums, expected, rtol=0, atol=0.2)
+    assert moments is not None
+    torch.testing.assert_close(moments, turned.T @ turned, rtol=0, atol=0.2)
+    found = NoisyStatistics(mean, sums, moments, layout.edge(1, 1), 300)
+    right = [float((head.predict(unit(features)) == labels).double().mean()) for head in (found.ncm(), found.ridge())]
+    assert min(right) > 0.75
+    with pytest.raises(ValueError, match="needs second moments"):
+        NoisyStatistics(mean, sums, None, 0.0, 300).ridge()
+
+
+def test_the_edge_is_that_of_the_noises_eigenvalues() -> None:
+    layout = NoisyLayout(2, 120, moments=True, mu=0.5)
+    nothing = layout.sums("moments", [], torch.zeros(120, dtype=torch.float64))
+    shares = [layout.noisy("moments", nothing, 6, bytes([one] * 32)) for one in range(9)]
+    summed = [np.sum([share[place] for share in shares], axis=0, dtype=np.uint64) for place in range(3)]
+    moments = layout.read_moments(summed)[1]
+    assert moments is not None
+    assert float(torch.linalg.eigvalsh(moments)[-1]) == pytest.approx(layout.edge(9, 6), rel=0.1)
