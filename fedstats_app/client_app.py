@@ -28,6 +28,11 @@ logger = logging.getLogger("fedstats_app")
 
 # Which clients there are, and sums of which none is seen.
 SECURE = ("query.clients", "query.secure_")
+# Of these, what is within an account of privacy.
+ACCOUNTED = (
+    "query.clients",
+    *(f"query.secure_{name}" for name in ("keys", "shares", "noisy", "unmask")),
+)
 # They score what is being trained, or was trained on this node.
 EVALUATIONS_OF_TRAINING = ("evaluate.model", "evaluate.mezo", "evaluate.personal")
 
@@ -56,11 +61,15 @@ def owners_release(msg: Message, context: Context, call_next: Callable[[Message,
 
 def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Mod: train nothing on a node whose owner does not allow it, whatever the handler and the server."""
-    if node_of(context.node_config).require_secure_sums and not msg.metadata.message_type.startswith(SECURE):
+    node, kind = node_of(context.node_config), msg.metadata.message_type
+    outside = kind not in ACCOUNTED or (kind != "query.clients" and not run_of(context.run_config).federation.is_noisy)
+    if node.dp_max_epsilon is not None and outside:
+        raise RejectedRequest("this node answers within its account only (dp-max-epsilon): a run with dp-epsilon")
+    if node.require_secure_sums and not kind.startswith(SECURE):
         raise RejectedRequest("this node takes part in secure sums only (require-secure-sums): secure-sums = 'on'")
-    trains = msg.metadata.message_type.split(".")[0] == "train"
-    if trains or msg.metadata.message_type in EVALUATIONS_OF_TRAINING:
-        reason = node_of(context.node_config).refusal_to_train(evaluating=not trains)
+    trains = kind.split(".")[0] == "train"
+    if trains or kind in EVALUATIONS_OF_TRAINING:
+        reason = node.refusal_to_train(evaluating=not trains)
         if reason:
             from fedstats_app.privacy import RefusedByPolicy
 
@@ -106,6 +115,10 @@ def clients(msg: Message, context: Context) -> Message:
             logger.warning("data: %s", line)
         # By the owner's floor alone: those that a run raises would tell how many samples every class has.
         names, ids = listed_classes(dataset, node.class_floor(0))
+        if config.federation.is_noisy or node.dp_max_epsilon is not None:
+            if not node.dp_classes:
+                raise RejectedRequest("a run with dp-epsilon takes class names from the node's owner (dp-classes)")
+            names, ids = node.dp_classes, None
         info = NodeInfo(
             class_names=names, class_ids=ids, trains=trains, any_app=node.any_app, client_name=node.client_name
         )
@@ -127,6 +140,7 @@ ANSWERS = {
     "query.secure_keys": ("client.secure", "keys"),
     "query.secure_shares": ("client.secure", "shares"),
     "query.secure_sums": ("client.secure_sums", "sums"),
+    "query.secure_noisy": ("client.noisy_sums", "sums"),
     "query.secure_unmask": ("client.secure", "unmask"),
     "evaluate.heads": ("client.evaluation", "evaluate"),
     "train": ("client.training", "train"),

@@ -218,6 +218,58 @@ class Ledger:
         with _or_refuse():
             self._file.note_among(f"secure-sums|{kind}", json.dumps(list(parties)), check)
 
+    def noise_key(self, question: str) -> bytes:
+        """Return the key of the noise that answers a question: the same for the same one, and known to nobody else."""
+        from fedstats_app.secure.masks import derived
+
+        with _or_refuse():
+            secret = bytes.fromhex(self._file.fact("dp-secret", secrets.token_hex(32)))
+        return derived(secret, b"", f"noise|{question}")
+
+    def charge(self, question: str, mu: float, run: int, *, room: float) -> None:
+        """Write down what an answer with noise tells before it leaves, for good, or refuse.
+
+        What is known already tells nothing new. All versions of the data count together: they share samples.
+
+        Parameters
+        ----------
+        question : str
+            By which it is known again.
+        mu : float
+            Of the answer.
+        run : int
+            The run's id.
+        room : float
+            The mu that the account must have room for: that of the answers to come too, lest they be refused.
+        """
+        from fedstats_app.secure.account import composed, epsilon_of, fits
+
+        limit, delta = self._node.dp_max_epsilon, self._node.dp_max_delta
+
+        def check(values: list[str]) -> None:
+            mus = [*(float(json.loads(one)[1]) for one in values[:-1]), room]
+            if limit is None or delta is None or fits(mus, limit, delta):
+                return
+            logger.error("refused: the account would be at %s", composed(mus))
+            raise _refusal(
+                f"this node's account of its data would come to epsilon {epsilon_of(composed(mus), delta):.3g} at its "
+                f"owner's delta {delta:g}, and ends at {limit:g} (dp-max-epsilon)"
+            )
+
+        with _or_refuse():
+            self._file.note_among("dp-spent", json.dumps([question, mu]), check)
+            self._file.fact(f"dp-of-run|{run}|{question}", repr(mu))
+
+    def keep_survivors(self, question: str, parties: Sequence[str]) -> None:
+        """Refuse to unmask noise that was unmasked over other parties: the difference would be without it."""
+        kept = json.dumps(list(parties))
+        with _or_refuse():
+            if self._file.fact(f"dp-survivors|{question}", kept) != kept:
+                raise _refusal(
+                    "the same question was answered over other clients, with the same noise: another seed gives fresh "
+                    "noise, which is charged"
+                )
+
     def answered(
         self, request: StatisticsRequest, fingerprint: str, rules: object, form: Callable[[], RecordDict]
     ) -> RecordDict:

@@ -71,7 +71,11 @@ def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
         if len(sealed) != len(others):
             raise Unsafe(f"shares of {len(others)} neighbours must come with the question, got {len(sealed)}")
         answer = party.answer(plan, turn, active, survivors, dict(zip(others, sealed, strict=True)))
-        if (ledger := ledger_of(run_of(context.run_config), node)) is not None:
+        ledger, noise = ledger_of(run_of(context.run_config), node), party.notes.get(f"noise|{turn}")
+        if ledger is not None and noise is not None:
+            # Differences of noisy sums have noise of their own, and each is charged.
+            ledger.keep_survivors(noise, plan.identities(survivors))
+        elif ledger is not None:
             earlier = parties_in(party.notes["history"], kind)
             ledger.sum_over(kind, plan.identities(survivors), least, earlier)
         if party.notes.setdefault("unmasked", {}).setdefault(kind, turn) != turn:

@@ -190,6 +190,14 @@ class Site:
         cells = Cells(torch.from_numpy(cell[kept]), torch.from_numpy(held[kept]), max(self.node.class_floor(0), 1))
         return replace(split, suppressed=tuple(sorted(few)), cells=cells)
 
+    def all_samples(self, class_names: tuple[str, ...]) -> tuple[Dataset, NDArray[np.int64]]:
+        """Return the client's data and the indices of all of its samples of some classes, whatever their number."""
+        if not self.node.data_path:
+            return self._partition(class_names)
+        own = own_dataset(self.node.data_path, self.node.data_options(self.config.data))
+        dataset, _ = aligned(own, class_names, len(own) + 1)
+        return dataset, np.arange(len(dataset))
+
     def _above_floor(self, split: ClientSplit) -> ClientSplit:
         """Leave out classes that are under the floor, and too few samples to evaluate."""
         if self.floor <= 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON, Promise
 from fedstats_app.settings.option import Options, flag, number, one_of, option, run_folder, whole
 
 # Of HeadScores: a histogram of 1,281 bins of samples of each class, one of the others, and a row of a matrix.
@@ -63,6 +64,11 @@ class FederationOptions(Options):
         one_of("off", "on", "exact"),
         "on = the server sees only sums of at least 5 clients, scatter in 16 bits | exact = the Gram matrix in 64 bits",
     )
+    dp_epsilon: float = option(
+        0.0, number(0.0, MOST_EPSILON), "above 0: noise hides every sample, up to this; needs secure-sums = on"
+    )
+    dp_delta: float = option(0.0, number(0.0, MOST_DELTA), "0 = dp-samples to the power of -1.1")
+    dp_samples: int = option(0, whole(0, 10**9), "of all clients, declared; 0 = a simulation's own number")
     fraction_train: float = option(
         1.0,
         number(0.0, 1.0, open_low=True),
@@ -84,6 +90,36 @@ class FederationOptions(Options):
     def is_secure(self) -> bool:
         """Whether the server sees sums over clients only."""
         return self.secure_sums != "off"
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether sites add noise to their sums."""
+        return self.dp_epsilon > 0
+
+    def promise(self, num_samples: int) -> Promise | None:
+        """Return what is promised each of so many samples, unless ``dp-samples`` declares another number.
+
+        Raises
+        ------
+        ValueError
+            If there are none, or delta promises nothing for so many.
+        """
+        number = self.dp_samples or num_samples
+        if not self.is_noisy:
+            return None
+        if not number:
+            raise ValueError("dp-samples: SuperNodes with data of their own need a declared number of samples, got 0")
+        delta = self.dp_delta or number**-1.1
+        if not delta < min(1 / number, MOST_DELTA):
+            raise ValueError(f"dp-delta: must be below 1 / {number:,} samples and {MOST_DELTA}, got {delta:.3g}")
+        return Promise(self.dp_epsilon, delta, number)
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the values together."""
+        if self.is_noisy:
+            wrong = {"secure-sums": ("on", self.secure_sums), "min-class-count": (0, self.min_class_count)}
+            return [f"dp-epsilon: needs {key} = {want}, got {got}" for key, (want, got) in wrong.items() if got != want]
+        return [f"{key}: needs a dp-epsilon" for key in ("dp-delta", "dp-samples") if self.to_config()[key]]
 
     def classes_allowed(self, feature_dim: int, num_methods: int) -> int | None:
         """Return the most classes of all clients together: as set, or as many as half of the memory takes.

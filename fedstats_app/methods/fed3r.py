@@ -115,4 +115,5 @@ FED3R = Method(
     uplink=lambda M, K, C, d: M * d + K * d**2,
     personal=Personal("ridge_lambda", per_sample=True, priority=1),
     measure=_measure,
+    noisy=lambda noisy: noisy.ridge(),
 )

@@ -30,4 +30,5 @@ FEDNCM = Method(
     paper="Legate et al. 2023",
     solve=_solve,
     uplink=lambda M, K, C, d: M * d,
+    noisy=lambda noisy: noisy.ncm(),
 )

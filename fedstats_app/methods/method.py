@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedstats_app.heads import LinearHead
+    from fedstats_app.heads.noisy import NoisyStatistics
     from fedstats_app.statistics import (
         FeatureMap,
         FeatureStatistics,
@@ -127,6 +128,8 @@ class Method(Generic[OptionsType]):
     measure : callable
         From options, the server's test features, read on demand, (n, d) or None without test data, and what prints a
         line, to options in which nothing is left to be measured.
+    noisy : callable or None
+        From sums with noise to the head on features of length 1; None where there is none.
     """
 
     name: str
@@ -143,6 +146,7 @@ class Method(Generic[OptionsType]):
     personal: Personal | Callable[[OptionsType], Personal] | None = None
     uplink_with: Callable[[OptionsType], Uplink] | None = None
     measure: Callable[[OptionsType, Callable[[], Tensor] | None, Callable[[str], None]], OptionsType] = _as_they_are
+    noisy: Callable[[NoisyStatistics], LinearHead] | None = None
 
     def personal_with(self, options: OptionsType) -> Personal | None:
         """Return how a head for one client is made with these options; None where there are no such heads."""
@@ -223,6 +227,27 @@ class ConfiguredMethod:
         if self.keeps_rows and not self.method.adds(self.options):
             return f"{self.name} needs every client's means, which do not add up: take fed3r, fedcgs or fedncm"
         return ""
+
+    @property
+    def cannot_be_noisy(self) -> str:
+        """Why the method cannot be solved from sums with noise, and what can; "" where it can."""
+        if self.method.noisy is None:
+            return f"{self.name} is not served with noise: take fed3r or fedncm"
+        if self.options != self.method.options():
+            return f"{self.name}: the noise says how it is solved, so {self.method.name} has no options with it"
+        return ""
+
+    def solve_noisy(self, noisy: NoisyStatistics) -> LinearHead:
+        """Return the head on features of length 1.
+
+        Raises
+        ------
+        ValueError
+            If there is none of sums with noise.
+        """
+        if self.method.noisy is None:
+            raise ValueError(self.cannot_be_noisy)
+        return self.method.noisy(noisy)
 
     def solve(self, statistics: StatisticsSum, rows: object = None) -> LinearHead:
         """Return the head, from statistics that cover the specification, and what secure sums give in place of rows.

@@ -20,6 +20,7 @@ from fedstats_app.report.head_file import SUFFIX, read_head
 from fedstats_app.report.method_result import MethodView, head_to_take
 from fedstats_app.report.templates import TEMPLATES
 from fedstats_app.report.text_columns import area, percent
+from fedstats_app.report.wording import privacy_in_words
 from fedstats_app.storage.files import write_atomically
 from fedstats_app.storage.json_digest import read_json_file
 
@@ -87,6 +88,8 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
     versions = json.loads(first.get("versions", "{}")).items()
     fitted = {name: score.get("calibration") for name, score in scores.items()}
     disclosed = [f"`{name}`: {_disclosed(name, metadata, trained)}." for name, metadata in heads.items()]
+    if isinstance(results.get("differential_privacy"), Mapping):
+        disclosed = ["noisy sums of all sites together, and no site's part of them."]
     if results.get("evaluated_on") == "clients":
         disclosed.append(_EVALUATED_ON_CLIENTS.format(kind=kind))
     regularisers = {name: _plain(metadata.get("regulariser", "")) or "none" for name, metadata in heads.items()}
@@ -129,6 +132,7 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
         calibrations=[(f"`{name}`", *_calibrated(one)) for name, one in fitted.items()],
         interpolated=any(one and one.get("nll_after") is not None and not one.get("exact") for one in fitted.values()),
         disclosed=disclosed,
+        noise=privacy_in_words(said) if isinstance(said := results.get("differential_privacy"), Mapping) else "",
         licence=licence,
         warnings=[f"**{_plain(warning)}**" for warning in licence.warnings] if licence else [],
     )

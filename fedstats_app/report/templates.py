@@ -234,9 +234,13 @@ it exactly.
 
 {{ listing(disclosed) }}
 
-These are exact statistics, without noise: no differential privacy is claimed. The mean of a single {{ kind }} is that
+{% if noise %}
+Differential privacy: {{ noise|plain }}. How many bytes each client sent stands in `clients.jsonl` of the run folder.
+{% else %}
+Differential privacy: none. These are exact statistics, without noise. The mean of a single {{ kind }} is that
 {{ kind }}'s features, so they say most about classes with few {{ kind }}s at a site. How many bytes each client sent
 stands in `clients.jsonl` of the run folder.
+{% endif %}
 {% if licence %}
 
 ## Licence of the backbone

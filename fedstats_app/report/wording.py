@@ -15,6 +15,8 @@ from fedstats_app.report.text_columns import bytes_with_unit, counted, duration,
 # Below so many test samples of a class an interval spans about 30 points and more.
 FEW_SAMPLES = 30
 _NAMED = 3
+# In results.json and for people.
+NO_NOISE = "none"
 
 
 def summary(run: RunRecord) -> str:
@@ -188,6 +190,22 @@ def _first(reasons: Mapping[str, str]) -> str:
     return f"{who}: {reason}"
 
 
+def privacy_in_words(said: object) -> str:
+    """Return what results.json says of noise in one line: "none", or for whom how much was added where.
+
+    Parameters
+    ----------
+    said : object
+        Its entry `differential_privacy`.
+    """
+    if not isinstance(said, Mapping):
+        return NO_NOISE
+    return (
+        f"epsilon {said['epsilon']:g}, delta {said['delta']:.2g}, for one {said['unit']} more or less of "
+        f"{said['num_samples']:,} (declared); noise: {said['noise']}"
+    )
+
+
 def facts(run: RunRecord) -> list[tuple[str, str]]:
     """Return what identifies a run: when, on what, with which network."""
     started = str(run.status.get("started", ""))
@@ -197,5 +215,6 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         ("network", without_folders(str(run.config.get("backbone", {}).get("name", "-")))),
         ("classes", f"{len(run.class_names):,}" if run.class_names else "-"),
         ("sites", f"{run.config['num_clients']:,}" if "num_clients" in run.config else "-"),
+        ("differential privacy", privacy_in_words(run.results.get("differential_privacy"))),
     ]
     return found

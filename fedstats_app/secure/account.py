@@ -18,6 +18,8 @@ from fedstats_app.secure.graph import CORRUPT, most_lost
 # Halvings of an interval of numbers: until no number is left between its ends.
 _HALVINGS = 200
 MOST_EPSILON = 1000.0
+# A promise that may be broken for one sample in a hundred is none.
+MOST_DELTA = 0.01
 # From here on erfcx is its asymptotic series, and exp(x^2) erfc(x) before.
 _FAR = 25.0
 # Charges of one promise, added up, may be above it by rounding.

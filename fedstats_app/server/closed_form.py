@@ -27,6 +27,7 @@ from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import Phases, State, read_state
 from fedstats_app.report.statistics_file import STATISTICS_FILE, forget_accumulated, load_statistics, save_statistics
 from fedstats_app.report.tables import results_table
+from fedstats_app.report.wording import NO_NOISE, privacy_in_words
 from fedstats_app.server.asking import Asked
 from fedstats_app.server.influence import Harm, find_harm, harm_lines, with_shares
 from fedstats_app.server.run import Run
@@ -67,7 +68,8 @@ def solve_heads(run: Run, state: State) -> State:
         strategy.start(run.grid, evaluate_fn=evaluate)
     give_back_memory()
     collected = strategy.collection.collected(run.class_names, folder.run_id)
-    if config.run.save_statistics:
+    # Of sums with noise there are no statistics that clients could be added to.
+    if config.run.save_statistics and not config.federation.is_noisy:
         with progress.doing("writing the statistics"):
             save_statistics(folder.path, collected)
     phases.end("statistics and solving")
@@ -85,7 +87,9 @@ def solve_heads(run: Run, state: State) -> State:
         results = method_results(strategy, scores, run.test_set, mask_absent=masked)
     advice = _advice(strategy, results, scores)
     # What users wait for comes first; the rest is for the folder.
+    promise = NO_NOISE if run.promise is None else run.promise.to_json()
     print(results_table(results, _num_with(strategy.outcomes, "merged")), flush=True)
+    print(f"differential privacy: {privacy_in_words(promise)}", flush=True)
     for line in advice_lines(advice):
         progress.say(line)
     for one in results:
@@ -127,6 +131,7 @@ def solve_heads(run: Run, state: State) -> State:
                     "advice": None if advice is None else {**advice.to_json(), "text": advice_lines(advice)},
                     "statistics_error": error,
                     **_of_clients(strategy, run.federation),
+                    "differential_privacy": promise,
                     "extends": run.extension.to_json(),
                     "influential_clients": influential,
                     "without_influential": without,

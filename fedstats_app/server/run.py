@@ -25,8 +25,10 @@ from fedstats_app.grid.progress import Progress
 from fedstats_app.report.record import check_same_run, common_metadata, run_record
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
+from fedstats_app.secure.account import Promise
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.extension import Extension
+from fedstats_app.server.noise import noise_in_words
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.storage.tally import tallied
@@ -154,6 +156,18 @@ class Run:
             number = len(training_set(self.config.data)) * (1 + (self.config.partition.training_flips == "both"))
         return number + self.extension.num_examples
 
+    @property
+    def promise(self) -> Promise | None:
+        """What noise promises each sample; None for runs without.
+
+        Raises
+        ------
+        ValueError
+            If the number of samples is needed and was not declared, or delta does not fit it.
+        """
+        simulated = self.federation.simulated
+        return self.config.federation.promise(len(training_set(self.config.data)) if simulated else 0)
+
     def statistics_strategy(self) -> StatisticsStrategy:
         """Make the strategy that serves all methods of the run."""
         config, federation = self.config, self.config.federation
@@ -167,6 +181,10 @@ class Run:
             "limits": Limits(self.feature_norm.bound, federation.max_client_samples),
         }
         classes, methods = len(self.class_names), tuple(config.configured_methods.values())
+        if promise := self.promise:
+            from fedstats_app.strategies.noisy_sums import NoisyStatisticsStrategy  # other runs do without
+
+            return NoisyStatisticsStrategy(classes, methods, promise=promise, **shared)
         if federation.is_secure:
             from fedstats_app.strategies.secure_sums import SecureStatisticsStrategy  # other runs do without
 
@@ -301,6 +319,11 @@ def prepare(
         test_set=test_set,
         progress=progress,
     )
+    if promise := run.promise:
+        for line in noise_in_words(
+            promise, config.methods, len(class_names), backbone.feature_dim, len(federation.hosts)
+        ):
+            progress.say(line)
     record = run_record(
         run.config.to_run_config(),
         data_name,

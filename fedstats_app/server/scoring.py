@@ -14,7 +14,7 @@ from fedstats_app.data.subset import flipped, with_mirror_images
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.evaluation import evaluate_on_clients
 from fedstats_app.grid.progress import Progress
-from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores, solve_ncm
+from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores
 from fedstats_app.methods import FEDNCM
 from fedstats_app.report.method_result import MethodResult, client_spread, quality
 from fedstats_app.report.training_record import BYTES_PER_NUMBER
@@ -183,8 +183,7 @@ def method_results(
     own = {result.method: result.accuracy for result in results}
     least = own.get(FEDNCM.name)
     if FEDNCM.name not in own and test_set is not None:
-        head = solve_ncm(strategy.collection.statistics(0).summed(gram=False))
-        means = {FEDNCM.name: (strategy.request.specs[0].feature_map, head)}
+        means = {FEDNCM.name: (strategy.request.specs[0].feature_map, strategy.nearest_mean())}
         least = test_set.evaluate(means, mask_absent=mask_absent)[FEDNCM.name].accuracy
     if least is None:
         return results

@@ -112,6 +112,8 @@ class AppConfig:
         if not self.federation.is_secure:
             return tuple(METHODS)
         every = (record_of(name).configured(self.options_of(name)) for name in METHODS)
+        if self.federation.is_noisy:
+            return tuple(one.name for one in every if not one.cannot_be_noisy)
         return tuple(one.name for one in every if not one.cannot_add and not one.keeps_rows)
 
     @property
@@ -288,8 +290,14 @@ class AppConfig:
                 yield f"secure-sums: {key} must be {json.dumps(usual)}, because no client's part of a sum is seen"
         for name in self.methods:
             with contextlib.suppress(ValueError):  # what is no variant is said elsewhere
-                if reason := record_of(name).configured(self.options_of(name), variant=name).cannot_add:
-                    yield f"secure-sums: {reason}"
+                method = record_of(name).configured(self.options_of(name), variant=name)
+                if reason := method.cannot_be_noisy if federation.is_noisy else method.cannot_add:
+                    yield f"{'dp-epsilon' if federation.is_noisy else 'secure-sums'}: {reason}"
+        if federation.is_noisy:
+            if (flips := self.partition.training_flips) != "none":
+                yield f"dp-epsilon: partitioner@flips must be none, because a sample would count twice, got {flips}"
+            if run.statistics_error:
+                yield "dp-epsilon: statistics-error must be false: it tells of the data what no noise hides"
 
     def _contradictions_of_methods(self) -> Iterator[str]:
         """Say which variants are none, and what one pass cannot serve together."""

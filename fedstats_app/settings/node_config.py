@@ -12,6 +12,7 @@ from fedstats_app.data.data_options import CacheOptions, DataOptions
 from fedstats_app.data.feature_cache import default_cache_root
 from fedstats_app.data.layout import FOLDER_LEVELS
 from fedstats_app.methods import RECORDS
+from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON
 from fedstats_app.settings.option import ConfigError, Options, flag, number, one_of, option, some_of, text, whole
 from fedstats_app.training.limits import MAX_CLIENT_NAME, RequestLimits
 
@@ -39,6 +40,20 @@ def client_name(value: object) -> object:
     if not isinstance(value, str) or len(value) > MAX_CLIENT_NAME or not value.isprintable():
         raise ValueError(f"must be text of at most {MAX_CLIENT_NAME} printable characters")
     return value
+
+
+def class_list(value: object) -> tuple[str, ...]:
+    """Return the class names that an owner declares.
+
+    Raises
+    ------
+    ValueError
+        If one is empty, or comes twice.
+    """
+    names = tuple(name.strip() for name in str(value).split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("must be different names, separated by commas")
+    return names
 
 
 @dataclass(frozen=True)
@@ -95,6 +110,11 @@ class NodeConfig(Options):
         Whether statistics leave the node in secure sums only, and nothing else of its data does.
     secure_min_clients : int
         Of fewer clients nothing is unmasked.
+    dp_max_epsilon, dp_max_delta : float or None
+        What all sums with noise, of all versions of the data together, may tell of one sample; then nothing else is
+        answered. None for no account.
+    dp_classes : tuple of str
+        That the owner declares, so that their list says nothing of the data; () for none.
     limits : RequestLimits or None
         What the owner says of single requests; None for what is usual (:attr:`request_limits`).
     """
@@ -127,6 +147,9 @@ class NodeConfig(Options):
     release: str = option("", str)
     require_secure_sums: bool = option(False, flag)
     secure_min_clients: int = option(5, whole(3, 1_000_000))
+    dp_max_epsilon: float | None = option(None, number(0.0, MOST_EPSILON, open_low=True))
+    dp_max_delta: float | None = option(None, number(0.0, MOST_DELTA, open_low=True))
+    dp_classes: tuple[str, ...] = option((), class_list)
     limits: RequestLimits | None = None
 
     def data_options(self, run: DataOptions) -> DataOptions:
@@ -218,6 +241,10 @@ class NodeConfig(Options):
             raise ConfigError("node-config: must name data-path or release, got both")
         if node.release and node.require_secure_sums:
             raise ConfigError("node-config: a release leaves in clear: it excludes require-secure-sums")
+        if node.dp_max_epsilon is not None and not (node.data_path and node.dp_max_delta and node.dp_classes):
+            raise ConfigError("node-config: dp-max-epsilon goes with data-path, dp-max-delta and dp-classes")
+        if node.dp_max_delta is not None and node.dp_max_epsilon is None:
+            raise ConfigError("node-config: dp-max-delta goes with dp-max-epsilon")
         if node.data_path or node.release:
             return node.without_partition()
         if node.partition_id is None or node.num_partitions is None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -28,7 +29,7 @@ from fedstats_app.secure.party import SEALED_BYTES
 from fedstats_app.secure.plan import Plan, PublicKeys
 from fedstats_app.secure.unmasking import MaskedSum
 from fedstats_app.statistics import FeatureStatistics, StatisticsSum
-from fedstats_app.statistics.secure_words import Gram, Kind, Known, SecureLayout, Words, check_sum
+from fedstats_app.statistics.secure_words import Gram, Kind, Known, SecureLayout, Unsigned, Words, check_sum
 from fedstats_app.strategies.base import StatisticsStrategy
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.secure import (
@@ -65,9 +66,27 @@ class NothingUnmasked(TooFewClients):
     """So many clients were lost that a sum was given up: the masks of all stay on it."""
 
 
+class Layout(Protocol):
+    """In which words sums travel."""
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """The sums, in their order."""
+
+    def words(self, kind: Any, allowed: int) -> list[tuple[int, Unsigned]]:
+        """List length and type of each array of a sum over so many classes."""
+
+
+LayoutType = TypeVar("LayoutType", bound=Layout)
+
+
 @dataclass
-class SecureRun:
-    """One run of masks.
+class MaskedRun(ABC, Generic[LayoutType]):
+    """One run of masks, whatever is summed.
 
     Attributes
     ----------
@@ -75,12 +94,8 @@ class SecureRun:
         Whose nodes are the clients.
     request : StatisticsRequest
         Of one specification, whose features are rounded.
-    layout : SecureLayout
+    layout : Layout
         In which words they travel.
-    most_samples : int
-        Of one client.
-    norm : float
-        Of the longest feature.
     failures : dict
         From every client that was lost to the reason.
     bytes_up : Counter
@@ -89,11 +104,25 @@ class SecureRun:
 
     grid: Grid
     request: StatisticsRequest
-    layout: SecureLayout
-    most_samples: int
-    norm: float
-    failures: dict[int, str] = field(default_factory=dict)
-    bytes_up: Counter[int | str] = field(default_factory=Counter)
+    layout: LayoutType
+    failures: dict[int, str] = field(init=False, default_factory=dict)
+    bytes_up: Counter[int | str] = field(init=False, default_factory=Counter)
+
+    @abstractmethod
+    def question(self, kind: Any, turn: int, lost: int, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
+        """Return what clients are asked for the words of a sum, and the message's type.
+
+        Parameters
+        ----------
+        kind : str
+            Which sum.
+        turn : int
+            The round of masks.
+        lost : int
+            Clients lost since it is known who has which class.
+        known : dict
+            What clients need for it.
+        """
 
     def begin(self, clients: Sequence[int]) -> None:
         """Ask for keys, and for shares of them: who answers both is a party that can be lost later.
@@ -136,7 +165,7 @@ class SecureRun:
             kept[client] = own
         return kept
 
-    def summed(self, kind: Kind, holders: Tensor | None, known: dict[str, Tensor]) -> tuple[Words, Tensor]:
+    def summed(self, kind: Any, holders: Tensor | None, known: dict[str, Tensor]) -> tuple[Words, Tensor]:
         """Return the words of a sum, and the (C,) bool classes in it; it begins anew where it lost too many clients.
 
         Raises
@@ -167,13 +196,11 @@ class SecureRun:
             return words, allowed
         raise NothingUnmasked(f"too many clients were lost in turn; {self.reasons()}")
 
-    def _masked(self, kind: Kind, turn: int, lost: int, allowed: Tensor, known: dict[str, Tensor]) -> MaskedSum:
+    def _masked(self, kind: Any, turn: int, lost: int, allowed: Tensor, known: dict[str, Tensor]) -> MaskedSum:
         shapes = self.layout.words(kind, int(allowed.sum()))
-        asked = SumRequest(kind, self.layout.gram, self.layout.narrow, self.most_samples, self.norm, lost)
-        content = sums_content(self.plan, turn, self.active, self.request, asked, known)
         total, read = MaskedSum(shapes), words_reader(shapes)
         asked_clients = {self.clients[party] for party in self.active}
-        replies = self.grid.send_and_receive(to_all(content, SECURE_SUMS, asked_clients))
+        replies = self.grid.send_and_receive(to_all(*self.question(kind, turn, lost, known), asked_clients))
         for client, reply, words in usable(replies, read, self.failures, asked_clients):
             total.add(self.place[client], words)
             self._count(client, kind, reply)
@@ -241,6 +268,27 @@ class SecureRun:
         return first_reasons([f"client {client}: {reason}" for client, reason in self.failures.items()])
 
 
+@dataclass
+class SecureRun(MaskedRun[SecureLayout]):
+    """One run of masks for exact sums.
+
+    Attributes
+    ----------
+    most_samples : int
+        Of one client.
+    norm : float
+        Of the longest feature.
+    """
+
+    most_samples: int
+    norm: float
+
+    def question(self, kind: Kind, turn: int, lost: int, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
+        """Return what :meth:`MaskedRun.question` says, for ``query.secure_sums``."""
+        asked = SumRequest(kind, self.layout.gram, self.layout.narrow, self.most_samples, self.norm, lost)
+        return sums_content(self.plan, turn, self.active, self.request, asked, known), SECURE_SUMS
+
+
 class SecureStatisticsStrategy(StatisticsStrategy):
     """Serves methods whose statistics add up from secure sums: the server sees no client's part.
 
@@ -293,8 +341,16 @@ class SecureStatisticsStrategy(StatisticsStrategy):
             If so many clients were lost that nothing was unmasked.
         """
         clients = sorted(grid.get_node_ids())
-        run = self._prepared(grid, len(clients))
         self._asked = set(clients)
+        self._sum(grid, clients)
+        arrays, metrics = self.aggregate_train(1, ())
+        result = Result()
+        result.arrays, result.train_metrics_clientapp = arrays or ArrayRecord(), {1: metrics or MetricRecord()}
+        return result
+
+    def _sum(self, grid: Grid, clients: Sequence[int]) -> None:
+        """Take a sum over clients into the collection."""
+        run = self._prepared(grid, len(clients))
         run.begin(clients)
         words, _ = run.summed("presence", None, {})
         holders = torch.from_numpy(words[0].astype("int64"))
@@ -309,10 +365,6 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         if self._spreads:
             self._summed_rows = _summed_rows(run, total, holders, allowed, len(merged))
         self._take(run, total, merged, int(holders[allowed].sum()))
-        arrays, metrics = self.aggregate_train(1, ())
-        result = Result()
-        result.arrays, result.train_metrics_clientapp = arrays or ArrayRecord(), {1: metrics or MetricRecord()}
-        return result
 
     def _prepared(self, grid: Grid, parties: int) -> SecureRun:
         (spec,), dim = self.request.specs, self.feature_dim or 0
@@ -330,7 +382,7 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         words, _ = run.summed("scatter", holders, {"holders": holders, "means": means, "scales": scales})
         return run.layout.read_scatter(words, total, known)
 
-    def _take(self, run: SecureRun, total: FeatureStatistics, merged: list[int], pairs: int) -> None:
+    def _take(self, run: MaskedRun[Any], total: FeatureStatistics, merged: list[int], pairs: int) -> None:
         summed = StatisticsSum.resumed(total, None, num_rows=pairs, num_pairs=pairs)
         self.collection.take_sum(summed, merged, sum(run.bytes_up[client] for client in run.clients))
         self._by_kind = run.bytes_up

@@ -1,4 +1,4 @@
-"""``query.secure_keys``, ``secure_shares``, ``secure_sums``, ``secure_unmask``: sums of which no client's part is seen.
+"""``query.secure_keys``, ``_shares``, ``_sums``, ``_noisy`` and ``_unmask``: sums of which no client's part is seen.
 
 All name the run of masks by its ``nonce``; from the second on they carry every party's keys. No torch is imported here
 but where words of statistics are read.
@@ -24,6 +24,7 @@ from fedstats_app.wire.reading import (
     counted,
     from_record,
     list_of,
+    measured,
     reads_replies,
     reads_requests,
     record_of,
@@ -38,11 +39,13 @@ if TYPE_CHECKING:
     from fedstats_app.wire.statistics import StatisticsRequest
 
 SECURE_KEYS, SECURE_SHARES = "query.secure_keys", "query.secure_shares"
-SECURE_SUMS, SECURE_UNMASK = "query.secure_sums", "query.secure_unmask"
+SECURE_SUMS, SECURE_NOISY, SECURE_UNMASK = "query.secure_sums", "query.secure_noisy", "query.secure_unmask"
 # Of one run of masks.
 MOST_PARTIES = 20_000
 # Earlier sums, of all parties' data together, and their bytes.
 MOST_SETS, MOST_HISTORY_BYTES = 100_000, 2**24
+# Beyond, noise hides nothing.
+MOST_MU = 1000.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,26 @@ class SumRequest:
     most_samples: int = counted(LARGEST_WHOLE, low=1)
     norm: float = 1.0
     most_lost: int = counted(MAX_COUNT, optional=True)
+
+
+@dataclass(frozen=True)
+class NoisyRequest:
+    """What is summed with noise, beside the statistics' own request.
+
+    Attributes
+    ----------
+    kind : str
+        As :mod:`fedstats_app.statistics.noisy_words` has it.
+    mu : float
+        Of all parts of the run together; each node divides it itself.
+    """
+
+    kind: Literal["mean", "moments"]
+    mu: float = measured(MOST_MU)
+
+    def __post_init__(self) -> None:
+        if not self.mu > 0:
+            raise ValueError(f"mu must be above 0, got {self.mu}")
 
 
 def keys_content(round_: Round) -> RecordDict:
@@ -262,6 +285,42 @@ def read_sums_request(
     check_keys("known", known, set(shapes))
     values = {name: read_array(known, name, *shape) for name, shape in shapes.items()}
     return plan, turn, _parties(content, "active", plan), request, asked, values
+
+
+def noisy_content(
+    plan: Plan, turn: int, active: Sequence[int], request: StatisticsRequest, asked: NoisyRequest, mean: Tensor | None
+) -> RecordDict:
+    """Ask for masked words with noise; ``mean`` is (d,) float64, for the second sum."""
+    from fedstats_app.wire.arrays import to_record
+
+    content = plan_content(plan, turn)
+    content["active"] = ConfigRecord({"parties": list(active)})
+    content["request"] = request.to_content()["request"]
+    content["noisy"] = ConfigRecord(to_values(asked))
+    content["known"] = to_record({} if mean is None else {"mean": mean})
+    return content
+
+
+@reads_requests("for masked sums with noise")
+def read_noisy_request(msg: Message) -> tuple[Plan, int, list[int], StatisticsRequest, NoisyRequest, Tensor | None]:
+    """Read ``query.secure_noisy``."""
+    import torch
+
+    from fedstats_app.statistics import StatisticsSpec
+    from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array
+    from fedstats_app.wire.reading import from_values
+    from fedstats_app.wire.statistics import StatisticsRequest
+
+    content = msg.content
+    check_keys("request", content, {"round", "table", "active", "request", "noisy", "known"}, {"clients"})
+    plan, turn = _read_plan(content)
+    request = from_values(StatisticsRequest, record_of(content, "request", ConfigRecord))
+    if request.specs != (StatisticsSpec(request.specs[0].gram),) or request.holdout:
+        raise Malformed("specifications: must be one, of gram alone, of all samples")
+    asked = from_record(NoisyRequest, content, "noisy", ConfigRecord)
+    known = record_of(content, "known", ArrayRecord, set() if asked.kind == "mean" else {"mean"})
+    mean = read_array(known, "mean", torch.float64, (range(1, MAX_FEATURE_DIM + 1),)) if known else None
+    return plan, turn, _parties(content, "active", plan), request, asked, mean
 
 
 def sums_reply(msg: Message, words: Words) -> Message:

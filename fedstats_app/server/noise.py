@@ -1,0 +1,52 @@
+"""What noise will leave of the accuracy, said before anything is sent: it is known from sizes alone."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator, Sequence
+
+from fedstats_app.methods import display_name
+from fedstats_app.secure.account import Promise, epsilon_of, least_honest, signal_to_noise
+
+# At a signal-to-noise ratio of at least so much, heads kept at least these shares of their accuracy without noise, on
+# ten sets of data (research/noise.md).
+RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+KEPT = {"fedncm": (0.63, 0.76, 0.89, 0.93, 0.93, 0.95, 0.95), "fed3r": (0.60, 0.61, 0.71, 0.78, 0.83, 0.90, 0.93)}
+# Below the first much is lost; from the second on a larger epsilon gains little.
+ENOUGH, GOOD = 2.0, 8.0
+
+
+def noise_in_words(promise: Promise, methods: Sequence[str], num_classes: int, dim: int, parties: int) -> Iterator[str]:
+    """Say what a promise costs, and which epsilon would cost little.
+
+    Parameters
+    ----------
+    promise : Promise
+        Of the run.
+    methods : sequence of str
+        That are served with noise.
+    num_classes, dim : int
+        C and d.
+    parties : int
+        Clients; all of them add noise, though a part would be enough.
+
+    Yields
+    ------
+    str
+        One or two lines.
+    """
+    added = math.sqrt(least_honest(parties) / parties)
+    ratio = signal_to_noise(promise.num_samples, num_classes, dim, promise.mu * added)
+    found = bisect.bisect_right(RATIOS, ratio) - 1
+    kept = ", ".join(f"{display_name(name)} {100 * KEPT[name][found]:.0f} %" for name in methods)
+    told = f"at least, where it was measured: {kept}" if found >= 0 else "little: it was never measured so low"
+    yield (
+        f"noise for epsilon {promise.epsilon:g} at delta {promise.delta:.2g}, {promise.num_samples:,} samples: "
+        f"signal to noise {ratio:.2g}; of the accuracy it leaves {told}"
+    )
+    aim = ENOUGH if ratio < ENOUGH else GOOD
+    if ratio < aim:
+        needed = epsilon_of(promise.mu * aim / ratio, promise.delta)
+        warning = "much is lost below a signal to noise of 2: " if aim == ENOUGH else ""
+        yield f"{warning}dp-epsilon {needed:.2g} would give a signal to noise of {aim:g}"

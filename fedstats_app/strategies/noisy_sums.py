@@ -1,0 +1,105 @@
+"""The strategy whose statistics are secure sums to which every site added its share of noise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedstats_app.heads import LinearHead
+from fedstats_app.heads.noisy import NoisyStatistics
+from fedstats_app.methods import ConfiguredMethod
+from fedstats_app.secure.account import Promise, least_honest
+from fedstats_app.statistics import FeatureStatistics, StatisticsSpec, StatisticsSum, UnitLength
+from fedstats_app.statistics.noisy_words import NoisyKind, NoisyLayout
+from fedstats_app.strategies.secure_sums import MaskedRun, SecureStatisticsStrategy
+from fedstats_app.wire.secure import SECURE_NOISY, NoisyRequest, noisy_content
+
+
+@dataclass
+class NoisyRun(MaskedRun[NoisyLayout]):
+    """One run of masks for sums with noise."""
+
+    def question(self, kind: NoisyKind, turn: int, lost: int, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
+        """Return what :meth:`MaskedRun.question` says, for ``query.secure_noisy``."""
+        asked = NoisyRequest(kind, self.layout.mu)
+        content = noisy_content(self.plan, turn, self.active, self.request, asked, known.get("mean"))
+        return content, SECURE_NOISY
+
+
+class NoisyStatisticsStrategy(SecureStatisticsStrategy):
+    """Serves methods that are solved from sums with noise.
+
+    Parameters
+    ----------
+    promise : Promise
+        Of which the noise is.
+    num_classes, methods, options
+        Of :class:`SecureStatisticsStrategy`; the heads are on features of length 1.
+
+    Raises
+    ------
+    ValueError
+        If a method cannot be solved from them.
+    """
+
+    def __init__(
+        self, num_classes: int, methods: Sequence[ConfiguredMethod], *, promise: Promise, **options: Any
+    ) -> None:
+        for method in methods:
+            if reason := method.cannot_be_noisy:
+                raise ValueError(f"dp-epsilon: {reason}")
+        unit = [replace(method, feature_map=UnitLength()) for method in methods]
+        super().__init__(num_classes, unit, exact_samples=promise.num_samples, **options)
+        self._promise = promise
+        self._noisy: NoisyStatistics | None = None
+
+    @property
+    def noisy(self) -> NoisyStatistics:
+        """All that was learned of the data.
+
+        Raises
+        ------
+        ValueError
+            Before the sums were unmasked.
+        """
+        if self._noisy is None:
+            raise ValueError("there are no sums with noise yet")
+        return self._noisy
+
+    def nearest_mean(self) -> LinearHead:
+        """Return FedNCM's head."""
+        return self.noisy.ncm()
+
+    def _sum(self, grid: Grid, clients: Sequence[int]) -> None:
+        (spec,), dim = self.request.specs, self.feature_dim or 0
+        layout = NoisyLayout(self.num_classes, dim, spec.gram, self._promise.mu)
+        # Features are scaled to length 1 by the clients, whatever a specification says.
+        request = replace(self.request, specs=(StatisticsSpec(spec.gram),), wire_dtype="float64")
+        run = NoisyRun(grid, request, layout)
+        run.begin(clients)
+        number = self._promise.num_samples
+        mean = layout.read_mean(run.summed("mean", None, {})[0], number)
+        sums, moments = layout.read_moments(run.summed("moments", None, {"mean": mean})[0])
+        left, honest = len(run.summed_over), least_honest(len(run.clients))
+        edge = layout.edge(left, honest) if spec.gram else 0.0
+        self._noisy = NoisyStatistics(mean, sums, moments, edge, number)
+        # Nobody's counts: how many samples a class has is not known, so all are said to have as many.
+        counts = torch.full((self.num_classes,), number // self.num_classes)
+        counts[: number % self.num_classes] += 1
+        total = FeatureStatistics(counts, sums, moments)
+        self._take(run, total, [run.clients[party] for party in run.summed_over], left * self.num_classes)
+
+    def solve(self, sums: Sequence[StatisticsSum]) -> dict[str, tuple[LinearHead, float]]:
+        """Return every method's head of the sums with noise, and the seconds that it took."""
+        made = {}
+        for name, method in self.methods().items():
+            started = time.perf_counter()
+            made[name] = method.solve_noisy(self.noisy), time.perf_counter() - started
+        return made
