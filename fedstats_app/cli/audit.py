@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from fedstats_app.cli.terminal import printable
+from fedstats_app.secure.account import ROUNDING, composed, epsilon_of, fits
 from fedstats_app.storage.files import to_json
 from fedstats_app.storage.json_digest import read_json_file, read_json_lines
 
@@ -96,10 +97,21 @@ class Run:
         yield _checked("who took part", said == len(self.merged), f"{len(self.merged)} clients merged{others}")
         yield from self._left()
         if not self.sums:
-            yield Finding("sum", "-", "not kept (save-statistics), so neither it nor the heads can be checked")
+            yield Finding("sum", "-", "not kept (noise, or save-statistics), so neither it nor heads can be checked")
         else:
             yield from self._of_sum()
-        yield Finding("epsilon", "-", "none: no noise was added, sums and heads are as the data gave them")
+        if not (promise := self.promise):
+            yield Finding("epsilon", "-", "none: no noise was added, sums and heads are as the data gave them")
+            return
+        epsilon, delta, mu = promise["epsilon"], promise["delta"], promise["mu"]
+        found = f"{epsilon:g} at delta {delta:.2g} for one {promise['unit']} of {promise['num_samples']:,}, mu {mu:.4g}"
+        yield _checked("epsilon", fits([mu], epsilon, delta), found)
+
+    @property
+    def promise(self) -> Mapping[str, Any]:
+        """What the run says of its noise; nothing for a run without."""
+        said = self.results.get("differential_privacy")
+        return said if isinstance(said, Mapping) else {}
 
     def _left(self) -> Iterator[Finding]:
         sizes, kinds = Counter[int](), set()
@@ -180,6 +192,8 @@ class Run:
             same = [client for client in alike if own == self._digests(client)]
             found = f"{sent['bytes']:,} bytes of arrays, as client {same[0]}" if same else "no client sent what it did"
             yield _checked(what, len(same) == 1, found)
+            if self.promise:
+                yield self._charged(folder)
             if len(same) == 1 and same[0] in unmasking and self.settings.get("secure-sums", "off") != "off":
                 own_names, known = _sums_of(folder)
                 identities.append(own_names)
@@ -188,6 +202,18 @@ class Run:
             common = [json.loads(one) for one in set.intersection(*sums)]
             fits = any(all(names & set(one) for names in identities) for one in common)
             yield _checked("sites' own records of the sum", fits, f"all were summed over the same {len(self.merged)}")
+
+    def _charged(self, folder: Path) -> Finding:
+        """Check that a site wrote down no more for this run than the run says it told."""
+        facts = [fact for one in _facts_of(folder) for fact in one.items()]
+        own = [float(value) for name, value in facts if name.startswith(f"dp-of-run|{self.id}|")]
+        every = [float(json.loads(value)[1]) for name, value in facts if name.startswith("dp-spent|")]
+        delta, what = self.promise["delta"], f"epsilon of {printable(str(folder), 60)}"
+        if not own:
+            return Finding(what, "WRONG", "its records have no noise of this run")
+        run, total = (epsilon_of(composed(mus), delta) for mus in (own, every))
+        found = f"{run:.4g} in this run at delta {delta:.2g}, {total:.4g} in all"
+        return _checked(what, composed(own) <= self.promise["mu"] * (1 + ROUNDING), found)
 
     def _digests(self, client: int) -> set[tuple[str, str]]:
         of_client = [one for one in self.sent if one["client"] == client and one["run"] == self.id and "sha256" in one]
@@ -223,9 +249,13 @@ def _read_sent(folder: Path) -> dict[str, dict[str, Any]]:
 def _sums_of(folder: Path) -> tuple[set[str], list[list[str]]]:
     """Read a site's ledgers: its identities, one for each version of its data, and over whom these were summed."""
     names, sets = set(), []
+    for facts in _facts_of(folder):
+        names |= {facts[name] for name in facts if name.startswith("secure-identity|")}
+        sets += [json.loads(facts[name]) for name in facts if name.startswith(("secure-sums|sums|", "dp-survivors|"))]
+    return names, sets
+
+
+def _facts_of(folder: Path) -> Iterator[dict[str, str]]:
     for path in folder.glob("ledger-*.sqlite"):
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-            facts = dict(connection.execute("select name, value from fact").fetchall())
-        names |= {facts[name] for name in facts if name.startswith("secure-identity|")}
-        sets += [json.loads(facts[name]) for name in facts if name.startswith("secure-sums|sums|")]
-    return names, sets
+            yield dict(connection.execute("select name, value from fact").fetchall())

@@ -10,6 +10,9 @@ from pathlib import Path
 from fedstats_app import __version__
 from fedstats_app.cli import CommandError
 
+# At which the epsilon of an account is shown.
+_DELTA = 1e-5
+
 
 def node(arguments: argparse.Namespace) -> int:
     """Run a SuperNode in this process until it ends."""
@@ -38,6 +41,7 @@ def ledger(arguments: argparse.Namespace) -> int:
     """Print what is in every ledger of a folder, after it was reset if that is asked for."""
     from fedstats_app.cli.terminal import printable
     from fedstats_app.data.feature_cache import default_cache_root
+    from fedstats_app.secure.account import composed, epsilon_of
     from fedstats_app.settings.node_config import STATE_FOLDER
     from fedstats_app.storage.ledger import PATTERN, LedgerError, LedgerFile
 
@@ -54,6 +58,9 @@ def ledger(arguments: argparse.Namespace) -> int:
             began = f"{datetime.datetime.fromtimestamp(found.began, datetime.UTC):%Y-%m-%d %H:%M UTC}"
             since = f"since {began}, in {found.cells} cells" if found.began else "nothing was asked yet"
             spent = [f"{number} {kind}" for kind, number in sorted(found.spent.items())] or ["nothing is spent"]
+            if found.noise:
+                told = epsilon_of(composed(found.noise), _DELTA)
+                spent.append(f"{len(found.noise)} sums with noise, never reset: epsilon {told:.3g} at delta {_DELTA:g}")
             print("\n  ".join([printable(found.data), str(one.path), since, *spent]))
     except LedgerError as error:
         raise CommandError(f"the ledger cannot be used: {error}") from error

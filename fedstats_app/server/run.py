@@ -259,7 +259,8 @@ def prepare(
     TooFewClients, ValueError
         If the run cannot begin, or is not the one that was interrupted.
     """
-    adding = " (all that add up)" if config.federation.is_secure and config.run.method == "all" else ""
+    kind = "serve noise" if config.federation.is_noisy else "add up"
+    adding = f" (all that {kind})" if config.federation.is_secure and config.run.method == "all" else ""
     progress.say(f"methods {', '.join(config.methods)}{adding}; backbone {config.backbone.backbone}")
     extension = Extension(config.federation)
     with progress.doing("waiting for SuperNodes and their answers"):

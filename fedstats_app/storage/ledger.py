@@ -65,12 +65,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a ledger says to its owner: of which data, since when, how many cells, and what was answered by kind."""
+    """What a ledger says to its owner: of which data, since when, how many cells, and what was answered by kind.
+
+    ``noise`` has the mu of every sum with noise, of all versions of the data.
+    """
 
     data: str
     began: float
     cells: int
     spent: dict[str, int]
+    noise: tuple[float, ...]
 
 
 class LedgerFile:
@@ -175,7 +179,8 @@ class LedgerFile:
             spent = connection.execute(
                 "select kind, count(*) from spent where generation = ? group by kind", (number,)
             ).fetchall()
-        return Summary(facts.get("data", "?"), began, cells, dict(spent))
+        noise = tuple(float(json.loads(facts[name])[1]) for name in facts if name.startswith("dp-spent|"))
+        return Summary(facts.get("data", "?"), began, cells, dict(spent), noise)
 
 
 def cells_of(connection: sqlite3.Connection) -> list[Cell]:

@@ -1,0 +1,204 @@
+"""Runs with noise through the whole app: what they say before and after, and what they refuse by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedstats_app
+from fedstats_app.cli import main
+from fedstats_app.data.loading import load_dataset
+from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.report.page import report
+from fedstats_app.report.run_record import RunRecord
+from fedstats_app.secure.account import Promise, epsilon_of, mu_of
+from fedstats_app.server.noise import KEPT, RATIOS, noise_in_words
+from fedstats_app.settings.option import ConfigError
+from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
+from tests.support.commands import REPOSITORY
+from tests.support.simulation import clients, nodes_of, read_json, simulate
+
+CLASSES = ("ant", "bee", "cat")
+ACCOUNT: dict[str, Any] = {"dp_max_epsilon": 60.0, "dp_max_delta": 1e-3, "dp_classes": ",".join(CLASSES)}
+NOISY: dict[str, Any] = {"secure_sums": "on", "dp_epsilon": 60.0, "dp_delta": 1e-3, "dp_samples": 90, "min_clients": 3}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of five sites, and the sites' own folders."""
+    root = tmp_path_factory.mktemp("noisy")
+    (root / "test").mkdir()
+    nodes_of(root / "test", "t", CLASSES, images=5)
+    nodes = [
+        {**node, "state-dir": str(root / "state" / name)}
+        for name, node in zip("abcde", nodes_of(root, "abcde", CLASSES, images=6, **ACCOUNT), strict=True)
+    ]
+    settings = {**NOISY, "test_dataset": f"folder:{root / 'test' / 't'}"}
+    simulate(root, node_configs=nodes, method="all", **settings).rename(root / "run")
+    return root
+
+
+def test_a_run_with_noise_says_so_everywhere(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = read_json(made / "run", "results.json")
+    assert results["differential_privacy"] == {
+        "epsilon": 60.0,
+        "delta": 1e-3,
+        "mu": mu_of(60.0, 1e-3),
+        "num_samples": 90,
+        "unit": "sample",
+        "noise": "shares of the sites, in secure sums",
+    }
+    line = "epsilon 60, delta 0.001, for one sample more or less of 90 (declared); noise: shares of the sites"
+    assert line in report(RunRecord.read(made / "run"))
+    card = (made / "run" / "heads" / "README.md").read_text()
+    assert f"Differential privacy: {line}" in card and "without noise" not in card
+    assert set(results["methods"]) == {"fedncm", "fed3r"}
+    # Nothing of single sites, and no sums that others could be added to.
+    assert not (made / "run" / "statistics.safetensors").exists()
+    assert {(one["outcome"], one["num_examples"]) for one in clients(made / "run")} == {("merged", 0)}
+
+
+def test_a_head_with_noise_is_used_as_any_other(made: Path) -> None:
+    """It takes features of length 1, which its file says; at this epsilon it is never wrong on these colours."""
+    test = load_dataset(f"folder:{made / 'test' / 't'}", "train")
+    assert test is not None
+    for name in ("fedncm", "fed3r"):
+        said = fedstats_app.load(made / "run", name).predict([test.sample(index) for index in range(len(test))])
+        right = [one == test.class_names[label] for one, label in zip(said, test.labels, strict=True)]
+        assert np.mean(right) == read_json(made / "run", "results.json")["methods"][name]["accuracy"] > 0.9
+
+
+def test_what_is_outside_the_account_is_refused_by_name(made: Path) -> None:
+    nodes = [{"state-dir": str(made / "state" / name), **rules} for name, rules in _rules(made)]
+    refusal = r"answers within its account only \(dp-max-epsilon\): a run with dp-epsilon"
+    for options in ({"method": "fedncm"}, {"method": "fedncm", "secure_sums": "on"}):
+        with pytest.raises(TooFewClients, match=refusal):
+            simulate(made, node_configs=nodes, **options)
+
+
+def _rules(made: Path) -> list[tuple[str, dict[str, object]]]:
+    rules = {name.replace("_", "-"): value for name, value in ACCOUNT.items()}
+    return [(name, {"data-path": str(made / name), **rules}) for name in "abcde"]
+
+
+def audited(made: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, tuple[str, str]]]:
+    words = [word for name in "abcde" for word in ("--site", str(made / "state" / name))]
+    code = main(["audit", str(made / "run"), *words, "--json"])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    return code, {one["what"].replace(str(made), ""): (one["state"], one["found"]) for one in findings}
+
+
+def test_an_audit_reads_epsilon_from_the_sites_own_records(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = audited(made, capsys)
+    assert code == 0
+    assert found["epsilon"] == ("ok", f"60 at delta 0.001 for one sample of 90, mu {mu_of(60.0, 1e-3):.4g}")
+    of_sites = [value for name, value in found.items() if name.startswith("epsilon of")]
+    assert of_sites == [("ok", "60 in this run at delta 0.001, 60 in all")] * 5
+    assert found["sites' own records of the sum"][0] == "ok"
+
+    # A run that says less than it asked for: its own numbers are at odds, or those of the sites are.
+    shutil.copytree(made, tmp_path / "made")
+    for changes, wrong in (({"mu": 1.0}, "epsilon of"), ({"epsilon": 1.0}, "epsilon")):
+        results = read_json_file(made / "run" / "results.json")
+        results["differential_privacy"] |= changes
+        (tmp_path / "made" / "run" / "results.json").write_text(to_json_with_digest(results))
+        code, found = audited(tmp_path / "made", capsys)
+        assert code == 1
+        assert {name for name, (state, _) in found.items() if state == "WRONG"} == {
+            name for name in found if name == wrong or (wrong.endswith("of") and name.startswith(wrong))
+        }
+
+
+def test_an_owner_sees_the_account_and_no_reset_forgets_it(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["--reset"]):
+        assert main(["node", "ledger", *words, "--state-dir", str(made / "state" / "a")]) == 0
+        mu = mu_of(60.0, 1e-3)
+        line = f"2 sums with noise, never reset: epsilon {epsilon_of(mu, 1e-5):.3g} at delta 1e-05"
+        assert line in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"method": "fedcgs"}, "dp-epsilon: fedcgs is not served with noise: take fed3r or fedncm"),
+        ({"method": "fedcof"}, "dp-epsilon: fedcof is not served with noise"),
+        ({"method": "fedroot"}, "dp-epsilon: fedroot is not served with noise"),
+        ({"method": "fed3r@ridge-lambda=3"}, "the noise says how it is solved, so fed3r has no options with it"),
+        ({"secure_sums": "off"}, "dp-epsilon: needs secure-sums = on, got off"),
+        ({"secure_sums": "exact"}, "dp-epsilon: needs secure-sums = on, got exact"),
+        ({"min_class_count": 5}, "dp-epsilon: needs min-class-count = 0, got 5"),
+        ({"partitioner": "iid@flips=both"}, "dp-epsilon: partitioner@flips must be none"),
+        ({"statistics_error": True}, "dp-epsilon: statistics-error must be false"),
+        ({"fine_tune": "probe"}, 'secure-sums: fine-tune must be "none"'),
+        ({"dp_epsilon": 0.0}, "dp-delta: needs a dp-epsilon"),
+        ({"dp_delta": 0.9}, "dp-delta"),
+        ({"dp_epsilon": 1e4}, "dp-epsilon"),
+    ],
+)
+def test_what_noise_cannot_serve_is_refused_by_name(tmp_path: Path, settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        simulate(tmp_path, **{**NOISY, "method": "fedncm", **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"dp_samples": 0}, "dp-samples: SuperNodes with data"),
+        ({"dp_samples": 5000}, "must be below 1 / 5,000 samples"),
+    ],
+)
+def test_sites_own_data_need_a_declared_number_that_delta_fits(
+    made: Path, settings: dict[str, Any], reason: str
+) -> None:
+    nodes = [rules for _, rules in _rules(made)]
+    with pytest.raises(ValueError, match=reason):
+        simulate(made, node_configs=nodes, **{**NOISY, **settings}, method="fedncm")
+
+
+def test_what_noise_leaves_is_no_more_than_was_measured() -> None:
+    """The shares are those of the tables of research/noise.md, rounded down."""
+    measured: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    block: dict[str, list[float]] = {}
+    for line in (REPOSITORY / "research" / "noise.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 9 and cells[1] in ("FedNCM", "Fed3R", "signal to noise"):
+            block[cells[1]] = [float(cell.split()[0]) for cell in cells[2:] if cell]
+        if len(cells) == 9 and cells[1] == "signal to noise":
+            for name in ("FedNCM", "Fed3R"):
+                shares = (found / block[name][-1] for found in block[name][:-1])
+                measured[name.lower()] += zip(block["signal to noise"], shares, strict=True)
+    assert {name: len(found) for name, found in measured.items()} == {"fedncm": 60, "fed3r": 60}
+    for name, found in measured.items():
+        for ratio, share in zip(RATIOS, KEPT[name], strict=True):
+            assert 0 <= min(kept for at, kept in found if at >= ratio) - share < 0.01
+
+
+def test_before_anything_is_sent_a_run_says_what_noise_costs_and_what_would_cost_less() -> None:
+    promise = Promise(1.0, 1e-5, 8000)
+    (line, more) = noise_in_words(promise, ("fedncm", "fed3r"), 10, 1280, 100)
+    assert "epsilon 1 at delta 1e-05, 8,000 samples: signal to noise 2.3;" in line
+    assert line.endswith("it leaves at least, where it was measured: FedNCM 93 %, Fed3R 77 %")
+    assert more == "dp-epsilon 4 would give a signal to noise of 8"
+    (better, *_) = noise_in_words(Promise(4.0, 1e-5, 8000), ("fedncm",), 10, 1280, 100)
+    assert "signal to noise 8;" in better
+    assert len(list(noise_in_words(Promise(50.0, 1e-5, 8000), ("fedncm",), 10, 1280, 100))) == 1
+    (line, more) = noise_in_words(Promise(0.01, 1e-5, 300), ("fedncm",), 10, 1280, 5)
+    assert "little: it was never measured so low" in line
+    assert more.startswith("much is lost below a signal to noise of 2: dp-epsilon ")
+
+
+def test_a_run_without_noise_says_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = simulate(tmp_path, method="fedncm", test_dataset="builtin")
+    assert "differential privacy: none\n" in capsys.readouterr().out
+    assert read_json(folder, "results.json")["differential_privacy"] == "none"
+    assert "Differential privacy: none. These are exact statistics" in (folder / "heads" / "README.md").read_text()
+    assert main(["audit", str(folder)]) == 0
+    assert "epsilon: none" in capsys.readouterr().out
