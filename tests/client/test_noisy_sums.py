@@ -142,6 +142,15 @@ def test_the_server_gets_all_samples_with_the_noise_that_was_promised(
     assert float(noise.std()) == pytest.approx(5**0.5, rel=0.08)
 
 
+def test_samples_of_classes_that_were_not_declared_are_left_out(tmp_path: Path) -> None:
+    """Whether there are any tells nothing: with them the node answers as without."""
+    sites = Sites(tmp_path, names="a")
+    before = exact(sites, None)
+    site_folder(tmp_path / "a", ("rare",), seed=3, images=9)
+    sites.restart()
+    assert all(torch.equal(own, its) for own, its in zip(exact(sites, None), before, strict=True))
+
+
 def test_the_same_question_gets_the_same_noise_and_is_charged_once(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     first = sites.release()
@@ -283,7 +292,8 @@ def test_a_node_with_an_account_answers_nothing_outside_of_it(tmp_path: Path, ki
 
     clear = AppConfig.of(backbone="random:tiny", input_size=16)
     if kind == "query.clients":
-        (site_folder(tmp_path / "a" / "extra", ("rare",), seed=1, images=9),)
+        site_folder(tmp_path / "a", ("rare",), seed=1, images=9)
+        sites.restart()
         for config in (sites.settings, clear):
             assert list(ask(config).content["node"]["class-names"]) == list(CLASSES)  # type: ignore[arg-type, index]
         return
