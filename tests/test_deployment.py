@@ -164,7 +164,7 @@ def test_all_replicas_end_with_the_same_bits_whatever_was_lost(faulty_run: Fault
     assert replica.round == MEZO_ROUNDS
     notes = read_json(faulty_run.folder, "results.json")["training"]["fedncm-fedmezo"]["notes"]
     (note,) = [note for note in notes if "replicas" in note]
-    assert note.startswith(f"3 of 3 replicas are bit-identical in the end, digest {replica.digest().hex()}")
+    assert note.startswith(f"3 of 3 replicas are bit-identical at the end, digest {replica.digest().hex()}")
     assert not list(beside.folder.rglob("mezo-*"))  # the nodes have forgotten it
 
 
@@ -235,7 +235,7 @@ def test_the_script_fine_tunes_without_sending_weights(federation: Script) -> No
     # It starts from the most accurate head, which a few dozen test images decide.
     ((name, training),) = read_json(folder, "results.json")["training"].items()
     assert name in {f"{method}-fedmezo" for method in METHODS}
-    assert training["notes"][0].startswith("3 of 3 replicas are bit-identical in the end, digest ")
+    assert training["notes"][0].startswith("3 of 3 replicas are bit-identical at the end, digest ")
     rounds = lines(folder, "rounds.jsonl")
     assert [(one["round"], one["num_clients"]) for one in rounds] == [(0, 0), (1, 3), (2, 3)]
     # A seed, a round, the last update; a scalar, a count, a digest.

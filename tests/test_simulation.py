@@ -186,7 +186,7 @@ def test_ctrl_c_and_sigterm_stop_a_run_and_resume_continues_it(by: int, tmp_path
     name = "SIGTERM" if by == signal.SIGTERM else "Ctrl-C"
     assert (status["state"], status["reason"]) == ("stopped", f"stopped by {name}")
     said = done.stdout.splitlines()
-    assert said[0] == f"[fedstats] Ctrl-C stops this run, and the same settings with resume='{folder}' go on with it"
+    assert said[0] == f"[fedstats] Ctrl-C stops this run, and the same settings with resume='{folder}' continue it"
     assert said[-1] == f"[fedstats] stopped by {name}; the same settings with resume='{folder}' continue it"
     assert not (folder / "traceback.txt").exists()
     assert run(tmp_path, resume=str(folder), seed=3) == folder

@@ -14,7 +14,7 @@ from typing import Literal
 Term = Literal["no-derivatives", "non-commercial", "acceptance", "own-terms"]
 
 _SENTENCES: dict[Term, str] = {
-    "no-derivatives": "forbids to share what is derived from it: ask its owners before you pass a head on",
+    "no-derivatives": "forbids sharing derived work: ask its owners before you pass a head on",
     "non-commercial": "forbids commercial use, and so that of a head made with it",
     "acceptance": "holds after its terms are accepted on the model's page, by every site that uses the model",
     "own-terms": "is its publisher's own: read it before you pass a head on",

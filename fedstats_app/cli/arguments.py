@@ -262,7 +262,7 @@ COMMANDS = {
         "new.run",
         "make a folder for `flwr run`",
         "Make a folder with all settings and examples of them, in which `flwr run .` runs the installed fedstats-app. "
-        "Who has a clone of its repository needs none.",
+        "A clone of the repository does not need one.",
         (_arg("folder", "FOLDER", "must not be there, or be empty"),),
     ),
     "demo": Command(

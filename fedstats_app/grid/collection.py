@@ -288,14 +288,14 @@ def _warning(received: ReceivedStatistics) -> str:
     for client in received.statistics:
         if client.completed:
             return (
-                "it has too few samples for a Gram matrix (min-gram-samples): it sent rows and a few directions, of "
+                "it has too few samples for a Gram matrix (min-gram-samples): it sent rows and a few directions, from "
                 "which the server made one with the same trace"
             )
         dim, what = client.rows.feature_dim, "Gram matrix" if client.has_gram else "factor of the scatter"
         sent = client.has_gram or client.scatter is not None
         if sent and says_much_about_samples(received.num_examples, dim):
             return (
-                f"its {what} is of {received.num_examples} samples in {dim} dimensions, fewer than 2 d: it says "
-                "much about single samples (min-gram-samples in a node's configuration refuses such)"
+                f"its {what} has {received.num_examples} samples in {dim} dimensions, fewer than 2 d, and so reveals "
+                "much about single samples (min-gram-samples in a node's configuration prevents this)"
             )
     return ""

@@ -153,8 +153,8 @@ def _warn_of_gram(policy: NodePolicy, specs: Sequence[StatisticsSpec], statistic
             logger.info("too few samples for a Gram matrix: %d directions leave", len(client.scatter or ()))
         elif says_much_about_samples(num_examples, dim):
             logger.warning(
-                "the %s that leaves is of %d samples in %d dimensions, fewer than 2 d: it says much about "
-                "single ones; min-gram-samples refuses such",
+                "the %s that leaves has %d samples in %d dimensions, fewer than 2 d, and so reveals much about "
+                "single ones; min-gram-samples prevents this",
                 "Gram matrix" if spec.gram else "factor of the scatter",
                 num_examples,
                 dim,

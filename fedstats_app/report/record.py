@@ -224,7 +224,7 @@ def check_same_run(folder: Path, record: Mapping[str, object]) -> list[str]:
     """
     path = folder / "config.json"
     if not path.is_file():
-        raise FileNotFoundError(f"resume: {folder} has no config.json, so no run got far enough there to go on with")
+        raise FileNotFoundError(f"resume: {folder} has no config.json, so there is no run to resume")
     before = read_json_file(path)
     now: dict[str, Any] = json.loads(json.dumps(record))
     settings = before["run_config"].keys() | now["run_config"].keys()

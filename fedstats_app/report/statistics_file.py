@@ -47,7 +47,7 @@ STATISTICS_FORMAT = "fedstats-statistics-1"
 STATISTICS_FILE = "statistics.safetensors"
 SENSITIVE = (
     "yes: class counts and sums of all clients' features, with rows those of single clients; features can be inverted. "
-    "Keep it where only those may read it who may read the clients' replies, and delete it if no run is to extend it."
+    "Keep it from everyone who may not read the clients' replies, and delete it if no run is to extend it."
 )
 READABLE_BY_OWNER = 0o600
 

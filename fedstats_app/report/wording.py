@@ -52,8 +52,8 @@ def _result(run: RunRecord) -> Iterator[str]:
     if run.best != run.advised:
         best = run.methods[run.best]
         yield (
-            f"{display_name(run.best)} is right on {percent(best['accuracy'])}, a difference that so many test "
-            f"{run.kind}s cannot confirm, and takes {_times(best['wire_bytes'], entry['wire_bytes'])}."
+            f"{display_name(run.best)} is right on {percent(best['accuracy'])}, a difference that this number of "
+            f"test {run.kind}s cannot confirm, and takes {_times(best['wire_bytes'], entry['wire_bytes'])}."
         )
 
 
@@ -149,7 +149,7 @@ def _about_sites(run: RunRecord) -> Iterator[str]:
     yield from run.results.get("influential_clients", [])
     policy = run.results.get("policy") or {}
     if suppressed := policy.get("num_with_suppressed_classes"):
-        yield f"{counted(suppressed, 'site')} kept back classes of which they have few {run.kind}s, to protect them."
+        yield f"{counted(suppressed, 'site')} withheld classes with few {run.kind}s, to protect them."
     if open_nodes := policy.get("nodes_running_any_app"):
         yield f"{counted(len(open_nodes), 'machine')} run any program that the server sends: no policy binds them."
     if unreadable := run.results.get("num_unreadable"):

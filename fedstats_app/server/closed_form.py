@@ -303,7 +303,7 @@ def _what_failed(outcomes: Sequence[ClientOutcome], scores: Scores) -> list[str]
     if known:
         lines.append(f"{known} clients were in the statistics to extend already and are not counted twice")
     if suppressed:
-        lines.append(f"{suppressed} clients left out classes of which they have few samples (min-class-count)")
+        lines.append(f"{suppressed} clients withheld classes with few samples (min-class-count)")
     lines += [f"client {client} did not evaluate: {reason}" for client, reason in list(scores.failures.items())[:10]]
     if scores.failures:
         lines.append(f"{len(scores.failures)} clients did not evaluate; all reasons are in results.json")

@@ -25,7 +25,7 @@ FOLDER_NAME = "run-folder"
 # Where a context's state says which folder the run has.
 _STATE, _FOLDER = "fedstats", "run-folder"
 # Of a run that `resume` refuses.
-BEGINS_ANEW = "a run with secure-sums cannot go on later: the same settings begin it anew"
+BEGINS_ANEW = "a run with secure-sums cannot be resumed: start it again with the same settings"
 # Characters of a failure's text that are kept and said.
 _MAX_REASON = 3000
 
@@ -211,8 +211,8 @@ def how_to_stop(folder: RunFolder, context: Context) -> str:
     if not goes_on:
         return f"{stop}; {BEGINS_ANEW}"
     if own:
-        return f"{stop}, and the same settings with resume='{folder.path}' go on with it"
-    return f"{stop}, and the same command with resume='{folder.path}' in its --run-config goes on with it"
+        return f"{stop}, and the same settings with resume='{folder.path}' continue it"
+    return f"{stop}, and the same command with resume='{folder.path}' in its --run-config continues it"
 
 
 @contextmanager

@@ -138,7 +138,7 @@ class MezoTraining(Training):
         asked = self.strategy.synchronise(self.run.grid)
         confirmed, total = len(asked.of), len(self.clients)
         digest = self.replica.digest().hex()
-        note = f"{confirmed} of {total} replicas are bit-identical in the end, digest {digest}"
+        note = f"{confirmed} of {total} replicas are bit-identical at the end, digest {digest}"
         self.say(note)
         for client, reason in list(asked.failures.items())[:3]:
             self.say(f"client {client} is not among them: {reason}")

@@ -181,7 +181,7 @@ def test_the_backbones_licence_and_what_it_forbids_are_said() -> None:
     card = model_card({"fed3r": metadata("fed3r", **{"backbone-licence": json.dumps(uni)})}, results())
     section = card.split("## Licence of the backbone")[1].split("##")[0]
     assert "cc-by-nc-nd-4.0 (according to the model's README.md)" in section
-    assert "forbids to share what is derived from it" in section and "forbids commercial use" in section
+    assert "forbids sharing derived work" in section and "forbids commercial use" in section
     free = {"name": "apache-2.0", "source": "timm", "terms": []}
     card = model_card({"fed3r": metadata("fed3r", **{"backbone-licence": json.dumps(free)})}, results())
     section = card.split("## Licence of the backbone")[1].split("##")[0]

@@ -53,8 +53,8 @@ def test_a_run_says_what_its_features_are_and_what_their_licence_forbids(
     )
     recorded = read_json(run, "config.json")["backbone"]
     assert (recorded["input_size"], recorded["licence"]["name"]) == (32, "cc-by-nc-nd-4.0")
-    assert "cc-by-nc-nd-4.0, forbids to share what is derived from it" in (run / "heads" / "README.md").read_text()
-    assert "cc-by-nc-nd-4.0, forbids to share what is derived from it" in capsys.readouterr().out
+    assert "cc-by-nc-nd-4.0, forbids sharing derived work" in (run / "heads" / "README.md").read_text()
+    assert "cc-by-nc-nd-4.0, forbids sharing derived work" in capsys.readouterr().out
     card = " ".join((run / "heads" / "README.md").read_text().split())
     assert "The features are the class token, then the mean of the patch tokens." in card
     assert "built with `depth=2,init_values=1e-05`" in card

@@ -136,6 +136,6 @@ def test_how_to_stop_and_to_go_on_is_the_first_thing_said(tmp_path: Path, monkey
     assert said.lines[0] == (
         0.0,
         "Ctrl-C leaves this log only: `flwr stop 7` stops the run, and the same command with "
-        f"resume='{folder}' in its --run-config goes on with it",
+        f"resume='{folder}' in its --run-config continues it",
     )
     assert sum("flwr stop" in line for _, line in said.lines) == 1

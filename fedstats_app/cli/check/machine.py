@@ -92,7 +92,7 @@ def _local_superlink(text: str, timeout: float) -> tuple[Level, str]:
     except OSError:
         return "ok", f"port {port} is free: flwr run will start one"
     if not _is_healthy(port, timeout):
-        return "FAIL", f"what has port {port} is no SuperLink, so Flower could not start one there"
+        return "FAIL", f"something other than a SuperLink has port {port}, so Flower could not start one there"
     owner = listener_owner(port)
     if owner is None:
         return "warning", f"a SuperLink has port {port}, and whose it is cannot be seen on this system; runs go to it"

@@ -157,7 +157,7 @@ def test_a_licence_that_restricts_is_a_warning(settings: Path, tmp_path: Path, c
     assert (code, found["backbone"]["level"]) == (0, "warning")
     assert "24 features (the class token)" in found["backbone"]["message"]
     assert "licence cc-by-nc-nd-4.0" in found["backbone"]["message"]
-    assert "forbids to share what is derived from it" in found["backbone"]["advice"]
+    assert "forbids sharing derived work" in found["backbone"]["advice"]
 
 
 def test_what_has_no_room_or_may_not_be_written_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
