@@ -90,7 +90,7 @@ def test_what_is_no_superlink_has_the_port(monkeypatch: pytest.MonkeyPatch) -> N
     with socket.create_server(("127.0.0.1", 0)) as other:
         monkeypatch.setenv(PORT_VARIABLE, str(other.getsockname()[1]))
         found = check_local_superlink(timeout=0.3)
-    assert found.level == "FAIL" and "no SuperLink" in found.message
+    assert found.level == "FAIL" and "other than a SuperLink" in found.message
 
 
 def test_a_port_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
