@@ -182,20 +182,23 @@ class Run:
         sums: list[set[str]] = []
         # Who was lost after its words had come has no record of the sum.
         unmasking = {one["client"] for one in self.clients if one["client"] in self.merged and not one["warning"]}
-        for folder in folders:
-            what, sent = f"site {printable(str(folder), 60)}", _read_sent(folder).get(self.id)
-            if sent is None:
+        records = [(folder, _records_of(folder, self.id)) for folder in folders]
+        for folder, found_there in records:
+            if not found_there:
+                what = f"site {printable(str(folder), 60)}"
                 yield Finding(what, "WRONG", "its records have nothing of this run, or are not there")
-                continue
+        for path, alone in ((path, len(found_there) == 1) for _, found_there in records for path in found_there):
+            what, sent = f"site {printable(str(path.parent if alone else path), 60)}", _read_sent(path)[self.id]
             own = {(kind, digest) for kind, digest in sent.items() if kind.startswith("query.")}
             alike = {one["client"] for one in self.sent if (one["message"], one.get("sha256")) in own}
             same = [client for client in alike if own == self._digests(client)]
             found = f"{sent['bytes']:,} bytes of arrays, as client {same[0]}" if same else "no client sent what it did"
             yield _checked(what, len(same) == 1, found)
+            facts = _facts_of(path.with_name(f"ledger-{path.stem.removeprefix('sent-')}.sqlite"))
             if self.promise:
-                yield self._charged(folder)
+                yield self._charged(what, facts)
             if len(same) == 1 and same[0] in unmasking and self.settings.get("secure-sums", "off") != "off":
-                own_names, known = _sums_of(folder)
+                own_names, known = _sums_of(facts)
                 identities.append(own_names)
                 sums.append({json.dumps(one) for one in known if len(one) == len(self.merged)})
         if sums:
@@ -203,12 +206,11 @@ class Run:
             fits = any(all(names & set(one) for names in identities) for one in common)
             yield _checked("sites' own records of the sum", fits, f"all were summed over the same {len(self.merged)}")
 
-    def _charged(self, folder: Path) -> Finding:
+    def _charged(self, site: str, facts: Mapping[str, str]) -> Finding:
         """Check that a site wrote down no more for this run than the run says it told."""
-        facts = [fact for one in _facts_of(folder) for fact in one.items()]
-        own = [float(value) for name, value in facts if name.startswith(f"dp-of-run|{self.id}|")]
-        every = [float(json.loads(value)[1]) for name, value in facts if name.startswith("dp-spent|")]
-        delta, what = self.promise["delta"], f"epsilon of {printable(str(folder), 60)}"
+        own = [float(value) for name, value in facts.items() if name.startswith(f"dp-of-run|{self.id}|")]
+        every = [float(json.loads(value)[1]) for name, value in facts.items() if name.startswith("dp-spent|")]
+        delta, what = self.promise["delta"], f"epsilon of {site.removeprefix('site ')}"
         if not own:
             return Finding(what, "WRONG", "its records have no noise of this run")
         run, total = (epsilon_of(composed(mus), delta) for mus in (own, every))
@@ -241,21 +243,24 @@ def _tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
         raise ValueError(f"{path} is damaged: {error}") from error
 
 
-def _read_sent(folder: Path) -> dict[str, dict[str, Any]]:
-    path = folder / "sent.json"
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+def _records_of(folder: Path, run: str) -> list[Path]:
+    """Find the files in which nodes with this state-dir have written down what they sent in a run."""
+    return [path for path in sorted(folder.glob("sent-*.json")) if run in _read_sent(path)]
 
 
-def _sums_of(folder: Path) -> tuple[set[str], list[list[str]]]:
-    """Read a site's ledgers: its identities, one for each version of its data, and over whom these were summed."""
-    names, sets = set(), []
-    for facts in _facts_of(folder):
-        names |= {facts[name] for name in facts if name.startswith("secure-identity|")}
-        sets += [json.loads(facts[name]) for name in facts if name.startswith(("secure-sums|sums|", "dp-survivors|"))]
-    return names, sets
+def _read_sent(path: Path) -> dict[str, dict[str, Any]]:
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def _facts_of(folder: Path) -> Iterator[dict[str, str]]:
-    for path in folder.glob("ledger-*.sqlite"):
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-            yield dict(connection.execute("select name, value from fact").fetchall())
+def _sums_of(facts: Mapping[str, str]) -> tuple[set[str], list[list[str]]]:
+    """Find in a node's ledger its identities, one for each version of its data, and over whom these were summed."""
+    names = {facts[name] for name in facts if name.startswith("secure-identity|")}
+    kinds = ("secure-sums|sums|", "dp-survivors|")
+    return names, [json.loads(facts[name]) for name in facts if name.startswith(kinds)]
+
+
+def _facts_of(ledger: Path) -> dict[str, str]:
+    if not ledger.exists():
+        return {}
+    with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as connection:
+        return dict(connection.execute("select name, value from fact").fetchall())

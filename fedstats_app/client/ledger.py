@@ -76,13 +76,17 @@ class Layout:
     held_out: NDArray[np.bool_]
 
 
+def _name_of(node: NodeConfig) -> str:
+    """Name a node's files by its data, however their path is spelt: nodes of one user may share a state-dir."""
+    return hashlib.sha256(os.path.realpath(Path(node.data_path).expanduser()).encode()).hexdigest()[:16]
+
+
 class Ledger:
     """The ledger of one node; every method refuses, with the reason in the log, where it cannot be written."""
 
     def __init__(self, config: AppConfig, node: NodeConfig) -> None:
         self._node, self._data, self._floor = node, node.data_options(config.data), max(node.class_floor(0), 1)
-        # By what the folder is, however it is spelt.
-        name = hashlib.sha256(os.path.realpath(Path(node.data_path).expanduser()).encode()).hexdigest()[:16]
+        name = _name_of(node)
         own = node.state_root(config.cache) / f"ledger-{name}.sqlite"
         self._file = LedgerFile(_first_place(default_cache_root() / STATE_FOLDER / f"ledger-{name}.place", own))
 
@@ -380,7 +384,7 @@ def is_within_budget(reply: Message, config: AppConfig, node: NodeConfig, run_id
     size = sum(record.count_bytes() for record in reply.content.array_records.values())
     if not size:
         return True
-    path = node.state_root(config.cache) / "sent.json"
+    path = node.state_root(config.cache) / f"sent-{_name_of(node)}.json"
     sent, kind = _sent(path), reply.metadata.message_type
     own = sent.pop(str(run_id), {"bytes": 0})
     own["bytes"] += size

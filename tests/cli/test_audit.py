@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tests.support.commands import printed_by
 from tests.support.simulation import nodes_of, simulate
 
 SITES = "abcdef"
+Audited = tuple[int, dict[str, str]]
 OPTIONS: dict[str, Any] = {"method": "fedncm,fed3r", "max_client_samples": 1000, "min_clients": 3}
 
 
@@ -47,7 +48,9 @@ def place(made: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def audited(place: Path, capsys: pytest.CaptureFixture[str], sites: str = SITES) -> tuple[int, dict[str, str]]:
+def audited(
+    place: Path, capsys: pytest.CaptureFixture[str], sites: Iterable[str] = SITES
+) -> tuple[int, dict[str, str]]:
     """The exit code, and the state of each finding."""
     words = [word for name in sites for word in ("--site", str(place / "state" / name))]
     code = main(["audit", str(place / "run"), *words, "--json"])
@@ -62,6 +65,17 @@ def test_a_run_is_as_its_folder_and_its_sites_say(made: Path, capsys: pytest.Cap
     assert set(found.values()) == {"ok"}
     assert {"who took part", "what left each site", "sum", "head fedncm", "head fed3r", *SITES} < set(found)
     assert "sites' own records of the sum" in found
+
+
+def test_nodes_that_share_a_state_dir_have_records_of_their_own(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As all nodes of one user do who name neither state-dir nor cache-dir."""
+    for name in SITES:
+        shutil.copytree(place / "state" / name, place / "state" / "all", dirs_exist_ok=True)
+    code, found = audited(place, capsys, ["all"])
+    assert code == 0 and found["sites' own records of the sum"] == "ok"
+    assert [state for what, state in found.items() if what.startswith("sent-")] == ["ok"] * len(SITES)
 
 
 @pytest.mark.parametrize("at", ["query.secure_sums", "query.secure_unmask"])
@@ -108,19 +122,20 @@ def leave_a_client_out(place: Path) -> None:
 
 
 def send_something_else(place: Path) -> None:
-    path = place / "state" / "a" / "sent.json"
+    (path,) = (place / "state" / "a").glob("sent-*.json")
     ((run, sent),) = json.loads(path.read_text()).items()
     path.write_text(json.dumps({run: {**sent, "query.secure_sums": "0" * 64}}))
 
 
 def send_something_more(place: Path) -> None:
-    path = place / "state" / "a" / "sent.json"
+    (path,) = (place / "state" / "a").glob("sent-*.json")
     ((run, sent),) = json.loads(path.read_text()).items()
     path.write_text(json.dumps({run: {**sent, "query.statistics": "0" * 64}}))
 
 
 def forget_the_run(place: Path) -> None:
-    (place / "state" / "a" / "sent.json").unlink()
+    (path,) = (place / "state" / "a").glob("sent-*.json")
+    path.unlink()
 
 
 def sum_over_others(place: Path) -> None:

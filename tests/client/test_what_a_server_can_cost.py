@@ -42,7 +42,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Victim:
 def kept(victim: Victim) -> list[str]:
     """Return what lies in the node's state-dir, but for its ledger."""
     paths = (path.relative_to(victim.state).as_posix() for path in victim.state.rglob("*"))
-    return sorted(path for path in paths if not path.startswith(("ledger", "sent.json")))
+    return sorted(path for path in paths if not path.startswith(("ledger", "sent-")))
 
 
 def statistics(victim: Victim, *specs: StatisticsSpec, num_classes: int = 2) -> Message:
