@@ -29,6 +29,7 @@ from fedstats_app.secure.party import SEALED_BYTES
 from fedstats_app.secure.plan import Plan, PublicKeys
 from fedstats_app.secure.unmasking import MaskedSum
 from fedstats_app.statistics import FeatureStatistics, StatisticsSum
+from fedstats_app.statistics.noisy_words import NoisyKind
 from fedstats_app.statistics.secure_words import Gram, Kind, Known, SecureLayout, Unsigned, Words, check_sum
 from fedstats_app.strategies.base import StatisticsStrategy
 from fedstats_app.wire import StatisticsRequest
@@ -52,11 +53,13 @@ from fedstats_app.wire.secure import (
 logger = logging.getLogger("fedstats_app")
 
 # What is said while a sum is formed.
-IN_WORDS: dict[Kind, str] = {
+IN_WORDS: dict[Kind | NoisyKind, str] = {
     "presence": "how many clients have each class",
     "sums": "class sums",
     "scatter": "scatter about the class means",
     "spread": "spread of clients' means",
+    "mean": "mean of all samples, with noise",
+    "moments": "class sums and second moments, with noise",
 }
 # For sums that lost so many clients that a class might be of too few, and begin anew without it.
 SPARE_ROUNDS = 2

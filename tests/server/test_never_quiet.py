@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from flwr.app import Context, Message
@@ -12,7 +12,9 @@ from flwr.app import Context, Message
 from fedstats_app import client_app, server_app
 from fedstats_app.server import closed_form, run, training
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.statistics.noisy_words import NoisyKind
+from fedstats_app.statistics.secure_words import Kind
+from fedstats_app.strategies import StatisticsStrategy, secure_sums
 from tests.support.clock import Clock, Said
 from tests.support.local_grid import clients_in
 from tests.support.simulation import simulate
@@ -128,6 +130,10 @@ def test_every_phase_of_secure_sums_has_its_name(tmp_path: Path, monkeypatch: py
     assert f"{phases[2]}, taking the masks off: 0 of 6 clients answered" in lines
     assert f"{phases[2]}: features of 0 of 600 images: 0 of 6 clients answered" in lines
     assert not [line for _, line in said.lines if line.startswith("statistics: 0 of")]
+
+
+def test_every_kind_of_sum_is_called_something() -> None:
+    assert secure_sums.IN_WORDS.keys() == {*get_args(Kind), *get_args(NoisyKind)}
 
 
 def test_how_to_stop_and_to_go_on_is_the_first_thing_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
