@@ -20,7 +20,8 @@ def among_tokens(tokens: Tensor, prompts: Tensor | None) -> Tensor:
     """Put prompts (k, d) behind the first token of tokens (B, T, d), which is the class's: (B, T + k, d)."""
     if prompts is None:
         return tokens
-    return torch.cat([tokens[:, :1], prompts.expand(len(tokens), -1, -1), tokens[:, 1:]], dim=1)
+    # Not len(), which fixes the number of samples in an exported network.
+    return torch.cat([tokens[:, :1], prompts.expand(tokens.shape[0], -1, -1), tokens[:, 1:]], dim=1)
 
 
 class Prompted(nn.Module):

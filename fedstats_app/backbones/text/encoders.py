@@ -98,7 +98,7 @@ class PooledEncoder(nn.Module):
                 f"text-max-length to {most - number} or less"
             )
         words = among_tokens(self.model.get_input_embeddings()(ids), prompts)
-        seen = torch.cat([mask[:, :1], mask.new_ones(len(mask), number), mask[:, 1:]], dim=1)
+        seen = torch.cat([mask[:, :1], mask.new_ones(mask.shape[0], number), mask[:, 1:]], dim=1)
         hidden: Tensor = self.model(inputs_embeds=words, attention_mask=seen).last_hidden_state
         return torch.cat([hidden[:, :1], hidden[:, 1 + number :]], dim=1)
 

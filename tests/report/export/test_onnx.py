@@ -11,13 +11,16 @@ from PIL import Image
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.names import TextOptions
+from fedstats_app.backbones.prompts import Prompted, initial_prompts
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.export.onnx_check import compare
 from fedstats_app.report.export.onnx_file import ExportError, OnnxModel, to_onnx
+from fedstats_app.report.head_file import with_module
 from fedstats_app.statistics import FeatureMap, IdentityMap, RandomFourierFeatures, RandomProjection
+from tests.support.sentences import BAD, GOOD
 
 NAMES = ["a", "b", "c", "d"]
 ABSENT = 2
@@ -87,6 +90,14 @@ def test_texts_go_through_the_tokenizer_beside_the_file() -> None:
     assert model.tokenizer is not None and json.loads(model.tokenizer)["truncation"]["max_length"] == 128
     agreement = compare(classifier, model, texts)
     assert (agreement.num_examples, agreement.num_same) == (3, 3) and agreement.max_difference < 1e-5
+
+
+def test_prompts_go_with_any_number_of_texts_of_any_length() -> None:
+    base = load_backbone("random:tiny-text", device="cpu", batch_size=2)
+    module = Prompted(base.module, initial_prompts(base.module, 3, 0))
+    classifier = classifier_of(with_module(base, module, "prompts"))
+    agreement = compare(classifier, to_onnx(classifier), [GOOD[0], BAD[0], f"{GOOD[1]}, {BAD[3]}, {BAD[2]}"])
+    assert (agreement.num_examples, agreement.num_same) == (3, 3) and agreement.max_difference < 1e-4
 
 
 def test_a_prompt_is_refused() -> None:
