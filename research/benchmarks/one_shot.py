@@ -1,0 +1,178 @@
+"""Whole networks in one shot beside closed-form heads: FedAvg, ensembles, DENSE and Co-Boosting on the same split.
+
+    python -m research.benchmarks.one_shot "dataset=builtin" --clients 10 --alphas 0.05 0.1 0.5 --seeds 3
+
+Clients train DENSE's small network on grey images of 28 pixels from one drawn start; the heads are those of the
+experiment's frozen backbone. One line of JSON is printed per split and method, then a table. A line per epoch of a
+distillation goes to standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from fedstats_app.data import Dataset
+from fedstats_app.data.clients import partitions, test_split, training_set
+from fedstats_app.heads import LinearHead, solve_gaussian
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.training_options import LocalOptions
+from research.baselines.data_free import CO_BOOSTING, DENSE, DataFreeOptions, distilled, normalised
+from research.baselines.whole_networks import average_of, ensemble_logits, small_cnn, trained_networks
+from research.benchmarks.features import features_of, settings_of
+from research.benchmarks.lines import experiments_of, mean_and_half, run
+
+SIDE = 28
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One method on one split: accuracy in per cent, bytes of all clients, and seconds at the server and clients."""
+
+    experiment: str
+    clients: int
+    alpha: float
+    seed: int
+    method: str
+    accuracy: float
+    num_bytes: int
+    seconds: float
+
+
+def grey_images(dataset: Dataset) -> tuple[Tensor, Tensor]:
+    """Return (n, 1, 28, 28) float32 images in [-1, 1], resized where they have another size, and (n,) labels."""
+    pixels = np.zeros((len(dataset), 1, SIDE, SIDE), dtype=np.float32)
+    for place in range(len(dataset)):
+        image = dataset.sample(place)
+        if not isinstance(image, Image.Image):
+            raise TypeError(f"{dataset.name} must hold images, got {type(image).__name__}")
+        pixels[place, 0] = np.asarray(image.convert("L").resize((SIDE, SIDE)), dtype=np.float32)
+    return normalised(torch.from_numpy(pixels) / 255.0), torch.from_numpy(np.array(dataset.labels))
+
+
+def accuracy(logits: Sequence[Tensor], labels: Tensor) -> float:
+    """Return per cent right, of logits batch by batch."""
+    return 100 * float((torch.cat([one.argmax(dim=1) for one in logits]) == labels).double().mean())
+
+
+def of_networks(
+    clients: Sequence[tuple[Tensor, Tensor]],
+    test: tuple[Tensor, Tensor],
+    num_classes: int,
+    options: LocalOptions,
+    data_free: dict[str, DataFreeOptions],
+    seed: int,
+) -> Iterator[tuple[str, float, int, float]]:
+    """Yield method, accuracy, bytes and seconds."""
+    began = time.perf_counter()
+    start = small_cnn(num_classes, 1, SIDE, seed)
+    networks = trained_networks(start, clients, options, seed=seed)
+    trained = time.perf_counter() - began
+    numbers = sum(value.numel() for value in start.trained_state().values())
+    num_bytes, (inputs, labels) = 4 * numbers * len(networks), test
+
+    @torch.no_grad()
+    def scored(network: TunedModel) -> float:
+        return accuracy([network(batch) for batch in torch.split(inputs, _AT_ONCE)], labels)
+
+    sizes = [len(own) for _, own in clients if len(own)]
+    yield "FedAvg, one shot", scored(average_of(networks, sizes)), num_bytes, trained
+    with torch.no_grad():
+        together = [ensemble_logits(networks, batch) for batch in torch.split(inputs, _AT_ONCE)]
+    yield "ensemble", accuracy(together, labels), num_bytes, trained
+    for name, own in data_free.items():
+        began = time.perf_counter()
+
+        def told(epoch: int, student: TunedModel, name: str = name, epochs: int = own.epochs) -> None:
+            if epoch % 10 == 0 or epoch == epochs:
+                print(f"{name} epoch {epoch} of {epochs}: {scored(student):.2f}", file=sys.stderr, flush=True)
+
+        student, _ = distilled(
+            networks, small_cnn(num_classes, 1, SIDE, seed + 1), own, 1, SIDE, seed=seed, after_epoch=told
+        )
+        yield name, scored(student), num_bytes, trained + time.perf_counter() - began
+
+
+def measure(
+    experiment: str,
+    number: int,
+    alphas: Sequence[float],
+    seeds: int,
+    options: LocalOptions,
+    data_free: dict[str, DataFreeOptions],
+) -> Iterator[Scored]:
+    """Yield every split among so many clients, and every method, of one experiment."""
+    config = AppConfig.from_run_config(settings_of(experiment))
+    train, features = training_set(config.data), features_of(config)
+    (images, labels), own_test = grey_images(train), test_split(config.data.dataset, config.data)
+    assert own_test is not None  # features_of raises without
+    test = grey_images(own_test)
+    stats = FeatureStatistics.from_features(features.train.double(), labels, features.num_classes)
+    dim = stats.feature_dim
+    began = time.perf_counter()
+    head: LinearHead = solve_gaussian(stats, covariance="within", shrinkage="auto")
+    fedcgs = 100 * features.accuracy(head), time.perf_counter() - began
+    for alpha in alphas:
+        for seed in range(seeds):
+            partition = replace(config.partition, partitioner="dirichlet", num_clients=number, dirichlet_alpha=alpha)
+            parts = [torch.from_numpy(part) for part in partitions(config.data, partition, seed)]
+            own = [(images[part], labels[part]) for part in parts]
+            for name, right, num_bytes, seconds in of_networks(
+                own, test, features.num_classes, options, data_free, seed
+            ):
+                yield Scored(experiment, number, alpha, seed, name, right, num_bytes, round(seconds, 1))
+            gram = 4 * number * (features.num_classes * dim + dim * dim + features.num_classes)
+            yield Scored(experiment, number, alpha, seed, "FedCGS", fedcgs[0], gram, round(fedcgs[1], 1))
+
+
+def table(lines: Sequence[Scored]) -> str:
+    """Write a Markdown table: means over seeds, in brackets half of the 95% interval."""
+    alphas = list(dict.fromkeys(line.alpha for line in lines))
+    heads = " | ".join(f"alpha {alpha:g}" for alpha in alphas)
+    written = [f"| accuracy (%), clients | {heads} | MB of all | seconds |", "| --- |" + " ---: |" * (len(alphas) + 2)]
+    for method, clients in dict.fromkeys((line.method, line.clients) for line in lines):
+        own = [line for line in lines if (line.method, line.clients) == (method, clients)]
+        cells = []
+        for alpha in alphas:
+            mean, half = mean_and_half([line.accuracy for line in own if line.alpha == alpha])
+            cells.append(f"{mean:.2f} ({half:.2f})")
+        seconds = np.mean([line.seconds for line in own])
+        written.append(f"| {method}, {clients} | {' | '.join(cells)} | {own[0].num_bytes / 1e6:.1f} | {seconds:.0f} |")
+    return "\n".join(written)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = experiments_of(__doc__, clients=(10,), seeds=3)
+    parser.add_argument("--alphas", type=float, nargs="+", default=[0.05, 0.1, 0.5])
+    parser.add_argument("--local-epochs", type=int, default=50)
+    parser.add_argument("--epochs", type=int, default=200, help="of a distillation")
+    parser.add_argument("--batch", type=int, help="images of an epoch; by default as the papers' codes")
+    parser.add_argument("--width", type=int, default=64, help="of the generator")
+    options = parser.parse_args(arguments)
+    local = LocalOptions(epochs=options.local_epochs, batch_size=128, momentum=0.9, learning_rate=0.01)
+    both = {
+        name: replace(one, epochs=options.epochs, width=options.width, batch=options.batch or one.batch)
+        for name, one in (("DENSE", DENSE), ("Co-Boosting", CO_BOOSTING))
+    }
+    given = options.alphas, options.seeds, local, both
+    run(
+        options,
+        Scored,
+        lambda one: (line for number in options.clients for line in measure(one, number, *given)),
+        table,
+    )
+
+
+if __name__ == "__main__":
+    main()
