@@ -26,11 +26,11 @@ from fedstats_app.heads import LinearHead, solve_ncm, solve_ridge
 from fedstats_app.heads.noisy import NoisyStatistics
 from fedstats_app.secure.account import mu_of, signal_to_noise
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.statistics.noisy_words import Division, unit
+from fedstats_app.statistics.noisy_words import Division, NoisyLayout, unit
 from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, printed, run
 from research.benchmarks.regularisers import balanced_subset
-from research.noise.audit import lower_bound, scores, shares
+from research.noise.audit import lower_bound, scores
 from research.noise.mechanism import gaussian, plain_sums, release
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -229,10 +229,10 @@ class Audited:
 
 def audit(runs: int, epsilons: Sequence[float], delta: float = 1e-3) -> Iterator[Audited]:
     """Yield a line for every epsilon; the mu found is the distance of both means in standard deviations."""
-    noise = shares(10, 32.0)
     for epsilon in epsilons:
         mu = mu_of(epsilon, delta)
-        absent, present = (scores(runs, mu, noise, present=there) for there in (False, True))
+        layout = NoisyLayout(2, 4, moments=True, mu=mu)
+        absent, present = (scores(runs, layout, present=there) for there in (False, True))
         found = float((present.mean() - absent.mean()) / absent.std())
         yield Audited(epsilon, delta, runs, lower_bound(absent, present, delta), mu, found)
 

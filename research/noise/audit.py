@@ -13,69 +13,56 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.stats import beta  # type: ignore[import-untyped]  # scipy has no types of its own
-from torch import Tensor
 
-from fedstats_app.secure.discrete_gaussian import DiscreteGaussian
-from fedstats_app.statistics.noisy_words import Division, deviations, unit
-from research.noise.mechanism import Noise, class_sums, release
+from fedstats_app.statistics.noisy_words import NoisyLayout, unit
+from fedstats_app.statistics.secure_words import numbers_of
 
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
 
 
-def shares(parties: int, steps: float, seed: int | None = None) -> Noise:
-    """Make a function that rounds to a grid and adds a share of noise for each party, of so many steps.
-
-    With a seed it adds the same noise each time that it is made.
-    """
-    table = DiscreteGaussian.of(steps)
-    keys = None if seed is None else np.random.default_rng(seed)
-
-    def noisy(values: Tensor, deviation: float) -> Tensor:
-        step = deviation / (steps * math.sqrt(parties))
-        key = None if keys is None else keys.bytes(32)
-        drawn = table.draw(parties * values.numel(), key).reshape(parties, -1).sum(axis=0)
-        return ((values / step).round() + torch.from_numpy(drawn).reshape(values.shape)) * step
-
-    return noisy
-
-
 def scores(
-    runs: int, mu: float, noise: Noise, *, dim: int = 4, num_classes: int = 2, others: int = 20, present: bool
+    runs: int, layout: NoisyLayout, *, parties: int = 10, others: int = 20, seed: int | None = None, present: bool
 ) -> Floats:
     """Return the logarithms of the odds that the canary is there, once a run, up to a constant.
 
     Parameters
     ----------
     runs : int
-        Releases.
-    mu : float
-        Promised.
-    noise : callable
-        Of :func:`research.noise.mechanism.release`.
-    dim, num_classes, others : int
-        Of the data, which are drawn once, the same for all calls.
+        Releases, by the app's own words and noise.
+    layout : NoisyLayout
+        Of the release, with the mu by which its noise is made.
+    parties : int
+        That add a share of noise each; one of them has all samples.
+    others : int
+        Samples besides the canary, drawn once, the same for all calls.
+    seed : int, optional
+        Of the noise; drawn anew by default.
     present : bool
         Whether the canary is.
     """
     draw = torch.Generator().manual_seed(0)
-    features = torch.randn(others, dim, generator=draw, dtype=torch.float64)
-    labels = torch.arange(others) % num_classes
+    features = torch.randn(others, layout.feature_dim, generator=draw, dtype=torch.float64)
+    labels = torch.arange(others) % layout.num_classes
     # Opposite to the mean of all others: the unlikeliest of all.
-    canary = -unit(features).mean(dim=0, keepdim=True)
-    own = (torch.cat([features, canary]), torch.cat([labels, labels[:1]])) if present else (features, labels)
-    parts = Division().parts(mu, num_classes, dim)
+    rest, canary = (features, labels), (-unit(features).mean(dim=0, keepdim=True), labels[:1])
+    keys = None if seed is None else np.random.default_rng([seed, present])
     found = []
     for _ in range(runs):
-        out = release(*own, num_classes, num_samples=others, mu=mu, noise=noise)
-        assert out.moments is not None  # noqa: S101  # the release has all parts
-        turned, hers = deviations(features, out.mean), deviations(canary, out.mean)
-        left = (
-            (out.mean * others - unit(features).sum(dim=0)) @ unit(canary)[0],
-            (out.sums - class_sums(turned, labels, num_classes))[0] @ hers[0],
-            ((out.moments - turned.T @ turned) * (hers.T @ hers)).sum(),
-        )
-        found.append(sum(part**2 * float(one) for part, one in zip(parts, left, strict=True)))
+        mean, odds = None, 0.0
+        for kind in layout.kinds:
+            known, hers = layout.sums(kind, [rest], mean), layout.sums(kind, [canary], mean)
+            own = [one + two for one, two in zip(known, hers, strict=True)] if present else known
+            nothing = [torch.zeros_like(one) for one in known]
+            words = [
+                layout.noisy(kind, nothing if party else own, parties, None if keys is None else keys.bytes(32))
+                for party in range(parties)
+            ]
+            summed = [np.sum(part, axis=0, dtype=np.uint64) for part in zip(*words, strict=True)]
+            for part, its, of_canary, size in zip(summed, known, hers, layout.noise(kind, parties), strict=True):
+                odds += float((numbers_of(part) - its) @ of_canary) / (size**2 * parties)
+            mean = layout.read_mean(summed, others) if kind == "mean" else mean
+        found.append(odds)
     return np.array(found)
 
 

@@ -176,6 +176,22 @@ def test_the_same_noise_is_not_unmasked_over_other_survivors(tmp_path: Path) -> 
     assert len(sites.charges()) == 2
 
 
+def test_a_site_that_is_lost_costs_its_samples_only(tmp_path: Path) -> None:
+    """At its words or at the unmasking of the first sum; the second is then over the four that are left."""
+    sites = Sites(tmp_path)
+    run = sites.run()
+    inner = run.grid.inner
+    assert isinstance(inner, LocalGrid)
+    inner.faults = {4: Fault(raises="killed")}
+    mean = run.layout.read_mean(run.summed("mean", None, {})[0], 30)
+    run.summed("moments", None, {"mean": mean})
+    assert run.summed_over == [0, 1, 2, 3]
+    assert len(sites.charges(0)) == 2 and sites.charges(4) == []
+    inner.faults = {3: Fault(raises="killed"), 4: Fault(raises="killed")}
+    with pytest.raises(NothingUnmasked, match="3 of 5 clients are left, secure sums need 4 of them"):
+        run.summed("mean", None, {})
+
+
 def test_who_is_lost_before_words_are_asked_makes_it_another_question(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     mean, _ = sites.release()

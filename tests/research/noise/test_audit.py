@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from torch import Tensor
 
 from fedstats_app.secure.account import mu_of
-from research.noise.audit import lower_bound, scores, shares
-from research.noise.mechanism import Noise
+from fedstats_app.statistics.noisy_words import NoisyLayout
+from research.noise.audit import lower_bound, scores
 
 DELTA = 1e-3
 
 
-def audited(epsilon: float, noise: Noise, runs: int) -> tuple[float, float]:
-    """Return the lower bound, and how far apart the scores are in standard deviations."""
-    mu = mu_of(epsilon, DELTA)
-    absent, present = (scores(runs, mu, noise, present=there) for there in (False, True))
+def audited(mu: float, runs: int) -> tuple[float, float]:
+    """Return the lower bound, and how far apart the scores are in standard deviations, of two parties' noise."""
+    layout = NoisyLayout(2, 4, moments=True, mu=mu)
+    absent, present = (scores(runs, layout, parties=2, seed=1, present=there) for there in (False, True))
     return lower_bound(absent, present, DELTA), float((present.mean() - absent.mean()) / absent.std())
 
 
 def test_integer_shares_keep_the_promise_and_use_it_up() -> None:
-    bound, found = audited(4.0, shares(10, 16.0, seed=1), 1200)
-    assert 1.0 < bound <= 4.0
-    assert found == pytest.approx(mu_of(4.0, DELTA), rel=0.12)
+    mu = mu_of(4.0, DELTA)
+    bound, found = audited(mu, 600)
+    assert 0.5 < bound <= 4.0
+    assert found == pytest.approx(mu, rel=0.15)
 
 
-def test_noise_of_a_quarter_is_found_out() -> None:
-    noise = shares(10, 16.0, seed=1)
-
-    def quarter(values: Tensor, deviation: float) -> Tensor:
-        return noise(values, deviation / 4)
-
-    assert audited(1.0, quarter, 500)[0] > 1.0
+def test_noise_of_a_sixth_is_found_out() -> None:
+    assert audited(6 * mu_of(1.0, DELTA), 250)[0] > 1.0
 
 
 def test_the_bound_of_known_distributions() -> None:
