@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import beta  # type: ignore[import-untyped]  # scipy has no types of its own
 
+from fedstats_app.secure.unmasking import MaskedSum
 from fedstats_app.statistics.noisy_words import NoisyLayout, unit
 from fedstats_app.statistics.secure_words import numbers_of
 
@@ -58,10 +59,13 @@ def scores(
                 layout.noisy(kind, nothing if party else own, parties, None if keys is None else keys.bytes(32))
                 for party in range(parties)
             ]
-            summed = [np.sum(part, axis=0, dtype=np.uint64) for part in zip(*words, strict=True)]
-            for part, its, of_canary, size in zip(summed, known, hers, layout.noise(kind, parties), strict=True):
+            summed = MaskedSum(layout.words(kind))
+            for party, own_words in enumerate(words):
+                summed.add(party, own_words)
+            sizes = layout.noise(kind, parties)
+            for part, its, of_canary, size in zip(summed.words, known, hers, sizes, strict=True):
                 odds += float((numbers_of(part) - its) @ of_canary) / (size**2 * parties)
-            mean = layout.read_mean(summed, others) if kind == "mean" else mean
+            mean = layout.read_mean(summed.words, others) if kind == "mean" else mean
         found.append(odds)
     return np.array(found)
 
