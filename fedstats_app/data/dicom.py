@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-
-SUFFIXES = frozenset({".dcm"}) if find_spec("pydicom") else frozenset[str]()
-
-
-def open_image(path: Path) -> Image.Image:
-    """Open the image of a file, of DICOM by its name."""
-    return read_dicom(path) if path.suffix.lower() in SUFFIXES else Image.open(path)
 
 
 def read_dicom(path: Path) -> Image.Image:
@@ -27,13 +19,15 @@ def read_dicom(path: Path) -> Image.Image:
     Raises
     ------
     ValueError
-        If pydicom cannot read it, its colours are of another kind, or a table takes the window's place.
+        If pydicom is not installed or cannot read it, its colours are of another kind, or a table takes the window's place.
     PIL.Image.DecompressionBombError
         If it has more pixels than Pillow reads.
     """
-    import pydicom
-    from pydicom.pixels import apply_modality_lut, pixel_array
-
+    try:
+        import pydicom
+        from pydicom.pixels import apply_modality_lut, pixel_array
+    except ImportError as error:
+        raise ValueError("DICOM is read with `pip install 'fedstats-app[dicom]'`") from error
     try:
         header = pydicom.dcmread(path)
         limit, kind = Image.MAX_IMAGE_PIXELS, str(header.PhotometricInterpretation)

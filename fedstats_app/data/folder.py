@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedstats_app.data.dataset import Dataset, DatasetError, Kind, Sample, SampleSource
-from fedstats_app.data.dicom import open_image
 from fedstats_app.data.layout import (
     IMAGE_SUFFIXES,
     SUFFIXES,
@@ -24,7 +23,7 @@ from fedstats_app.data.layout import (
     visible_files,
     visible_folders,
 )
-from fedstats_app.data.paths import existing_path, regular_file
+from fedstats_app.data.paths import existing_path, open_image, regular_file
 
 
 def read_text(path: Path) -> str:

@@ -5,11 +5,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
 
-from fedstats_app.data import dicom
 from fedstats_app.data.dataset import DatasetError, Kind
+from fedstats_app.data.paths import DICOM
 
 Split = Literal["train", "validation", "test"]
 
@@ -27,7 +28,7 @@ _LEFT_OUT = "is left out: nothing here is chosen on a validation split"
 _AS_TEST = "is used as the test split: there is no other"
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-IMAGE_SUFFIXES |= dicom.SUFFIXES
+IMAGE_SUFFIXES |= {DICOM} if find_spec("pydicom") else set()
 TEXT_SUFFIXES = frozenset({".txt"})
 SUFFIXES: Mapping[Kind, frozenset[str]] = {"image": IMAGE_SUFFIXES, "text": TEXT_SUFFIXES}
 

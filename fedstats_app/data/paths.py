@@ -4,7 +4,11 @@ import re
 import stat
 from pathlib import Path, PurePath, PureWindowsPath
 
+from PIL import Image
+
 from fedstats_app.data.dataset import DatasetError
+
+DICOM = ".dcm"
 
 _PATH = re.compile(r"[/~]|\\\\|[A-Za-z]:[/\\]")  # how paths begin that a configuration can have, on any system
 
@@ -65,6 +69,15 @@ def regular_file(path: Path) -> Path:
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError("it is no regular file")
     return path
+
+
+def open_image(path: Path) -> Image.Image:
+    """Open the image of a file, of DICOM by its name."""
+    if path.suffix.lower() != DICOM:
+        return Image.open(path)
+    from fedstats_app.data.dicom import read_dicom  # hardly any data set has such files
+
+    return read_dicom(path)
 
 
 def existing_path(text: str, *, owner: str) -> Path:

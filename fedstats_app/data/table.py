@@ -22,8 +22,7 @@ from fedstats_app.data.columns import (
     scalar_columns,
 )
 from fedstats_app.data.dataset import Dataset, DatasetError, Kind, SampleSource
-from fedstats_app.data.dicom import open_image
-from fedstats_app.data.paths import regular_file
+from fedstats_app.data.paths import open_image, regular_file
 
 if TYPE_CHECKING:
     import datasets

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.data import DatasetError, Sample, to_rgb
-from fedstats_app.data.dicom import open_image
 from fedstats_app.data.folder import read_text
+from fedstats_app.data.paths import open_image
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import SUFFIX, SUPERSEDED, load_backbone_of, read_head
 from fedstats_app.report.method_result import head_to_take

@@ -36,7 +36,6 @@ from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import QUERY_STATISTICS, Limits
 from fedstats_app.wire.evaluation import EVALUATE_HEADS
-from fedstats_app.wire.secure import SECURE_NOISY, SECURE_SUMS
 
 OWN_DATA = "each node's own data"
 # With which it is judged how many classes nodes may bring, before the backbone is loaded.
@@ -231,7 +230,11 @@ def samples_counted(run: Run) -> Iterator[None]:
             often = 1 + (config.partition.training_flips == "both")
             kept = {client: often * len(one) for client, (one, _) in enumerate(splits)}
             held = {client: len(one) for client, (_, one) in enumerate(splits)}
-            samples = {QUERY_STATISTICS: kept, SECURE_SUMS: kept, SECURE_NOISY: kept, EVALUATE_HEADS: held}
+            samples = {QUERY_STATISTICS: kept, EVALUATE_HEADS: held}
+            if config.federation.is_secure:
+                from fedstats_app.wire.secure import SECURE_NOISY, SECURE_SUMS  # other runs do without
+
+                samples |= {SECURE_SUMS: kept, SECURE_NOISY: kept}
             run.grid.counted = Counted(tally, f"{run.backbone.kind}s", samples)
         yield
 

@@ -138,8 +138,15 @@ def test_where_pydicom_is_not_installed_its_extra_is_named(tmp_path: Path) -> No
     written(tmp_path / "cat" / "a.dcm", RAMP)
     code = (
         "import sys; sys.modules['pydicom'] = None\n"
+        "from pathlib import Path\n"
+        "from fedstats_app.data.paths import open_image\n"
+        "try:\n"
+        f"    open_image(Path({str(tmp_path / 'cat' / 'a.dcm')!r}))\n"  # as a table or predict may name it
+        "except ValueError as error:\n"
+        "    print(error)\n"
         "from fedstats_app.data.folder import load_folder\n"
         f"load_folder({str(tmp_path)!r}, 'train')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "DICOM is read with `pip install 'fedstats-app[dicom]'`\n"
     assert f"{DatasetError.__name__}: " in done.stderr and "pip install 'fedstats-app[dicom]'` reads it" in done.stderr
