@@ -19,7 +19,7 @@ def read_dicom(path: Path) -> Image.Image:
     Raises
     ------
     ValueError
-        If pydicom is not installed or cannot read it, its colours are of another kind, or a table takes the window's place.
+        If pydicom is not there or cannot read it, or its colours are of another kind, or a table is the window.
     PIL.Image.DecompressionBombError
         If it has more pixels than Pillow reads.
     """
