@@ -34,7 +34,7 @@ def test_settings_and_comments_are_the_app_s_own(made: Path) -> None:
     assert own["tool"]["flwr"]["app"]["components"] == app["tool"]["flwr"]["app"]["components"]
     assert own["tool"]["fedstats"]["protocol-version"] == PROTOCOL_VERSION
     assert own["project"]["version"] == fedstats_app.__version__
-    assert "# of all that is drawn" in (made / "pyproject.toml").read_text()
+    assert "# same seed, same bytes" in (made / "pyproject.toml").read_text()
 
 
 def test_examples_are_there_and_right(made: Path) -> None:
