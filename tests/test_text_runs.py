@@ -189,5 +189,5 @@ def test_fedmezo_tunes_a_language_model_and_the_run_folder_predicts_with_it(
     scored = rounds(folder, "random-fedmezo")
     assert scored[-1]["loss"] < scored[0]["loss"]
     result = read_json(folder, "results.json")["training"]["random-fedmezo"]
-    assert result["notes"][0].startswith("4 of 4 replicas are bit-identical in the end")
+    assert result["notes"][0].startswith("4 of 4 replicas are bit-identical at the end")
     predicts_as_scored(fedstats_app.load(folder, "random-fedmezo"), reviews, scored[-1]["accuracy"])

@@ -93,7 +93,7 @@ PROMPT = Trainer(
     name="prompt",
     display_name="prompt tuning",
     tunes="[prompts among the tokens of a frozen transformer](#prompts), and the head",
-    sent="trained prompts and weights of the head in every round",
+    sent="prompts and trained weights of the head in every round",
     passes=3,
     request=lambda request, tuning: replace(request, tune="prompt", prompt_tokens=tuning.prompt_tokens),
 )

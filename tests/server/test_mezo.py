@@ -85,7 +85,7 @@ def test_loss_falls_and_all_replicas_are_one(
     folder = simulate(tmp_path, **settings | {"fine_tune": f"fedmezo@tune={tune}@dtype={dtype}"})
     losses = [line["loss"] for line in rounds(folder)]
     assert losses[-1] < losses[0]
-    assert "4 of 4 replicas are bit-identical in the end" in capsys.readouterr().out
+    assert "4 of 4 replicas are bit-identical at the end" in capsys.readouterr().out
     # The temperature that comes first changes no prediction.
     solved = read_json(folder, "results.json")
     assert rounds(folder)[0]["accuracy"] == pytest.approx(solved["methods"]["fedncm"]["accuracy"], abs=0.05)

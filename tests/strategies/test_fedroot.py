@@ -109,7 +109,7 @@ def test_factors_of_few_samples_are_warned_of() -> None:
     strategy = started(FedRoot(NUM_CLASSES))
     warned = {outcome.num_examples: outcome.warning for outcome in strategy.outcomes}
     for num_examples, warning in warned.items():
-        assert ("its factor of the scatter is of" in warning) == (0 < num_examples < 2 * DIM)
+        assert ("its factor of the scatter has" in warning) == (0 < num_examples < 2 * DIM)
     assert any(warned.values()) and not all(warned.values())
 
 

@@ -38,4 +38,4 @@ def test_its_other_rows_run_too(row: str, num_classes: int, small_texts: Mapping
     (run,) = planned(cells_of(preset, [chosen], preset.columns, [0], given))
     folder = simulate(run.settings)
     training = read_json(folder, "results.json")["training"]["label-words-fedmezo"]
-    assert "4 of 4 replicas are bit-identical in the end" in training["notes"][0]
+    assert "4 of 4 replicas are bit-identical at the end" in training["notes"][0]
