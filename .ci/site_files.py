@@ -49,3 +49,8 @@ def _site_name(path: Path, config: Any) -> str:
     """Return where the site has a file of the repository."""
     docs = Path(config["docs_dir"])
     return README_PAGE if path == README else path.relative_to(docs if path.is_relative_to(docs) else ROOT).as_posix()
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Show what docstrings refer to by its last name: the page of the API is no Sphinx."""
+    return re.sub(r":(?:attr|class|func|meth|mod):<code>~?(?:[\w.]*\.)?(\w+)</code>", r"<code>\1</code>", html)

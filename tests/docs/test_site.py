@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import fedstats_app
+from fedstats_app import strategies
 from tests.docs.markdown import DOCS, DOCUMENTS, REPOSITORY, RESEARCH
 from tests.support.commands import output_of
 
@@ -42,3 +44,12 @@ def test_links_out_of_the_documents_lead_to_files_of_the_site(site: Path) -> Non
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     loading = re.compile(r"<(?:script|img|link)[^>]*(?:src|href)=[\"']?(https?:)?//", re.IGNORECASE)
     assert [page for page in site.rglob("*.html") if loading.search(page.read_text())] == []
+
+
+def test_public_names_are_on_the_page_of_the_api_with_what_they_take_and_raise(site: Path) -> None:
+    page = (site / "api" / "index.html").read_text()
+    for name in {*fedstats_app.__all__, *strategies.__all__} - {"__version__"}:
+        assert f">{name}<" in page, name
+    for said in ("ConfigError", "UnknownFlower", "run_folder", "The run folder."):  # of two docstrings
+        assert said in page
+    assert ":class:" not in page and ":func:" not in page
