@@ -203,8 +203,8 @@ class Run:
                 sums.append({json.dumps(one) for one in known if len(one) == len(self.merged)})
         if sums:
             common = [json.loads(one) for one in set.intersection(*sums)]
-            fits = any(all(names & set(one) for names in identities) for one in common)
-            yield _checked("sites' own records of the sum", fits, f"all were summed over the same {len(self.merged)}")
+            agreed = any(all(names & set(one) for names in identities) for one in common)
+            yield _checked("sites' own records of the sum", agreed, f"all were summed over the same {len(self.merged)}")
 
     def _charged(self, site: str, facts: Mapping[str, str]) -> Finding:
         """Check that a site wrote down no more for this run than the run says it told."""

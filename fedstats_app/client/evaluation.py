@@ -25,8 +25,7 @@ def score_heads(msg: Message, context: Context, client_id: int | None) -> dict[s
     """Score the heads of a request as far as the node's owner allows; see :func:`evaluate_heads`."""
     request, heads = read_evaluation_request(msg)
     site = Site.of(context, client_id)
-    site.policy.check_specifications(request.specs)
-    site.policy.check_size(request.num_classes, request.num_mapped_features)
+    site.check(request)
     split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
     reader = site.reader(request.backbone_fingerprint)
     return evaluate_heads(

@@ -30,8 +30,7 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
     """Run the frozen backbone over the client's samples and return masked words of their sum and of noise."""
     plan, turn, active, request, asked, mean = read_noisy_request(msg)
     site = Site.of(context, client_id)
-    site.policy.check_specifications(request.specs)
-    site.policy.check_size(request.num_classes, request.num_mapped_features)
+    site.check(request)
     reader = site.reader(request.backbone_fingerprint)
     layout = NoisyLayout(request.num_classes, reader.backbone.feature_dim, request.specs[0].gram, asked.mu)
     with remembered(context, client_id) as party:

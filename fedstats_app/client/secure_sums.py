@@ -28,8 +28,7 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
     """Run the frozen backbone over the client's samples and return masked words of what is summed of them."""
     plan, turn, active, request, asked, known = read_sums_request(msg)
     site = Site.of(context, client_id)
-    site.policy.check_specifications(request.specs)
-    site.policy.check_size(request.num_classes, request.num_mapped_features)
+    site.check(request)
     reader = site.reader(request.backbone_fingerprint)
     with remembered(context, client_id) as party:
         question = _digest(request, asked)

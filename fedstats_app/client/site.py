@@ -30,7 +30,7 @@ from fedstats_app.statistics import IdentityMap
 from fedstats_app.storage.tally import add_to_tally
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples
-from fedstats_app.wire import RejectedRequest
+from fedstats_app.wire import RejectedRequest, StatisticsRequest
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,11 @@ class Site:
             return nullcontext(lambda number, known: add_to_tally(root, tally, number, known=known))
 
         return FeatureReader(backbone, node.cache_root(config.cache), 0, options.read_threads, counter)
+
+    def check(self, request: StatisticsRequest) -> None:
+        """Refuse statistics that the owner does not allow, or too many of them; errors as of :class:`NodePolicy`."""
+        self.policy.check_specifications(request.specs)
+        self.policy.check_size(request.num_classes, request.num_mapped_features)
 
     def split(self, class_names: tuple[str, ...], *, holdout: float, seed: int) -> ClientSplit:
         """Return the samples of the client that a message may make use of.

@@ -27,8 +27,7 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
     """
     request = read_statistics_request(msg)
     site = Site.of(context, client_id)
-    site.policy.check_specifications(request.specs)
-    site.policy.check_size(request.num_classes, request.num_mapped_features)
+    site.check(request)
     reader = site.reader(request.backbone_fingerprint)
     if (ledger := site.ledger) is None:
         return _answer(msg, request, site, reader)

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 # The promise is a line every 10 s; the heart beats once a second, and on a busy machine a line takes its time.
 LONGEST_SILENCE, SECONDS_PER_BEAT = 6.0, 1.0
-# The first samples take longer than others: so many seconds of them tell how long all will take.
-SECONDS_TO_JUDGE = 5.0
 # The first samples take longer than others: what is seen for so long tells how long all will take.
 SECONDS_TO_JUDGE = 5.0
 # Between lines of results that come fast, such as those of rounds.

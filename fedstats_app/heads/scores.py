@@ -137,8 +137,9 @@ ZERO_BIN = BINS_PER_OCTAVE * (LARGEST_EXPONENT - SMALLEST_EXPONENT)
 NUM_MARGIN_BINS = 2 * ZERO_BIN + 1
 # A float64 number is a sign, 11 bits of exponent, of which that of 1 is 1023, and 52 of mantissa.
 _BITS_BEHIND, _MAGNITUDE = 48, 2**15 - 1
-_ROWS_AT_ONCE = 1024
 _SMALLEST_BITS = (1023 + SMALLEST_EXPONENT) * BINS_PER_OCTAVE
+# Samples whose margins are counted at a time.
+_ROWS_AT_ONCE = 1024
 
 
 def margin_bins(logits: Tensor) -> Tensor:

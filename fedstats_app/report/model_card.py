@@ -88,7 +88,9 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
     versions = json.loads(first.get("versions", "{}")).items()
     fitted = {name: score.get("calibration") for name, score in scores.items()}
     disclosed = [f"`{name}`: {_disclosed(name, metadata, trained)}." for name, metadata in heads.items()]
-    if isinstance(results.get("differential_privacy"), Mapping):
+    promise = results.get("differential_privacy")
+    noise = privacy_in_words(promise) if isinstance(promise, Mapping) else ""
+    if noise:
         disclosed = ["noisy sums of all sites together, and no site's part of them."]
     if results.get("evaluated_on") == "clients":
         disclosed.append(_EVALUATED_ON_CLIENTS.format(kind=kind))
@@ -132,7 +134,7 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
         calibrations=[(f"`{name}`", *_calibrated(one)) for name, one in fitted.items()],
         interpolated=any(one and one.get("nll_after") is not None and not one.get("exact") for one in fitted.values()),
         disclosed=disclosed,
-        noise=privacy_in_words(said) if isinstance(said := results.get("differential_privacy"), Mapping) else "",
+        noise=noise,
         licence=licence,
         warnings=[f"**{_plain(warning)}**" for warning in licence.warnings] if licence else [],
     )
