@@ -21,6 +21,7 @@ from fedstats_app.client.ledger import is_within_budget, ledger_of, note
 from fedstats_app.data.clients import listed_classes, own_dataset
 from fedstats_app.data.description import doubts
 from fedstats_app.settings.of_message import REFUSED, node_of, refused_choice, run_of
+from fedstats_app.training.limits import RefusedByPolicy
 from fedstats_app.wire import NodeInfo, RejectedRequest, guard, node_info_reply, per_client
 from fedstats_app.wire.serving import clients_in
 
@@ -43,8 +44,6 @@ def owners_choices(msg: Message, context: Context, call_next: Callable[[Message,
     if node.data_path and clients_in(msg) > 1:
         raise RejectedRequest("this node is one client, it cannot be asked for several")
     if reason := refused_choice(run_of(context.run_config), node):
-        from fedstats_app.privacy import RefusedByPolicy
-
         logger.error("refused: %s", reason)
         raise RefusedByPolicy(REFUSED)
     return call_next(msg, context)
@@ -71,8 +70,6 @@ def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, 
     if trains or kind in EVALUATIONS_OF_TRAINING:
         reason = node.refusal_to_train(evaluating=not trains)
         if reason:
-            from fedstats_app.privacy import RefusedByPolicy
-
             raise RefusedByPolicy(reason)
     return call_next(msg, context)
 
@@ -94,8 +91,6 @@ def owners_budget(msg: Message, context: Context, call_next: Callable[[Message, 
     reply = call_next(msg, context)
     if is_within_budget(reply, run_of(context.run_config), node_of(context.node_config), context.run_id):
         return reply
-    from fedstats_app.privacy import RefusedByPolicy
-
     raise RefusedByPolicy("this node has sent as much in this run as it sends in one (max-run-megabytes)")
 
 

@@ -39,6 +39,7 @@ from fedstats_app.storage.ledger import (
     cells_of,
     newest_generation,
 )
+from fedstats_app.training.limits import RefusedByPolicy
 from fedstats_app.wire.keeping import arrays_digest, content_digest, content_from_bytes, content_to_bytes
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Ledger:
             connection.execute("delete from layout")
         own_dataset.cache_clear()
         logger.error("refused: files changed while they were read, or at the same size and time")
-        raise _refusal("this node's data changed while they were read: ask again")
+        raise RefusedByPolicy("this node's data changed while they were read: ask again")
 
     def _kept(self, key: str) -> Layout | None:
         with self._file.transaction() as connection:
@@ -168,7 +169,7 @@ class Ledger:
                 self._file.spend(generation, kind, questions, limit)
             except Exhausted as error:
                 logger.error("refused: %s (%s)", error, LIMITS[kind])
-                raise _refusal(
+                raise RefusedByPolicy(
                     f"this node answers at most {limit} different {kind} ({LIMITS[kind]}) for one version of its data"
                 ) from None
 
@@ -194,7 +195,7 @@ class Ledger:
         rules = repr([rules, sorted(self._data.reading.items())])
         with _or_refuse():
             if self._file.fact(f"secure-rules|{self.layout().generation}", rules) != rules:
-                raise _refusal("this node's data are summed by other rules before (min-class-count, folders, columns)")
+                raise RefusedByPolicy("this node's data are summed by other rules before (min-class-count, folders, columns)")
 
     def sum_over(self, kind: str, parties: Sequence[str], least: int, earlier: Collection[Sequence[str]]) -> None:
         """Note over which parties, each with a version of its data, this node's data are summed, or refuse.
@@ -214,7 +215,7 @@ class Ledger:
 
         def check(values: list[str]) -> None:
             if smallest_cell([*map(json.loads, values), *earlier]) < least:
-                raise _refusal(
+                raise RefusedByPolicy(
                     f"with earlier sums over other clients this one would give a sum of fewer than {least} clients "
                     "(secure-min-clients): take part with the same clients and data as before"
                 )
@@ -255,7 +256,7 @@ class Ledger:
             if limit is None or delta is None or fits(mus, limit, delta):
                 return
             logger.error("refused: the account would be at %s", composed(mus))
-            raise _refusal(
+            raise RefusedByPolicy(
                 f"this node's account of its data would come to epsilon {epsilon_of(composed(mus), delta):.3g} at its "
                 f"owner's delta {delta:g}, and ends at {limit:g} (dp-max-epsilon)"
             )
@@ -269,7 +270,7 @@ class Ledger:
         kept = json.dumps(list(parties))
         with _or_refuse():
             if self._file.fact(f"dp-survivors|{question}", kept) != kept:
-                raise _refusal(
+                raise RefusedByPolicy(
                     "the same question was answered over other clients, with the same noise: another seed gives fresh "
                     "noise, which is charged"
                 )
@@ -307,7 +308,7 @@ class Ledger:
         if body is not None:
             return content_from_bytes(body)
         if kept_digest != digest:
-            raise _refusal("this node has answered this with other numbers before, and will not give both")
+            raise RefusedByPolicy("this node has answered this with other numbers before, and will not give both")
         return content
 
 
@@ -414,15 +415,9 @@ def _or_refuse() -> Iterator[None]:
         yield
     except LedgerError as error:
         logger.error("the ledger cannot be kept: %s", error)
-        raise _refusal(
+        raise RefusedByPolicy(
             "this node answers nothing, because it cannot write its ledger (state-dir; the reason is in its log)"
         ) from error
-
-
-def _refusal(reason: str) -> Exception:
-    from fedstats_app.privacy import RefusedByPolicy
-
-    return RefusedByPolicy(reason)
 
 
 def _layout(generation: int, placed: NDArray[np.int64]) -> Layout:

@@ -16,18 +16,12 @@ from torch import Tensor
 from fedstats_app.methods import Needs
 from fedstats_app.statistics import ClientStatistics, IdentityMap, StatisticsSpec
 from fedstats_app.training import LocalOptions
-from fedstats_app.training.limits import RequestLimits
+from fedstats_app.training.limits import RefusedByPolicy, RequestLimits
 
 # A Gram matrix of fewer samples than this many times its dimension is warned of.
 SAMPLES_PER_DIMENSION = 2
 # Of fewer samples, beyond the rows, a direction of the scatter says much of each (research/inversion.md).
 SAMPLES_PER_DIRECTION = 10
-
-
-class RefusedByPolicy(Exception):
-    """The owner of this node does not allow what is asked for; the message says what, and what is allowed."""
-
-    for_server = True
 
 
 @dataclass(frozen=True)
@@ -137,69 +131,30 @@ class NodePolicy:
         most = (num_examples - len(client.rows)) // SAMPLES_PER_DIRECTION
         return ClientStatistics(client.rows, scatter=None if factor is None else factor.cut(most))
 
-    def check_size(self, num_classes: int, num_features: int) -> None:
-        """Refuse a request about more classes, or features of all its specifications, than the owner allows.
-
-        Raises
-        ------
-        RefusedByPolicy
-            Saying what was asked for, and the owner's bound.
-        """
-        if self.limits and (reason := self.limits.refusal_of_size(num_classes, num_features)):
-            raise RefusedByPolicy(reason)
-
     @property
     def min_batch_size(self) -> int:
         """Samples that a step of training is made from at least."""
         return self.limits.min_batch_size if self.limits else 0
 
-    def check_training(self, options: LocalOptions, num_examples: int) -> None:
-        """Refuse training whose steps are too many, of too few samples, or that keeps the last of them alone.
+    def check_size(self, num_classes: int, num_features: int) -> None:
+        """Refuse what :meth:`RequestLimits.check_size` does, as its neighbours here do with theirs."""
+        if self.limits:
+            self.limits.check_size(num_classes, num_features)
 
-        Raises
-        ------
-        RefusedByPolicy
-            Saying what was asked for, and the owner's bound.
-        """
-        if self.limits and (reason := self.limits.refusal_of_training(options, num_examples)):
-            raise RefusedByPolicy(reason)
+    def check_training(self, options: LocalOptions, num_examples: int) -> None:
+        """Refuse training outside of the limits."""
+        if self.limits:
+            self.limits.check_training(options, num_examples)
 
     def check_batch(self, num_examples: int) -> None:
-        """Refuse losses of so few samples that the owner trains on no batch of them.
-
-        Raises
-        ------
-        RefusedByPolicy
-            Saying what was asked for, and the owner's bound.
-        """
-        if self.limits and (reason := self.limits.refusal_of_batch("losses", self.limits.min_batch_size, num_examples)):
-            raise RefusedByPolicy(reason)
+        """Refuse losses of so few samples that the owner trains on no batch of them."""
+        if self.limits:
+            self.limits.check_batch("losses", self.limits.min_batch_size, num_examples)
 
     def check_mezo(self, num_directions: int, batch_size: int, num_examples: int = 0) -> None:
-        """Refuse FedMeZO along too many directions, or measured on too few samples.
-
-        Parameters
-        ----------
-        num_directions : int
-            Of a round.
-        batch_size : int
-            0 for all samples.
-        num_examples : int
-            Of the node, 0 where they are not known yet.
-
-        Raises
-        ------
-        RefusedByPolicy
-            Saying what was asked for, and the owner's bound.
-        """
-        if not self.limits:
-            return
-        batch = batch_size or self.limits.min_batch_size
-        reason = self.limits.refusal_of_directions(num_directions) or self.limits.refusal_of_batch(
-            "mezo-batch-size", batch, num_examples
-        )
-        if reason:
-            raise RefusedByPolicy(reason)
+        """Refuse FedMeZO outside of the limits."""
+        if self.limits:
+            self.limits.check_mezo(num_directions, batch_size, num_examples)
 
     @property
     def _in_words(self) -> str:

@@ -16,6 +16,12 @@ _ANY = 1_000_000_000
 MAX_CLIENT_NAME = 100
 
 
+class RefusedByPolicy(Exception):
+    """The owner of this node does not allow what is asked for; the message says what, and what is allowed."""
+
+    for_server = True
+
+
 @dataclass(frozen=True)
 class RequestLimits(Options):
     """Bounds of single requests, by default those of a node with data of its own; every preset keeps to them.
@@ -49,41 +55,36 @@ class RequestLimits(Options):
     )
     max_run_megabytes: int = option(20_000, whole(1, _ANY))
 
-    def refusal_of_training(self, options: LocalOptions, num_examples: int) -> str:
-        """Return why a node with so many samples does not train so, or ""."""
-        pull = options.weight_decay + options.proximal_mu
+    def check_training(self, options: LocalOptions, num_examples: int) -> None:
+        """Refuse training of too many steps, of too few samples, or that keeps the last of them alone."""
+        self.check_batch("train-batch-size", options.batch_size, num_examples)
         steps = options.epochs * math.ceil(num_examples / options.batch_size)
-        return (
-            self.refusal_of_batch("train-batch-size", options.batch_size, num_examples)
-            or _above("local-epochs", options.epochs, "max-local-epochs", self.max_local_epochs)
-            or _above("steps of one call", steps, "max-local-steps", self.max_local_steps)
-            or _above("learning-rate", options.learning_rate, "max-learning-rate", self.max_learning_rate)
-            or _above(
-                "learning-rate times weight-decay", options.learning_rate * pull, "with proximal-mu", LARGEST_DECAY
-            )
-        )
+        decay = options.learning_rate * (options.weight_decay + options.proximal_mu)
+        _check_bound("local-epochs", options.epochs, "max-local-epochs", self.max_local_epochs)
+        _check_bound("steps of one call", steps, "max-local-steps", self.max_local_steps)
+        _check_bound("learning-rate", options.learning_rate, "max-learning-rate", self.max_learning_rate)
+        _check_bound("learning-rate times weight-decay", decay, "with proximal-mu", LARGEST_DECAY)
 
-    def refusal_of_batch(self, key: str, batch_size: int, num_examples: int) -> str:
-        """Return why a node with so many samples makes no batches of this size, or "".
-
-        How many samples it has is not said.
-        """
+    def check_batch(self, key: str, batch_size: int, num_examples: int) -> None:
+        """Refuse batches of this size to a node with so many samples, 0 where that is not known; it is not said."""
         if batch_size < self.min_batch_size:
-            return f"{key}: must be at least {self.min_batch_size} (min-batch-size), got {batch_size}"
+            raise RefusedByPolicy(f"{key}: must be at least {self.min_batch_size} (min-batch-size), got {batch_size}")
         if 0 < num_examples < self.min_batch_size:
-            return f"this node has fewer than {self.min_batch_size} samples to train on (min-batch-size)"
-        return ""
+            raise RefusedByPolicy(
+                f"this node has fewer than {self.min_batch_size} samples to train on (min-batch-size)"
+            )
 
-    def refusal_of_size(self, num_classes: int, num_features: int) -> str:
-        """Return why a node does not work with so many classes and features, or ""."""
-        return _above("classes", num_classes, "max-classes", self.max_classes) or _above(
-            "features of all specifications", num_features, "max-features", self.max_features
-        )
+    def check_size(self, num_classes: int, num_features: int) -> None:
+        """Refuse a request about so many classes, or features of all its specifications together."""
+        _check_bound("classes", num_classes, "max-classes", self.max_classes)
+        _check_bound("features of all specifications", num_features, "max-features", self.max_features)
 
-    def refusal_of_directions(self, num_directions: int) -> str:
-        """Return why a node does not measure along so many directions, or ""."""
-        return _above("directions", num_directions, "max-directions", self.max_directions)
+    def check_mezo(self, num_directions: int, batch_size: int, num_examples: int) -> None:
+        """Refuse a round of FedMeZO along so many directions, or on so few samples; a batch size of 0 is all."""
+        _check_bound("directions", num_directions, "max-directions", self.max_directions)
+        self.check_batch("mezo-batch-size", batch_size or self.min_batch_size, num_examples)
 
 
-def _above(what: str, value: float, key: str, bound: float) -> str:
-    return f"{what}: must be at most {bound:g} ({key}), got {value:g}" if value > bound else ""
+def _check_bound(what: str, value: float, key: str, bound: float) -> None:
+    if value > bound:
+        raise RefusedByPolicy(f"{what}: must be at most {bound:g} ({key}), got {value:g}")

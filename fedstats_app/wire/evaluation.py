@@ -48,13 +48,7 @@ def evaluation_content(request: StatisticsRequest, heads: Mapping[str, tuple[int
 
 @reads_requests("to evaluate heads")
 def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, tuple[int, LinearHead]]]:
-    """Return the request for statistics and the heads, by method.
-
-    Raises
-    ------
-    RejectedRequest
-        If a record is not as it must be.
-    """
+    """Return the request for statistics and the heads, by method."""
     request = read_statistics_request(msg)
     names = [name for name in msg.content if name.startswith("head.")]
     if len(names) > MAX_HEADS:
@@ -110,13 +104,7 @@ def evaluation_reply(msg: Message, scores: Mapping[str, ClientScores]) -> Messag
 def read_evaluation_reply(
     reply: Message, request: StatisticsRequest, methods: tuple[str, ...]
 ) -> dict[str, ClientScores]:
-    """Return what a client says of each method's head.
-
-    Raises
-    ------
-    RejectedReply
-        If it failed, or holds something that cannot be a confusion matrix, its samples' histograms or a temperature.
-    """
+    """Return what a client says of each method's head."""
     kinds = ("confusion", "margins", "temperature")
     check_keys("reply", reply.content, {*(f"{kind}.{name}" for name in methods for kind in kinds), "metrics"})
     whole(record_of(reply.content, "metrics", MetricRecord, {"num-examples"}), "num-examples")

@@ -124,11 +124,6 @@ def read_mezo_request(msg: Message) -> MezoRequest:
     ----------
     msg : Message
         Of type ``train.mezo`` or ``evaluate.mezo``.
-
-    Raises
-    ------
-    RejectedRequest
-        If a key is missing or a value is not allowed.
     """
     content, record = msg.content, record_of(msg.content, RECORD, ConfigRecord)
     directions = whole({"p": 1, **record}, "p", 1, MAX_DIRECTIONS)
@@ -192,11 +187,6 @@ def read_mezo_reply(reply: Message, num_scalars: int, num_examples: int | None =
         That were asked for.
     num_examples : int, optional
         How many samples the client had when it sent its statistics: it must have as many now.
-
-    Raises
-    ------
-    RejectedReply
-        If it failed, or says something that cannot be or cannot be used, a scalar that is not finite among it.
     """
     check_keys("reply", reply.content, {RECORD})
     record = record_of(reply.content, RECORD, ConfigRecord)

@@ -184,13 +184,7 @@ def personal_content(
 
 @reads_requests("to personalise")
 def read_personal_task(msg: Message) -> PersonalTask:
-    """Read a message with :func:`personal_content`.
-
-    Raises
-    ------
-    RejectedRequest
-        If a record is missing or a value is not allowed.
-    """
+    """Read a message with :func:`personal_content`."""
     content, training = msg.content, read_training_task(msg)
     num_classes = training.request.num_classes
     absent = list_of(record_of(content, "personal", ConfigRecord), "absent-classes", int)
@@ -218,13 +212,7 @@ def prototype_content(
 
 @reads_requests("for prototypes")
 def read_prototype_task(msg: Message) -> tuple[PersonalTask, bool]:
-    """Read what a round asks for, and whether it is the last.
-
-    Raises
-    ------
-    RejectedRequest
-        If a record is missing or a value is not allowed.
-    """
+    """Read what a round asks for, and whether it is the last."""
     task = read_personal_task(msg)
     last = typed(record_of(msg.content, "round", ConfigRecord), "last", bool)
     if task.training.server_round < 1:
@@ -274,13 +262,7 @@ def prototype_reply(msg: Message, local: LocalPrototypes) -> Message:
 
 @reads_replies
 def read_prototype_reply(reply: Message, num_classes: int, feature_dim: int) -> LocalPrototypes:
-    """Read a client's part of a round.
-
-    Raises
-    ------
-    RejectedReply
-        If it failed, or cannot be class means of any features.
-    """
+    """Read a client's part of a round."""
     metrics = read_metrics(reply.content, PrototypeMetrics, "prototypes")
     arrays = record_of(reply.content, "prototypes", ArrayRecord, {"class-ids", "means"})
     ids = read_array(arrays, "class-ids", torch.int64, (range(num_classes + 1),))
@@ -350,13 +332,7 @@ def personal_heads_content(
 
 @reads_requests("for personal heads")
 def read_personal_heads_task(msg: Message) -> PersonalHeadTask:
-    """Read a message of type ``train.personal_heads``.
-
-    Raises
-    ------
-    RejectedRequest
-        If a record is missing or a value is not allowed.
-    """
+    """Read a message of type ``train.personal_heads``."""
     training = read_training_task(msg)
     solver = record_of(msg.content, "solver", ConfigRecord)
     method, grid = _read_method(solver), list_of(solver, "grid", float, MAX_GRID)
@@ -399,13 +375,7 @@ def head_scores_reply(msg: Message, num_test: int, num_correct: dict[str, int]) 
 
 @reads_replies
 def read_head_scores_reply(reply: Message, methods: Sequence[str]) -> tuple[int, dict[str, int]]:
-    """Read a client's number of test samples, and how many of them the head of each method predicts right.
-
-    Raises
-    ------
-    RejectedReply
-        If it failed, or says something that cannot be.
-    """
+    """Read a client's number of test samples, and how many of them the head of each method predicts right."""
     check_keys("reply", reply.content, {"metrics"})
     correct = {name: f"correct.{name}" for name in methods}
     record = record_of(reply.content, "metrics", MetricRecord, {"num-test", *correct.values()})

@@ -238,13 +238,7 @@ def node_info_record(info: NodeInfo) -> ConfigRecord:
 
 @reads_replies
 def read_node_info(reply: Message) -> NodeInfo:
-    """Read what a SuperNode says of itself.
-
-    Raises
-    ------
-    RejectedReply
-        If it failed, or says something that cannot be.
-    """
+    """Read what a SuperNode says of itself."""
     check_keys("reply", reply.content, {"node"})
     return node_info_of(record_of(reply.content, "node", ConfigRecord))
 

@@ -128,13 +128,7 @@ class StatisticsRequest(SampleRequest):
 
 @reads_requests("for statistics")
 def read_statistics_request(msg: Message) -> StatisticsRequest:
-    """Read a message of type ``query.statistics``.
-
-    Raises
-    ------
-    RejectedRequest
-        If a key is missing or a value is not allowed.
-    """
+    """Read a message of type ``query.statistics``."""
     return from_values(StatisticsRequest, record_of(msg.content, "request", ConfigRecord))
 
 
@@ -290,11 +284,6 @@ def read_statistics_reply(
         The backbone's feature dimension d, where known.
     limits : Limits
         Beyond which no client's statistics are.
-
-    Raises
-    ------
-    RejectedReply
-        Saying what was wrong, what is allowed and what came.
     """
     return statistics_of(reply.content, request, feature_dim=feature_dim, limits=limits)
 

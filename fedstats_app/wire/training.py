@@ -77,13 +77,7 @@ def training_content(
 
 @reads_requests("to train")
 def read_training_task(msg: Message) -> TrainingTask:
-    """Read a message of type ``train``, ``train.losses`` or ``evaluate.model``.
-
-    Raises
-    ------
-    RejectedRequest
-        If a key is missing or a value is not allowed.
-    """
+    """Read a message of type ``train``, ``train.losses`` or ``evaluate.model``."""
     config = record_of(msg.content, "config", ConfigRecord)
     request = from_values(TrainingRequest, config)
     if PROXIMAL_MU in config:
@@ -147,11 +141,6 @@ def check_training_reply(
     -------
     TrainingMetrics
         With ``num_examples`` 0 for a client that has nothing to train on; its reply is no update.
-
-    Raises
-    ------
-    RejectedReply
-        If it failed, or must not be used.
     """
     content = reply.content
     if "arrays" not in content and num_examples in (None, 0):
@@ -191,11 +180,6 @@ def read_losses_reply(reply: Message, num_examples: int) -> TrainingLosses:
         Untrusted.
     num_examples : int
         How many samples the client had when it sent its statistics: it must have as many now.
-
-    Raises
-    ------
-    RejectedReply
-        If it failed, or says something that cannot be.
     """
     _read_number(reply.content, num_examples, num_examples, *(["losses"] if num_examples else []))
     if not num_examples:

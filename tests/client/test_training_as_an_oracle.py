@@ -179,9 +179,8 @@ def test_every_preset_keeps_to_the_defaults(path: Path) -> None:
 
     assert limits is not None
     for options in (proximal, config.personal.local(config.personal.personal_epochs, flip=False)):
-        assert limits.refusal_of_training(options, num_examples=50_000) == ""
-    assert limits.refusal_of_directions(config.fedmezo.num_z) == ""
-    assert config.fedmezo.batch_size == 0 or config.fedmezo.batch_size >= limits.min_batch_size
+        limits.check_training(options, num_examples=50_000)
+    limits.check_mezo(config.fedmezo.num_z, config.fedmezo.batch_size, 50_000)
 
 
 def test_a_simulation_has_no_bounds_unless_its_node_config_says_so() -> None:

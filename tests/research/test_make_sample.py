@@ -37,29 +37,6 @@ def test_sheets_hold_the_images_that_they_say(idx_folder: Path) -> None:
         np.testing.assert_array_equal(of_tiles, labels[origins])
 
 
-def test_draw_is_balanced_shuffled_and_without_repeats() -> None:
-    labels = np.repeat(np.arange(4), 30)
-    drawn = make_sample.draw_balanced(labels, 20, np.random.default_rng(1))
-    np.testing.assert_array_equal(np.bincount(labels[drawn]), [20] * 4)
-    assert len(np.unique(drawn)) == 80
-    assert (np.diff(labels[drawn]) != 0).sum() > 40  # sorted by class it would be 3
-    np.testing.assert_array_equal(drawn, make_sample.draw_balanced(labels, 20, np.random.default_rng(1)))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"\0\0\x0d\x01" + b"\0\0\0\x01", "00 00 08"),
-        (b"\0\0\x08\x01" + b"\0\0\0\x05" + b"abc", "got 3"),
-    ],
-)
-def test_other_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "odd.gz"
-    path.write_bytes(gzip.compress(content))
-    with pytest.raises(ValueError, match=message):
-        make_sample.read_idx(path)
-
-
 def test_command_writes_the_same_bytes_twice(idx_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make_sample, "SAMPLES_PER_CLASS", {"train": 20, "test": 10})
     monkeypatch.setattr(make_sample, "IMAGES_PER_SHEET", 25)

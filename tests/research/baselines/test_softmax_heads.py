@@ -47,11 +47,3 @@ def test_the_ensemble_of_probabilities_is_not_that_head(clients: Clients, heads:
     assert float((together - one_head).abs().max()) > 0.1
     alone = ensemble_probabilities(heads[:1], [2.0], features)
     assert torch.allclose(alone, heads[0].logits(features, mask_absent=False).softmax(dim=1))
-
-
-@pytest.mark.parametrize("weights", [[1.0] * 4, [-1.0, 1.0, 1.0, 1.0, 1.0], [0.0] * 5, [float("inf")] * 5])
-def test_bad_weights_are_refused(heads: list[LinearHead], weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="weight"):
-        average_heads(heads, weights)
-    with pytest.raises(ValueError, match="weight"):
-        ensemble_probabilities(heads, weights, torch.zeros(1, 6))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 from research.benchmarks import attacks_training
-from research.benchmarks.attacks_training import Federation, Row
+from research.benchmarks.attacks_training import Federation
 from research.benchmarks.features import Features
-from tests.research.benchmarks.conftest import FEW
 
 
 @pytest.fixture(scope="module")
@@ -37,23 +34,3 @@ def test_limits_change_nothing_without_a_hostile_client_and_keep_it_out(one: Fed
     off, default = (training(one, -1e9, limits, 10, 0) for limits in ("off", "default"))
     assert default.left_out == 10 and default.honest_left_out == off.left_out == 0
     assert off.accuracy < default.accuracy - 10 and default.accuracy > clean["off"].accuracy - 5
-
-
-def test_the_table_has_a_line_for_each_attack_with_means_over_seeds() -> None:
-    def row(limits: str, accuracy: float, seed: int) -> Row:
-        return Row("fedavg", limits, 10, -10.0, 70.0, accuracy, 20, 5 if limits == "outlier" else 0, 0, 1.5, seed)
-
-    rows = [
-        row(limits, accuracy + seed, seed)
-        for limits, accuracy in (("off", 10.0), ("outlier", 60.0), ("default", 65.0))
-        for seed in (0, 1)
-    ]
-    (line,) = attacks_training.table(rows).splitlines()[2:]
-    assert line == "| fedavg | 10 | -10 | 10.5 | 60.5 | 25% | 65.5 | 0 | 1.5 |"
-
-
-def test_a_run_has_a_line_for_each_attack_and_its_limits(measured: Callable[..., list[Row]]) -> None:
-    found = measured(attacks_training, Row, FEW, "--clients", "4", "--per-class", "5", "--trainings", "fedavg")
-    assert [(one.times, one.limits) for one in found] == [
-        (times, limits) for times in (1.0, 0.0, -10.0, -1e9) for limits in ("off", "outlier", "default")
-    ]

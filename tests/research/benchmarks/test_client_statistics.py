@@ -1,21 +1,8 @@
-import json
-
-import pytest
 import torch
 
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.statistics import FeatureStatistics
 from research.benchmarks import client_statistics
-
-
-def test_the_benchmark_reports_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["--input-size", "16", "--batch-size", "4", "--batches", "2", "--repeats", "3"]
-    client_statistics.main(["--backbone", "tiny", *sizes, "--root"])
-    measured = json.loads(capsys.readouterr().out)
-    assert measured["images"] == 8 and measured["repeats"] == 3
-    assert measured["feature_dim"] == load_backbone("tiny", weights="random", input_size=16).feature_dim
-    assert measured["backbone_seconds_per_image"] > 0 and measured["with_statistics_seconds_per_image"] > 0
-    assert measured["overhead"] > -1
 
 
 def test_the_statistics_that_are_timed_are_those_of_all_batches() -> None:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from research.benchmarks import cost
 from research.benchmarks.cost import Question, Size
 
 
 def test_the_exponent_is_that_of_the_seconds() -> None:
     question = Question("", "K", lambda size, _: 3.0 * size.clients**2.5, "fedncm", "clients", (2, 5, 40), 1)
     assert question.exponent() == pytest.approx(2.5)
-
-
-def test_a_line_says_what_was_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    one = Question("solving", "K", lambda size, _: size.clients**1.5, "fedncm", "clients", (2, 5, 40), 1)
-    monkeypatch.setattr(cost, "questions", lambda _: iter([one]))
-    assert cost.main([]) == 1  # above its formula
-    assert capsys.readouterr().out.splitlines()[-1] == "| solving | fedncm | K | 1.50 | 1 |"
 
 
 def test_a_reply_of_every_client_is_made() -> None:

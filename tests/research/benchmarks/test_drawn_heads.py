@@ -1,13 +1,9 @@
 """Heads of drawn features: on Gaussian classes all three heads are alike."""
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
 from research.benchmarks import drawn_heads
 from research.benchmarks.features import Features
-from tests.research.benchmarks.conftest import FEW
 
 
 def test_on_gaussian_classes_of_one_covariance_all_are_alike() -> None:
@@ -17,8 +13,3 @@ def test_on_gaussian_classes_of_one_covariance_all_are_alike() -> None:
     data = Features(features[:600], labels[:600], features[600:], labels[600:], 4)  # the last class has no sample
     found = drawn_heads.compared(data, 0)
     assert min(found.values()) > 75.0 and max(found.values()) - min(found.values()) < 4.0
-
-
-def test_lines_and_table(measured: Callable[..., list[Any]]) -> None:
-    (line,) = measured(drawn_heads, drawn_heads.Compared, FEW, "--seeds", "1")
-    assert list(line.accuracy) == ["FedCGS", "softmax on drawn features", "softmax on all features"]

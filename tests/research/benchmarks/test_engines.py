@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from research.benchmarks import engines
-from tests.support.commands import printed_by
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 SMALL = ["--networks", "tiny", "--input-size", "16", "--turns", "1", "--engines", "torch", "openvino"]
@@ -25,12 +24,3 @@ def test_heads_of_one_engine_do_not_differ_from_themselves() -> None:
     experiment = "backbone='random:tiny' input-size=16 partitioner=dirichlet@samples-per-class=5"
     lines = list(engines.heads(experiment, ["torch", "openvino"]))
     assert len(lines) == 6 and all("0.00 of 1,000" in line for line in lines[:3])
-
-
-def test_the_network_alone_is_measured_without_flower() -> None:
-    program = (
-        "import sys; sys.modules.update(dict.fromkeys(['flwr', 'flwr_datasets', 'ray']))\n"
-        "from research.benchmarks import engines\n"
-        "engines.main('client --networks tiny --input-size 16 --turns 1 --images 2 --engines torch'.split())"
-    )
-    assert "tiny" in printed_by(program)

@@ -29,17 +29,3 @@ def test_clients_are_as_large_as_the_file_says(sizes: Path, tmp_path: Path) -> N
     np.testing.assert_array_equal(train.labels, np.concatenate(labels_of(sizes, 20)))
     images = {train.sample(index).tobytes() for index in range(64)}
     assert len(images) == 64
-
-
-def test_a_client_is_the_same_whichever_clients_come_after_it(sizes: Path) -> None:
-    before = labels_of(sizes, 20)
-    sizes.write_text(f"{TABLE}d,5\n")
-    for one, same in zip(before, labels_of(sizes, 20), strict=False):
-        np.testing.assert_array_equal(one, same)
-
-
-def test_a_client_has_few_classes_for_its_samples(tmp_path: Path) -> None:
-    path = tmp_path / "sizes.csv"
-    path.write_text("client,num_images\n" + "".join(f"{client},13\n" for client in range(300)))
-    rows = np.mean([len(np.unique(labels)) for labels in labels_of(path, 1203)])
-    assert 9.5 < rows < 12.0

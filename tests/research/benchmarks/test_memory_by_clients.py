@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from research.benchmarks import memory_by_clients
-from research.benchmarks.memory_by_clients import labels_of, main
+from research.benchmarks.memory_by_clients import main
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads /proc")
 
@@ -18,10 +18,6 @@ def sizes(tmp_path: Path) -> Path:
     file = tmp_path / "sizes.csv"
     file.write_text("client,num_images\ntest,3\n" + "".join(f"c{n},{n % 5 + 1}\n" for n in range(510)))
     return file
-
-
-def test_every_client_has_its_labels(sizes: Path) -> None:
-    assert [len(one) for one in labels_of(sizes, 7)] == [n % 5 + 1 for n in range(510)]
 
 
 def test_there_is_a_line_for_every_mark(sizes: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,8 @@
 """FedRoot's pieces and FedRAN's: with all directions they are one Gram matrix, with few FedRoot's is the nearest."""
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
 from research.benchmarks import neighbours
-from tests.research.benchmarks.conftest import FEW
 
 
 def test_the_pieces_of_few_samples_and_of_many() -> None:
@@ -22,9 +18,3 @@ def test_the_pieces_of_few_samples_and_of_many() -> None:
     traces = {name: float(one.gram.trace()) for name, one in few.items() if one.gram is not None}
     assert traces["raw, nothing added (FedRAN)"] < traces["exact Gram"]
     assert abs(traces["about the rows, energy in shape (FedRoot)"] - traces["exact Gram"]) < 1e-9
-
-
-def test_lines_and_table(measured: Callable[..., list[Any]]) -> None:
-    lines = measured(neighbours, neighbours.Compared, FEW, "--clients", "5", "--seeds", "1", "--expanded", "40")
-    assert [line.experiment.endswith("40 random features") for line in lines] == [False, True]
-    assert all(len(line.automatic) == len(line.best) == 5 for line in lines)

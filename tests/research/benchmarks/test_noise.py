@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from research.benchmarks import noise
-from tests.research.benchmarks.conftest import FEW
 
 
 @pytest.fixture
@@ -34,18 +33,6 @@ def test_a_file_of_features_at_two_epsilons(measured: Callable[..., list[Any]], 
     assert high.exact["Fed3R"] - np.mean(high.accuracy["Fed3R"]) < 5
     assert low.signal < 1 < 5 < high.signal and {"mean 2 %", "Fed3R, shares"} <= high.accuracy.keys()
     assert picture.stat().st_size > 5000
-
-
-def test_features_from_data_and_fewer_a_class(measured: Callable[..., list[Any]]) -> None:
-    settings = f"{FEW} output-dir=/tmp/runs"
-    (one,) = measured(noise, noise.Noisy, settings, "--epsilons", "4", "--seeds", "1", "--per-class", "20")
-    assert one.experiment == settings and one.num_samples == 200 and len(one.accuracy["plain sums"]) == 1
-
-
-def test_other_labels_and_a_name_that_says_nothing(kept: Path) -> None:
-    assert noise.features_of_file(f"{kept}:fine").num_classes == 4
-    with pytest.raises(ValueError, match=r"must have \.train\. in its name"):
-        noise.features_of_file("features.npz")
 
 
 def test_the_audit_prints_what_was_promised_and_found(capsys: pytest.CaptureFixture[str]) -> None:

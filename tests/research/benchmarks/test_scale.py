@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from research.benchmarks.scale import SERVER, WORKER, PeakMemory, heads_of
+from research.benchmarks.scale import SERVER, WORKER, PeakMemory
 
 PROGRAM = "import time; held = bytearray({megabytes} * 10**6); time.sleep(1.5)"
 
@@ -31,10 +31,3 @@ def test_the_largest_process_of_each_kind_and_home_counts(tmp_path: Path) -> Non
     assert of_kind == {SERVER: {str(started[0].pid)}, WORKER: {str(one.pid) for one in started[1:]}}
     [server] = memory.peaks[SERVER].values()
     assert 100 < server < 150 and 200 < max(memory.peaks[WORKER].values()) < 250
-
-
-def test_heads_are_compared_by_their_files(tmp_path: Path) -> None:
-    (tmp_path / "heads").mkdir()
-    (tmp_path / "heads" / "fedncm.safetensors").write_bytes(b"1")
-    (tmp_path / "statistics.safetensors").write_bytes(b"2")
-    assert heads_of(tmp_path) == {"fedncm.safetensors": b"1"}

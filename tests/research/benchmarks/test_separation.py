@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from fedstats_app.privacy import NodePolicy
 from fedstats_app.settings.node_config import NodeConfig
-from research.benchmarks.separation import main, measure, searched
+from research.benchmarks.separation import measure, searched
 
 
 def relu_features(num_samples: int, dim: int) -> torch.Tensor:
@@ -31,13 +29,6 @@ def test_a_gram_matrix_of_few_samples_is_the_samples(site: str) -> None:
 def test_by_default_a_node_sends_what_says_little_of_each(site: str) -> None:
     found = measure(FEATURES, LABELS, site, NodePolicy(min_gram_samples=None), seeds=2)
     assert found.rank <= 9 and found.given_away < 0.2
-
-
-def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    settings = f"backbone=random:tiny feature-cache=off output-dir={tmp_path}"
-    main(["--settings", settings, "--sites", "1x5", "--seeds", "1"])
-    rows = [line.split(" | ")[:3] for line in capsys.readouterr().out.splitlines() if line.startswith("| 1x5")]
-    assert rows == [["| 1x5", "Gram matrix", "4"], ["| 1x5", "by default", "0"]]
 
 
 @pytest.mark.parametrize("num_classes", [2, 10, 100])

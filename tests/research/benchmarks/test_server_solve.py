@@ -2,30 +2,12 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from fedstats_app.statistics import ClassMeanRows
 from research.benchmarks import server_solve
 from research.benchmarks.fedcof_rows import Size, fedcof_as_published, synthetic_rows
 from tests.support.compare import absolute_difference
 from tests.support.literal import fedcof, unit_rows
-
-
-def test_synthetic_rows_are_what_a_federation_sends() -> None:
-    size = Size(clients=60, classes=20, rows=500, dim=8)
-    class_ids, counts, means = synthetic_rows(size, seed=0)
-    assert class_ids.shape == counts.shape == (500,) and means.shape == (500, 8)
-    assert means.dtype == torch.float32 and bool((means >= 0).all())
-    presence = torch.bincount(class_ids, minlength=20)
-    assert int(presence.max()) <= 60 and int(presence.max()) > 3 * int(presence.min())
-    assert 0.3 < float((counts == 1).float().mean()) < 0.6 and int(counts.max()) > 3
-    again, other = synthetic_rows(size, seed=0), synthetic_rows(size, seed=1)
-    assert torch.equal(again[2], means) and not torch.equal(other[2], means)
-
-
-def test_more_rows_than_clients_and_classes_allow_are_refused() -> None:
-    with pytest.raises(ValueError, match="rows must be at most clients x classes = 6, got 7"):
-        Size(clients=2, classes=3, rows=7, dim=4)
 
 
 def test_the_papers_side_computes_the_papers_formula() -> None:

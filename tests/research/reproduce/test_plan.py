@@ -65,16 +65,6 @@ def test_trainings_share_a_run_only_with_themselves() -> None:
     assert [len(run.cells) for run in runs] == [2, 1]
 
 
-def test_one_run_has_one_number_of_means() -> None:
-    runs = planned([cell(str(m), method="fedcof", fedcof_means_per_class=m) for m in (1, 2, 1)])
-    assert entries(runs) == [["fedcof", "fedcof"], ["fedcof"]]
-
-
-def test_a_runs_name_is_that_of_its_settings() -> None:
-    one, same, other = (planned([cell("a", method=m)])[0].name for m in ("fedncm", "fedncm", "fed3r"))
-    assert one == same != other
-
-
 def test_numbers_of_shared_runs_are_those_of_runs_of_their_own(small: Mapping[str, Any], tmp_path: Path) -> None:
     options: list[dict[str, Any]] = [
         {"method": "fedncm"},

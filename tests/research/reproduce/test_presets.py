@@ -11,7 +11,7 @@ from research.reproduce.catalogue import FILE, Catalogue, PresetError
 from research.reproduce.plan import cells_of, planned
 from research.reproduce.preset import Preset, preset_names, read_preset
 from research.reproduce.report import reproduce
-from research.reproduce.running import OF_COLUMN, RunFailedError, make_runs
+from research.reproduce.running import OF_COLUMN, make_runs
 from tests.support.simulation import read_json
 
 FOLDER = Path(__file__).parents[3] / "research" / "presets"
@@ -132,19 +132,6 @@ def test_fine_tuning_starts_from_the_head_of_the_column_that_it_names(small: Map
         began = read_json(full, "results.json")["training"]["file-full"]["start_accuracy"]
         named = read_json(full, "config.json")["run_config"]["start-head-file"]
         assert (began, named) == (ended, str(probe / "heads" / "random-probe.safetensors"))
-
-
-def test_a_start_head_of_a_column_that_was_not_asked_for_is_named(tmp_path: Path) -> None:
-    preset = read_preset(FOLDER / "thesis-table-a3.toml", CATALOGUE)
-    runs = planned(cells_of(preset, preset.rows[:1], preset.columns[1:2], [0], {}))
-    with pytest.raises(RunFailedError, match="starts from a head of the column 'LP, 5 rounds': ask for that one, too"):
-        make_runs(runs, tmp_path, simulate, print)
-
-
-def test_what_is_elsewhere_is_no_preset() -> None:
-    assert CATALOGUE.elsewhere and not set(CATALOGUE.elsewhere) & set(NAMES)
-    assert (Path(__file__).parents[3] / "research" / "inversion.md").is_file()
-    assert "research/inversion.md" in CATALOGUE.elsewhere["fedcgs-figure-4"]
 
 
 def test_a_cell_with_a_wrong_key_is_named() -> None:

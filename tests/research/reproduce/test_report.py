@@ -3,7 +3,6 @@
 import csv
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,15 +113,6 @@ def test_a_run_that_completed_is_not_made_again_and_a_failed_one_is_named(
     assert not capsys.readouterr().err
 
 
-def test_what_earlier_commands_found_stays_in_the_table(tmp_path: Path) -> None:
-    made(Runs(), tmp_path)
-    report = made(Runs(), tmp_path, preset=with_sweep(PRESET, {"min-class-count": [0, 5]}))
-    assert [one.row for one in report.comparisons if one.measure == "accuracy" and one.values] == [
-        "first, min-class-count 0",
-        "first",
-    ]
-
-
 def test_keys_and_seeds_that_differ_are_said(tmp_path: Path) -> None:
     runs = planned(cells_of(PRESET, PRESET.rows[:1], PRESET.columns, [1], {"num-clients": 4}))
     given = {"num-clients": 4}
@@ -143,18 +133,6 @@ def test_a_sweep_keeps_a_published_number_where_the_value_is_its_own() -> None:
     own = swept.rows
     assert own[0].published == PRESET.rows[0].published and not any(own[1].published.values())
     assert swept.settings(own[1], swept.columns[0])["num-clients"] == 9
-
-
-def test_a_swept_value_wins_over_a_columns_own_and_over_the_presets_sweep() -> None:
-    column = Column("NCM", {"method": "fedncm", "num-clients": 5}, entry="fedncm")
-    preset = replace(PRESET, rows=PRESET.rows[:1], columns=(column, PRESET.columns[1]))
-    first, second = with_sweep(preset, {"num-clients": [3, 5]}).rows
-    assert [preset.settings(row, column)["num-clients"] for row in (first, second)] == [3, 5]
-    # 3 is what the file has for `other`, 5 what it has for `NCM`.
-    assert [list(row.published["accuracy"]) for row in (first, second)] == [["other"], ["NCM"]]
-    again = with_sweep(with_sweep(PRESET, {"num-clients": [3, 9]}), {"num-clients": [4, 3]}).rows[:2]
-    assert [row.name for row in again] == ["first, num-clients 4", "first, num-clients 3"]
-    assert [bool(row.published["accuracy"]) for row in again] == [False, True]
 
 
 def test_a_sweep_over_one_key_is_drawn_as_curves(tmp_path: Path) -> None:

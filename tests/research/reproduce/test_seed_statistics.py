@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from fedstats_app.report.training_record import TrainingResult
-from research.reproduce.seed_statistics import aggregate, markdown, read_trainings
+from research.reproduce.seed_statistics import aggregate, markdown
 from tests.support.trainings import make_training, write_run
 
 
@@ -41,13 +41,6 @@ def test_mean_and_deviation_of_methods_and_trainings(runs: list[Path]) -> None:
     assert final["bytes"]["values"] == [2_500_000] * 3
 
 
-def test_costs_to_the_random_head_are_those_of_each_seed(runs: list[Path]) -> None:
-    entry = aggregate(runs)["training"]["fedcof-probe"]
-    assert entry["rounds_to_random_head"]["values"] == [1, 1, 1]
-    assert entry["bytes_to_random_head"]["mean"] == 1_500_000
-    assert entry["forward_passes_to_random_head"]["mean"] == 100
-
-
 def test_a_seed_that_never_gets_there_leaves_no_mean(tmp_path: Path) -> None:
     runs = [
         write_run(tmp_path / str(seed), [make_training("random", [0.1, 0.5]), make_training("fedncm", [0.3, last])], {})
@@ -57,13 +50,6 @@ def test_a_seed_that_never_gets_there_leaves_no_mean(tmp_path: Path) -> None:
     number = found["training"]["fedncm-probe"]["rounds_to_random_head"]
     assert number == {"mean": None, "std": None, "values": [1, None]}
     assert "| in 1 of 2 seeds |" in markdown({"x": found})
-
-
-def test_runs_without_training_and_other_sections_are_aggregated_too(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, [], {"fed3r": {"accuracy": 0.5}})
-    found = aggregate([folder, folder])
-    assert set(found) == {"methods"}
-    assert found["methods"]["fed3r"]["accuracy"]["std"] == 0.0
 
 
 def test_runs_that_are_not_seeds_of_one_experiment_are_refused(tmp_path: Path) -> None:
@@ -81,7 +67,3 @@ def test_the_tables_are_markdown_with_mean_and_deviation(runs: list[Path]) -> No
     assert "| fedcof-probe | 40.00 ± 0.00 | 75.00 ± 5.00 | 75.00 ± 5.00 | 1.0 ± 0.0 | 1.50 ± 0.00 | 100 ± 0 |" in text
     single = markdown({"probe": aggregate(runs[:1])})
     assert "| FedCOF | 40.00 |" in single
-
-
-def test_trainings_come_back_with_their_rounds(runs: list[Path]) -> None:
-    assert read_trainings(runs[0]) == trainings(0.0)
