@@ -195,7 +195,9 @@ class Ledger:
         rules = repr([rules, sorted(self._data.reading.items())])
         with _or_refuse():
             if self._file.fact(f"secure-rules|{self.layout().generation}", rules) != rules:
-                raise RefusedByPolicy("this node's data are summed by other rules before (min-class-count, folders, columns)")
+                raise RefusedByPolicy(
+                    "this node's data are summed by other rules before (min-class-count, folders, columns)"
+                )
 
     def sum_over(self, kind: str, parties: Sequence[str], least: int, earlier: Collection[Sequence[str]]) -> None:
         """Note over which parties, each with a version of its data, this node's data are summed, or refuse.

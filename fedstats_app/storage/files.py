@@ -270,9 +270,6 @@ def _blocks(
     """Yield the header of a safetensors file and then the data of each tensor, without a copy of them."""
     import torch
 
-    for key, value in metadata.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"metadata must be strings, got {key!r}: {value!r} ({type(value).__name__})")
     header: dict[str, Any] = {_METADATA: dict(metadata)}
     blocks: list[memoryview] = []
     end = 0

@@ -56,20 +56,20 @@ def running() -> Iterator[set[str]]:
             found.remove(name)
 
 
-def mezo(number: int, tuned: str) -> RecordDict:
+def mezo(number: int) -> RecordDict:
     """Return the question of a round; the first brings setup and start."""
     if number > 1:
         return MezoRequest(0, number, 7 + number, (Update(6 + number, (0.01,)),)).to_content()
     head = random_head(2, 32, 0)
-    setup = MezoSetup(TrainingRequest(2, "probe" if tuned == "head" else "full"), tuned=tuned)
+    setup = MezoSetup(TrainingRequest(2, "full"), tuned="full")
     start = {"head.weight": head.weight, "head.bias": head.bias}
     return MezoRequest(0, 1, 8, setup=setup, start=start).to_content()
 
 
-def train(number: int, tuned: str) -> RecordDict:
+def train(number: int) -> RecordDict:
     """Return Flower's question of a round."""
-    request = TrainingRequest(2, "probe" if tuned == "head" else "full")
-    backbone = None if tuned == "head" else load_backbone("random:tiny", input_size=16).module
+    request = TrainingRequest(2, "full")
+    backbone = load_backbone("random:tiny", input_size=16).module
     state = TunedModel(random_head(2, 32, 0), backbone=backbone, tune=request.tune).trained_state()
     config = ConfigRecord(to_values(request))
     config["server-round"] = number
@@ -98,16 +98,14 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[RecordDict,
 
 # Up to eight of them are the owner's policy and what the node remembers.
 @pytest.mark.parametrize(("message_type", "content", "most"), [(MEZO, mezo, 19), (TRAIN, train, 19)])
-@pytest.mark.parametrize("tuned", ["head", "full"])
 def test_a_message_runs_through_few_modules(
     ask: Callable[[RecordDict, str], Message],
     message_type: str,
     content: Callable[..., RecordDict],
     most: int,
-    tuned: str,
 ) -> None:
-    ask(content(1, tuned), message_type)
-    second = content(2, tuned)
+    ask(content(1), message_type)
+    second = content(2)
     with running() as modules:
         ask(second, message_type)
     assert len(modules) <= most, sorted(modules)

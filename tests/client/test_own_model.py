@@ -45,11 +45,6 @@ def test_a_model_goes_on_where_it_was(tmp_path: Path) -> None:
     assert not list(kept.path.parent.iterdir())
 
 
-def test_runs_and_clients_are_kept_apart(tmp_path: Path) -> None:
-    paths = {OwnModel.of(tmp_path, run, client) for run in (1, 11) for client in (1, 11, 111)}
-    assert len(paths) == 6
-
-
 def test_only_the_user_can_read_it(tmp_path: Path) -> None:
     kept = OwnModel.of(tmp_path / "state", 1, 1)
     kept.save(model(0).trained_state(), 1)

@@ -73,12 +73,6 @@ def test_an_owner_chooses_columns_and_a_run_may_say_the_same(patients: Path, tmp
     assert ask(node, **text, label_column="label").has_error()
 
 
-def test_folders_have_no_columns_so_a_run_may_name_those_of_its_test_data(tmp_path: Path) -> None:
-    node = {"data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1), "state-dir": str(tmp_path / "state")}
-
-    assert read_node_info(ask(node, label_column="has_hiv")).class_names == ("ant", "bee")
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_a_server_learns_nothing_of_files_that_it_names_as_weights(
     tmp_path: Path, there: bool, caplog: pytest.LogCaptureFixture

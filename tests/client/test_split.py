@@ -64,12 +64,6 @@ def test_a_class_that_was_not_told_of_is_left_out_before_anything(node: NodeConf
     assert {split.dataset.sample_name(int(index)).split("/")[0] for index in split.kept} == {"ant", "cat"}
 
 
-def test_a_class_that_others_have_told_of_is_left_out_too(node: NodeConfig) -> None:
-    split = Site(CONFIG, node).split(("ant", "bee", "cat"), holdout=0.0, seed=0)
-
-    assert counts(split, "kept") == {"ant": 12, "cat": 9} and split.suppressed == ("bee",)
-
-
 def test_an_own_class_that_is_not_hidden_must_be_among_the_federations(node: NodeConfig) -> None:
     with pytest.raises(DatasetError, match=r"not among the 1 allowed ones: \['cat'\]"):
         Site(CONFIG, node).split(("ant",), holdout=0.0, seed=0)

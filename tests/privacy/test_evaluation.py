@@ -99,27 +99,6 @@ def test_a_class_under_the_floor_looks_like_one_that_is_not_there() -> None:
     assert torch.equal(found, expected)
 
 
-@given(samples)
-def test_without_a_floor_all_margins_count(pairs: list[tuple[int, int]]) -> None:
-    labels, predictions = split(pairs)
-    bins = margin_bins(torch.nn.functional.one_hot(predictions, NUM_CLASSES).double())
-
-    found, expected = margins_above_floor(labels, bins, 0), MarginHistograms.from_bins(bins, labels)
-
-    assert torch.equal(found, expected.filled)
-
-
-def test_many_samples_are_counted_in_pieces() -> None:
-    labels = torch.arange(5000) % NUM_CLASSES
-    bins = margin_bins(torch.randn(5000, NUM_CLASSES, generator=torch.Generator().manual_seed(0)))
-
-    found = histograms(margins_above_floor(labels, bins, 1), NUM_CLASSES)
-
-    pieces = [MarginHistograms.from_bins(bins[rows], labels[rows]) for rows in torch.arange(5000).split(700)]
-    for name in ("positives", "negatives"):
-        assert torch.equal(getattr(found, name), sum(getattr(piece, name) for piece in pieces))
-
-
 def test_histograms_of_many_samples_with_a_floor_rank_as_well_as_without() -> None:
     labels = torch.arange(3000) % 2
     draw = torch.Generator().manual_seed(0)

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedstats_app.methods import Needs
-from fedstats_app.privacy import NodePolicy, RefusedByPolicy, StatisticsAboveFloor, statistics_above_floor
+from fedstats_app.privacy import NodePolicy, StatisticsAboveFloor, statistics_above_floor
 from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics import ClientStatistics, RandomProjection, ScatterSpec, StatisticsSpec
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
@@ -72,8 +71,8 @@ def brute_force(site: Site, floor: int, spec: StatisticsSpec) -> tuple[Tensor, T
     return counts, one_hot.T @ features, features.T @ features
 
 
-@pytest.mark.parametrize("hundred", range(10))
-def test_no_class_under_the_floor_leaves_a_thousand_random_partitions(hundred: int) -> None:
+@pytest.mark.parametrize("hundred", range(3))
+def test_no_class_under_the_floor_leaves_random_partitions(hundred: int) -> None:
     """Through the wire: what the server reads is what is checked."""
     for seed in range(100 * hundred, 100 * hundred + 100):
         site, floor = random_site(seed), seed % 8
@@ -140,14 +139,6 @@ def test_a_class_that_falls_under_the_floor_late_leaves_no_trace() -> None:
     assert site.passes == [list(range(26)), list(range(20))]
 
 
-def test_one_unreadable_image_that_changes_nothing_costs_no_second_pass() -> None:
-    site = late_site({3, 25})
-
-    collected = site.under(NodePolicy(5), (StatisticsSpec(gram=True),))
-
-    assert collected.statistics[0].rows.counts.tolist() == [19, 5] and len(site.passes) == 1
-
-
 def test_a_mean_that_falls_under_the_floor_late_is_shared_out_anew() -> None:
     """Four means of five samples each, until four of the twenty samples cannot be read: then three means."""
     first = late_site(set()).under(NodePolicy(5), SPECS[:1]).statistics[0]
@@ -169,14 +160,6 @@ def test_there_are_as_many_means_as_the_floor_leaves_room_for(policy: NodePolicy
     assert site.under(policy, SPECS[:1]).statistics[0].rows.counts.tolist() == expected
 
 
-def test_suppressed_samples_are_not_even_read() -> None:
-    site = late_site(set())
-
-    collected = site.under(NodePolicy(7))
-
-    assert site.passes == [list(range(20))] and collected.suppressed == (1,)
-
-
 def test_a_client_whose_classes_are_all_too_small_sends_nothing() -> None:
     site = late_site(set())
 
@@ -185,22 +168,6 @@ def test_a_client_whose_classes_are_all_too_small_sends_nothing() -> None:
     assert collected.suppressed == (0, 1)
     for client in collected.statistics:
         assert len(client.rows) == 0 and client.gram is not None and not client.gram.any()
-
-
-@pytest.mark.parametrize(
-    ("policy", "unreadable", "reason", "passes"),
-    [
-        (NodePolicy(allowed={"fedncm": Needs()}), set(), "Gram", 0),
-    ],
-)
-def test_refusals_come_before_any_image_is_read_where_they_can(
-    policy: NodePolicy, unreadable: set[int], reason: str, passes: int
-) -> None:
-    site = late_site(unreadable)
-
-    with pytest.raises(RefusedByPolicy, match=reason):
-        site.under(policy)
-    assert len(site.passes) == passes
 
 
 @pytest.mark.parametrize("spec", [StatisticsSpec(gram=True), StatisticsSpec(scatter=ScatterSpec(RankRule("full")))])

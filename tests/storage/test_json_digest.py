@@ -38,9 +38,8 @@ def test_plain_values_are_those_that_reading_the_json_gives(entries: dict[str, o
     assert repr(to_plain(entries)) == repr(json.loads(to_json(entries)))
 
 
-@pytest.mark.parametrize("indent", [None, 2])
-def test_one_flipped_bit_anywhere_is_an_error_that_names_the_file_or_harmless(indent: int | None) -> None:
-    content = to_json_with_digest(ENTRIES, indent=indent).encode()
+def test_one_flipped_bit_anywhere_is_an_error_that_names_the_file_or_harmless() -> None:
+    content = to_json_with_digest(ENTRIES).encode()
     refused = 0
     for damaged in flipped(content):
         try:

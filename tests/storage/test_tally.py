@@ -33,14 +33,6 @@ def test_what_several_processes_add_at_once_is_counted_to_the_last_piece(tmp_pat
     tally.look()  # by a thread that did not hear that it is over
 
 
-def test_nobody_adds_where_nobody_counts(tmp_path: Path) -> None:
-    add_to_tally(tmp_path, "run", 5, known=False)
-    assert not list(tmp_path.iterdir())
-    with tallied(tmp_path, "run"):
-        add_to_tally(tmp_path, "other", 5, known=False)
-        assert [one.name for one in (tmp_path / TALLIES).iterdir()] == ["run"]
-
-
 def test_only_the_user_reads_it_and_none_takes_anothers_place(tmp_path: Path) -> None:
     with tallied(tmp_path, "run") as first, tallied(tmp_path, "run") as second:
         assert (first is None, second is None) == (False, True)

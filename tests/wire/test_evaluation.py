@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from flwr.app import Message
@@ -24,9 +22,7 @@ from fedstats_app.wire.evaluation import (
     evaluation_content,
     evaluation_reply,
     read_evaluation_reply,
-    read_evaluation_request,
 )
-from tests.support.compare import same_bits
 from tests.support.local_grid import instruction
 
 C, D = 4, 3
@@ -56,15 +52,6 @@ def question(head: LinearHead = HEAD, index: int = 0) -> Message:
     return instruction(evaluation_content(REQUEST, {"fedncm": (index, head), "fed3r": (1, HEAD)}), "evaluate.heads")
 
 
-def test_heads_arrive_bit_for_bit() -> None:
-    request, heads = read_evaluation_request(question())
-
-    assert request == REQUEST and set(heads) == {"fedncm", "fed3r"}
-    index, head = heads["fed3r"]
-    assert index == 1
-    assert all(same_bits(getattr(head, name), getattr(HEAD, name)) for name in ("weight", "bias", "present"))
-
-
 @pytest.mark.parametrize("scores", [SCORES, UNSAID, NOTHING], ids=["some", "unsaid", "none"])
 def test_counts_arrive(scores: ClientScores) -> None:
     reply = evaluation_reply(question(), {"fedncm": scores})
@@ -79,28 +66,6 @@ def test_counts_arrive(scores: ClientScores) -> None:
     assert len(reply.content["confusion.fedncm"]["cells"].numpy()) == int((scores.confusion.matrix > 0).sum())
     # Empty bins do not travel: at most one of 16 bytes for each sample and class.
     assert len(reply.content["margins.fedncm"]["bins"].numpy()) <= C * scores.confusion.num_examples
-
-
-def pooled_reply(pooled: ConfusionMatrix = ConfusionMatrix(CONFUSION.matrix, 7, 5)) -> Message:  # noqa: B008  # immutable
-    return evaluation_reply(question(), {"fedncm": replace(SCORES, confusion=pooled), "fed3r": SCORES})
-
-
-def test_samples_without_their_class_arrive_as_two_numbers() -> None:
-    reply = pooled_reply()
-
-    found = read_evaluation_reply(reply, REQUEST, ("fedncm", "fed3r"))["fedncm"].confusion
-
-    assert (found.pooled_examples, found.pooled_correct, found.num_examples) == (7, 5, 27)
-    assert torch.equal(found.matrix, CONFUSION.matrix)
-    assert "pooled" not in reply.content["confusion.fed3r"]  # nothing new where there is nothing to pool
-
-
-def test_histograms_may_be_missing() -> None:
-    reply = evaluation_reply(question(), {"fedncm": replace(SCORES, margins=NO_MARGINS)})
-
-    found = read_evaluation_reply(reply, REQUEST, ("fedncm",))["fedncm"]
-
-    assert not len(found.margins) and found.confusion.num_examples == 20
 
 
 def test_thousands_of_classes_that_a_client_makes_up_cost_what_its_samples_fill(

@@ -43,6 +43,14 @@ def cells(*rows: tuple[int, int, int]) -> np.ndarray:
 
 RELU = {"num_features": 4, "seed": 0, "activation": "relu"}
 C, D = NUM_CLASSES, DIM
+IN_FEW_BITS: tuple[tuple[str, Any, str], ...] = (
+    ("class-sum-scales", np.negative, "class-sum-scales: must be at least 0"),
+    ("class-sum-scales", lambda good: good[:-1], "class-sum-scales: must have shape"),
+    ("gram-scales", np.negative, "gram-scales: must be at least 0"),
+    ("gram-scales", lambda good: good[:-1], "gram-scales: must have shape"),
+    ("gram-scales", lambda good: good * np.float32(0.1), "gram: must be positive semi-definite and not smaller"),
+    ("class-sums", np.zeros_like, "sum of exactly zero"),
+)
 # By kind and record: key, a value of the right type that cannot be (or how it is made of the good one), and why not.
 IMPOSSIBLE: dict[tuple[str, str], tuple[tuple[str, Any, str], ...]] = {
     ("statistics", "request"): (
@@ -277,22 +285,8 @@ IMPOSSIBLE: dict[tuple[str, str], tuple[tuple[str, Any, str], ...]] = {
         ("gram-factor", lambda good: good * np.float32(1e30), "gram: must have a trace"),
         ("gram", np.zeros(21, np.float32), r"missing \[\], unexpected \['gram'\]"),
     ),
-    ("statistics reply in half precision", "statistics-0"): (
-        ("class-sum-scales", np.negative, "class-sum-scales: must be at least 0"),
-        ("class-sum-scales", lambda good: good[:-1], "class-sum-scales: must have shape"),
-        ("gram-scales", np.negative, "gram-scales: must be at least 0"),
-        ("gram-scales", lambda good: good[:-1], "gram-scales: must have shape"),
-        ("gram-scales", lambda good: good * np.float32(0.1), "gram: must be positive semi-definite and not smaller"),
-        ("class-sums", np.zeros_like, "sum of exactly zero"),
-    ),
-    ("statistics reply in int8", "statistics-0"): (
-        ("class-sum-scales", np.negative, "class-sum-scales: must be at least 0"),
-        ("class-sum-scales", lambda good: good[:-1], "class-sum-scales: must have shape"),
-        ("gram-scales", np.negative, "gram-scales: must be at least 0"),
-        ("gram-scales", lambda good: good[:-1], "gram-scales: must have shape"),
-        ("gram-scales", lambda good: good * np.float32(0.1), "gram: must be positive semi-definite and not smaller"),
-        ("class-sums", np.zeros_like, "sum of exactly zero"),
-    ),
+    ("statistics reply in half precision", "statistics-0"): IN_FEW_BITS,
+    ("statistics reply in int8", "statistics-0"): IN_FEW_BITS,
     ("statistics reply with a factor in int8", "statistics-0"): (
         ("scatter-directions", np.zeros_like, "scatter-directions: none may be zero"),
         ("scatter-directions", lambda good: good[[0, 0]], "scatter-directions: must be orthonormal"),

@@ -63,7 +63,7 @@ def test_the_longest_features_are_merged_in_every_form(feature_map: FeatureMap) 
         assert read(spec) == NUM_SAMPLES
 
 
-@pytest.mark.parametrize("factor", [1.1, -1.1, 1e3, 1e6, -1e4])
+@pytest.mark.parametrize("factor", [1.1, -1e4])
 @pytest.mark.parametrize("spec", [StatisticsSpec(), StatisticsSpec(gram=True), FULL], ids=["rows", "gram", "factor"])
 def test_means_longer_than_any_feature_are_refused(spec: StatisticsSpec, factor: float) -> None:
     with pytest.raises(RejectedReply, match=r"no feature of this backbone is longer than 3\.06, so no mean is either"):

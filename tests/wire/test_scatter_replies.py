@@ -41,9 +41,9 @@ def test_what_is_sent_arrives_and_is_counted() -> None:
     assert received.wire_bytes == sum(sizes.values()) + 3 * 8 + 64
 
 
-@pytest.mark.parametrize("rank", ["sqrt(n)", "0", "3", "70%", "full", "1.1KB"])
+@pytest.mark.parametrize("rank", ["sqrt(n)", "0", "70%", "1.1KB"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("n", [0, 1, 4, 5, 6, 30])
+@pytest.mark.parametrize("n", [0, 1, 5, 30])
 def test_made_of_the_gram_matrix_it_is_as_if_it_had_been_sent(n: int, dtype: str, rank: str) -> None:
     sent, derived = request_for(scatter_of(rank, dtype)), request_for(scatter_of(rank, dtype, gram=True))
     replies = [honest_reply(request, n=n) for request in (sent, derived)]

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.wire import RejectedReply, guard, per_client
+from fedstats_app.wire import guard, per_client
 from fedstats_app.wire.reading import MAX_REASON, clean_reason
 from fedstats_app.wire.serving import pack_requests, unpack_reply
 from tests.support.local_grid import instruction
@@ -77,13 +77,6 @@ def test_without_clients_the_node_is_the_client() -> None:
     assert reply.content["metrics"]["id"] == -1
     answer = unpack_reply(reply, None, client_instruction(99))
     assert answer.content is reply.content and answer.metadata.src_node_id == 99
-
-
-def test_packing_leaves_the_common_content_as_it_was() -> None:
-    packed = pack_requests(REQUEST, [4, 2**62])
-
-    assert set(REQUEST) == {"request"} and packed["request"] is REQUEST["request"]
-    assert packed["clients"]["ids"] == [4, 2**62]
 
 
 @pytest.mark.parametrize(
@@ -172,14 +165,6 @@ def test_it_becomes_an_error_reply_that_can_be_sent(function: Callable[[Message]
     assert reply.deflate(), "what goes over a real wire"
 
 
-def test_a_good_reply_passes_as_it_is() -> None:
-    content = RecordDict({"arrays": ArrayRecord(), "metrics": MetricRecord({"n": 2**63 - 1, "loss": [0.5]})})
-
-    reply = through_guard(lambda msg: Message(content, reply_to=msg))
-
-    assert reply.content is content
-
-
 def test_an_interrupt_is_not_swallowed() -> None:
     with pytest.raises(KeyboardInterrupt):
         through_guard(raises(KeyboardInterrupt()))
@@ -201,13 +186,3 @@ def test_of_a_long_reason_both_ends_are_kept(length: int) -> None:
 
     assert len(reason) == min(length, MAX_REASON) and reason.startswith("begin.") and reason.endswith(".end")
     assert reason == text or " ... " in reason
-
-
-def test_a_traceback_with_colours_keeps_its_words() -> None:
-    traceback = "\x1b[36mray::app()\x1b[39m\n  File 'x'\nValueError: no"
-
-    assert clean_reason(traceback) == "ray::app() File 'x' ValueError: no"
-
-
-def test_a_rejection_is_clean() -> None:
-    assert str(RejectedReply("got 'x\ny'\x07")) == "got 'x y'?"

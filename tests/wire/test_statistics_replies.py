@@ -63,34 +63,21 @@ def with_matrix(features: Tensor, labels: Tensor) -> ClientStatistics:
     return ClientStatistics(ClassMeanRows.from_features(features, labels, NUM_CLASSES), gram)
 
 
+@pytest.mark.parametrize("wire_dtype", WIRE)
 @pytest.mark.parametrize("specs", SPECS, ids=range(len(SPECS)))
-def test_float64_arrives_bit_for_bit(specs: tuple[StatisticsSpec, ...]) -> None:
-    request = request_for(*specs, wire_dtype="float64")
+def test_sums_arrive_bit_for_bit_or_rounded_once(specs: tuple[StatisticsSpec, ...], wire_dtype: str) -> None:
+    request, dtype = request_for(*specs, wire_dtype=wire_dtype), WIRE[wire_dtype]
     sent = request.statistics(*features_and_labels())
 
     received = read_statistics_reply(answer(request, sent, seconds=1.5, num_unreadable=2), request, feature_dim=DIM)
 
-    assert len(received.statistics) == len(specs)
     assert (received.num_examples, received.num_unreadable, received.seconds) == (30, 2, 1.5)
     for got, expected in zip(received.statistics, sent, strict=True):
         assert same_bits(got.rows.class_ids, expected.rows.class_ids)
         assert same_bits(got.rows.counts, expected.rows.counts)
-        assert same_bits(got.rows.class_sums, expected.rows.class_sums)
+        assert same_bits(got.rows.class_sums, expected.rows.class_sums.to(dtype))
         assert (got.gram is None) == (expected.gram is None)
-        assert got.gram is None or same_bits(got.gram, expected.gram)
-
-
-@pytest.mark.parametrize("specs", SPECS, ids=range(len(SPECS)))
-def test_float32_arrives_rounded_once(specs: tuple[StatisticsSpec, ...]) -> None:
-    request = request_for(*specs)
-    sent = request.statistics(*features_and_labels())
-
-    received = read_statistics_reply(answer(request, sent), request)
-
-    for got, expected in zip(received.statistics, sent, strict=True):
-        assert same_bits(got.rows.counts, expected.rows.counts)
-        assert same_bits(got.rows.class_sums, expected.rows.class_sums.to(torch.float32))
-        assert expected.gram is None or same_bits(got.gram, expected.gram.to(torch.float32).to(torch.float64))
+        assert expected.gram is None or same_bits(got.gram, expected.gram.to(dtype).to(torch.float64))
 
 
 @pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
@@ -119,19 +106,6 @@ def test_a_gram_matrix_that_nobody_asked_for_stays() -> None:
     assert len(received.statistics[0].rows) == 4, "the absent class has no row"
 
 
-def test_sums_of_rows_equal_sums_of_features() -> None:
-    request = request_for(StatisticsSpec(means_per_class=4), wire_dtype="float64")
-    features, labels = features_and_labels(n=200)
-    expected = FeatureStatistics.from_features(features, labels, NUM_CLASSES, gram=False)
-
-    received = read_statistics_reply(answer(request, request.statistics(features, labels)), request)
-
-    rows = received.statistics[0].rows
-    assert len(rows) == 16
-    assert torch.equal(rows.summed().class_counts, expected.class_counts)
-    assert relative_difference(rows.summed().class_sums, expected.class_sums) < 1e-14
-
-
 @pytest.mark.parametrize("feature_dim", [DIM, None])
 @pytest.mark.parametrize("spec", [StatisticsSpec(), GRAM, StatisticsSpec(gram=True, means_per_class=3)])
 def test_a_client_without_data_is_no_error(spec: StatisticsSpec, feature_dim: int | None) -> None:
@@ -142,17 +116,6 @@ def test_a_client_without_data_is_no_error(spec: StatisticsSpec, feature_dim: in
 
     assert received.num_examples == 0 and len(received.statistics[0].rows) == 0
     assert received.statistics[0].rows.feature_dim == DIM
-
-
-def test_bytes_of_a_factor_are_what_travels() -> None:
-    request = request_for()
-    reply = honest_reply(request, n=FEW)
-
-    received = read_statistics_reply(reply, request)
-
-    sizes = {key: len(array.data) for key, array in arrays(reply.content).items()}
-    assert received.sizes[0].gram == sizes["gram-factor"] == 128 + 4 * (6 + 5 + 4 + 3)
-    assert received.wire_bytes == sum(sizes.values()) + 3 * 8 + 64
 
 
 def test_bytes_are_what_travels() -> None:
@@ -226,9 +189,8 @@ def test_honest_replies_are_never_refused(
     assert received.num_examples == len(sample.labels)
 
 
-@pytest.mark.parametrize("factor", WITH_ROWS[:5])
-@pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("factor", WITH_ROWS[:3])
+@pytest.mark.parametrize(("scale", "wire_dtype"), [(1e-4, "float32"), (1.0, "float64"), (1e4, "float32")])
 def test_honest_replies_of_real_size_are_never_refused(
     scale: float, wire_dtype: str, factor: tuple[str, str] | None
 ) -> None:
