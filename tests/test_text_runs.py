@@ -102,14 +102,6 @@ def test_nodes_with_texts_of_their_own(tmp_path: Path, reviews: Path) -> None:
     assert "0 of them" not in (folder / "heads" / "README.md").read_text()
 
 
-def test_every_client_gets_a_model_of_its_own(tmp_path: Path, reviews: Path) -> None:
-    personalise = "all@epochs=1@rounds=1@batch-size=8"
-    folder = run(tmp_path, reviews, method="fed3r,fedcgs", personalise=personalise, holdout_fraction=0.3)
-    personal = read_json(folder, "results.json")["personal"]
-    assert set(personal) >= {"global-fed3r", "local-only", "one-shot", "fedavg-ft", "fedproto"}
-    assert all(entry["num_clients"] == 4 for entry in personal.values())
-
-
 def test_training_starts_from_label_words(tmp_path: Path, reviews: Path) -> None:
     settings = {"text_template": "{text} it was {mask}.", "label_words": "terrible,great", "start_head": "label-words"}
     folder = run(tmp_path, reviews, method="fed3r", fine_tune="probe", num_server_rounds=2, **settings)
@@ -178,13 +170,10 @@ def test_a_check_of_data_knows_texts(tmp_path: Path, reviews: Path, capsys: pyte
     assert [one["message"] for one in failed] == ["random:tiny takes images, the data are texts"]
 
 
-@pytest.mark.parametrize("part", ["full", "norm"])
-def test_fedmezo_tunes_a_language_model_and_the_run_folder_predicts_with_it(
-    tmp_path: Path, reviews: Path, part: str
-) -> None:
+def test_fedmezo_tunes_a_language_model_and_the_run_folder_predicts_with_it(tmp_path: Path, reviews: Path) -> None:
     replica_of.cache_clear()
     # Every solved head separates these texts and leaves nothing to learn.
-    settings = {"method": "fedncm", "fine_tune": f"fedmezo@tune={part}", "start_head": "random"}
+    settings = {"method": "fedncm", "fine_tune": "fedmezo@tune=norm", "start_head": "random"}
     folder = run(tmp_path, reviews, **settings, num_server_rounds=40, evaluate_every=40)
     scored = rounds(folder, "random-fedmezo")
     assert scored[-1]["loss"] < scored[0]["loss"]

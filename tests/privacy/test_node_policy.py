@@ -11,7 +11,7 @@ from tests.support.options import configured
 
 SCATTER = StatisticsSpec(scatter=ScatterSpec(RankRule("full")))
 ROWS, GRAM = StatisticsSpec(), StatisticsSpec(gram=True)
-SEVERAL, MAPPED = StatisticsSpec(means_per_class=3), StatisticsSpec(gram=True, feature_map=RandomProjection(9, seed=1))
+SEVERAL = StatisticsSpec(means_per_class=3)
 
 
 def allowing(*names: str) -> NodePolicy:
