@@ -44,21 +44,9 @@ def evaluate_heads(
 ) -> dict[str, ClientScores]:
     """Count each head's predictions and margins for the held-out samples, and choose its temperature.
 
-    Parameters
-    ----------
-    reader : FeatureReader
-        With the backbone that the heads are for.
-    split : ClientSplit
-        Whose ``held_out`` samples are evaluated.
-    request : StatisticsRequest
-        Whose specifications tell the feature maps.
-    heads : mapping
-        From a method's name to the index of its specification, and its head.
-    min_class_count : int
-        Classes of which fewer samples can be read count without their name, in no histogram and for no temperature
-        (:mod:`fedstats_app.privacy.evaluation`).
-    mask_absent : bool
-        Whether absent classes are never predicted.
+    Each head comes with the index of its specification in the request, which tells its feature map. Classes of which
+    fewer than ``min_class_count`` samples can be read count without their name, in no histogram and for no temperature
+    (:mod:`fedstats_app.privacy.evaluation`). With ``mask_absent`` absent classes are never predicted.
     """
     labels = torch.from_numpy(split.dataset.labels[split.held_out])
     named = named_samples(labels, request.num_classes, min_class_count)

@@ -202,16 +202,9 @@ class Ledger:
     def sum_over(self, kind: str, parties: Sequence[str], least: int, earlier: Collection[Sequence[str]]) -> None:
         """Note over which parties, each with a version of its data, this node's data are summed, or refuse.
 
-        Parameters
-        ----------
-        kind : str
-            What is summed: sums of different things cannot be subtracted.
-        parties : sequence of str
-            Identities.
-        least : int
-            Fewer parties than this are in no combination of all such sums.
-        earlier : collection of sequence of str
-            Over whom data of the parties were summed before, this node's or not.
+        Parties are identities. Sums of different kinds cannot be subtracted. Fewer parties than ``least`` are in no
+        combination of all such sums, those ``earlier`` ones among them over whom data of the parties were summed, this
+        node's or not.
         """
         from fedstats_app.secure.overlaps import smallest_cell
 
@@ -234,20 +227,10 @@ class Ledger:
         return derived(secret, b"", f"noise|{question}")
 
     def charge(self, question: str, mu: float, run: int, *, room: float) -> None:
-        """Write down what an answer with noise tells before it leaves, for good, or refuse.
+        """Write down what an answer with noise tells, its mu, before it leaves, for good, or refuse.
 
-        What is known already tells nothing new. All versions of the data count together: they share samples.
-
-        Parameters
-        ----------
-        question : str
-            By which it is known again.
-        mu : float
-            Of the answer.
-        run : int
-            The run's id.
-        room : float
-            The mu that the account must have room for: that of the answers to come too, lest they be refused.
+        What is known already tells nothing new. All versions of the data count together: they share samples. The
+        account must have ``room`` for the mu of the answers to come too, lest they be refused.
         """
         from fedstats_app.secure.account import composed, epsilon_of, fits
 
@@ -282,16 +265,8 @@ class Ledger:
     ) -> RecordDict:
         """Return what was answered to a request for statistics, or form the answer and keep it before it leaves.
 
-        Parameters
-        ----------
-        request : StatisticsRequest
-            Its seed and the size of its hold-out change nothing.
-        fingerprint : str
-            Of the backbone.
-        rules : object
-            What else the answer depends on; it is told apart by its text.
-        form : callable
-            Forms the answer.
+        The request's seed and the size of its hold-out change nothing. The answer depends on the backbone's
+        fingerprint, and on the rules, told apart by their text.
         """
         context = [fingerprint, bool(request.holdout), repr(rules)]
         specs = [_digest([spec.to_dict(), *context]) for spec in request.specs]
@@ -354,12 +329,8 @@ def _asked(msg: Message, context: Context) -> Iterator[tuple[str, int]]:
 def _first_place(known: Path, own: Path) -> Path:
     """Return where the ledger of some data is: where it was first, also if the node's state-dir is another by now.
 
-    Parameters
-    ----------
-    known : Path
-        A file that says where that was, the same for all nodes of a user.
-    own : Path
-        Where this node would have it.
+    ``known`` is a file that says where that was, the same for all nodes of a user; ``own`` where this node would have
+    it.
     """
     with suppress(OSError, ValueError):
         if (first := Path(known.read_text(encoding="utf-8"))).is_file():
@@ -373,13 +344,7 @@ def _first_place(known: Path, own: Path) -> Path:
 
 
 def is_within_budget(reply: Message, config: AppConfig, node: NodeConfig, run_id: int) -> bool:
-    """Return whether a node may send a reply by the arrays that its run has got so far, which is written down if so.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
+    """Return whether a node may send a reply by the arrays that its run has got, and write it down if so."""
     limits = node.request_limits
     if limits is None or not node.data_path or not reply.has_content():
         return True

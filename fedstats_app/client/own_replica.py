@@ -21,14 +21,8 @@ from fedstats_app.wire.mezo import mezo_reply, read_mezo_request
 def mezo_answer(msg: Message, features: Tensor, labels: Tensor, folder: Path | str) -> Message:
     """Answer a message of :class:`fedstats_app.strategies.FedMeZO`, ``train.mezo``.
 
-    Parameters
-    ----------
-    msg : Message
-        From the server.
-    features, labels : Tensor
-        (n, d) float32 and (n,) int64 in [0, C): the client's samples, the same in every round.
-    folder : Path
-        Of this client alone: keeps its replica of the head from message to message.
+    Features (n, d) float32 and labels (n,) int64 in [0, C) are the client's samples, the same in every round. The
+    folder is this client's alone, and keeps its replica of the head from message to message.
 
     Raises
     ------

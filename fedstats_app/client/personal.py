@@ -62,11 +62,6 @@ class OwnModel:
 
     There is one file per run and client. It goes when the last round is done; those of interrupted runs stay, and may
     be deleted.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
     """
 
     path: Path
@@ -77,13 +72,7 @@ class OwnModel:
         return cls(root / f"{run_id}-{client}.safetensors")
 
     def save(self, tensors: Mapping[str, Tensor], server_round: int) -> None:
-        """Replace what is kept by the model of a round.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written; what was there before stays.
-        """
+        """Replace what is kept by the model of a round; if it cannot be written, what was there before stays."""
         # What a model learned from few samples can be read from it: only this user may.
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(self.path, tensors_to_bytes(tensors, {ROUND: str(server_round)}, digest=True))
@@ -91,12 +80,7 @@ class OwnModel:
     def resume(self, model: TunedModel, server_round: int) -> bool:
         """Load what is kept if it is of this round, and return whether it is; if not, the log says why.
 
-        Parameters
-        ----------
-        model : TunedModel
-            Of the same kind as the one that was saved; changed in place.
-        server_round : int
-            The round after which it must have been saved: an older one would not be what the server thinks it is.
+        An older one would not be what the server thinks it is.
         """
         if not self.path.is_file():
             logger.warning("%s is not there: the client starts again", self.path)
@@ -118,15 +102,7 @@ class OwnModel:
 
 @dataclass(frozen=True)
 class _Client:
-    """What a message may work with: the client's number, its samples to train on and to test on, its backbone.
-
-    Attributes
-    ----------
-    policy : NodePolicy
-        Of the node's owner.
-    own_model : OwnModel
-        What is kept of it during a run.
-    """
+    """What a message may work with: a client's number, its samples, its backbone, policy and own model."""
 
     number: int
     training: Samples

@@ -13,15 +13,7 @@ from fedstats_app.wire.serving import NodeInfo, node_info_reply
 
 
 def answer(msg: Message, context: Context) -> Message:
-    """Answer any message from the release that the node's owner named, or refuse it.
-
-    Raises
-    ------
-    RefusedByPolicy
-        If the message asks for anything that the file does not hold; the message says what.
-    ValueError
-        If the file cannot be used.
-    """
+    """Answer any message from the release that the node's owner named, or refuse it by what it does not hold."""
     kind, node = msg.metadata.message_type, node_of(context.node_config)
     if kind == QUERY_CLIENTS:
         return node_info_reply(msg, _info(read_release(node.release), node))

@@ -96,13 +96,7 @@ def replica_of(config: AppConfig, node: NodeConfig, run_id: int, training: int) 
 
 
 class ClientSamples:
-    """The training samples of the clients that a process has been asked for.
-
-    Parameters
-    ----------
-    site : Site
-        The node, one for all partitions that it hosts.
-    """
+    """The training samples of the clients of a site that a process has been asked for."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -125,18 +119,9 @@ class ClientSamples:
 
 
 class Measurement:
-    """Measures a replica's loss around it.
+    """Measures a replica's loss around it; the replica and the model share their parameters.
 
-    Parameters
-    ----------
-    setup : MezoSetup
-        Of the training.
-    model, replica
-        Which share their parameters.
-    batch_size : int
-        Samples per forward pass.
-    files : NodeFiles
-        Of the training, in which is kept how this model can be perturbed.
+    In the training's files is kept how this model can be perturbed.
     """
 
     def __init__(

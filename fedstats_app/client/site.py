@@ -73,8 +73,6 @@ class Site:
 
     Attributes
     ----------
-    config, node
-        The run's and the node's configuration.
     client_id : int or None
         The partition; None where the node is one client.
     run_id : int
@@ -115,13 +113,7 @@ class Site:
         return ledger_of(self.config, self.node)
 
     def reader(self, fingerprint: str) -> FeatureReader:
-        """Return a reader with the backbone that the server asks for, or refuse before any image is read.
-
-        Raises
-        ------
-        RejectedRequest
-            If this node's backbone is another one.
-        """
+        """Return a reader with the backbone that the server asks for, or refuse another before any image is read."""
         node, config = self.node, self.config
         options = config.backbone_for(own_data=bool(node.data_path), weights=node.backbone_weights, engine=node.engine)
         backbone = loaded_backbone(options, node.engine_root(config.cache))
@@ -149,16 +141,9 @@ class Site:
 
         A class counts by what is left of it for statistics after the split; a class under the floor is not evaluated
         either, and no handful of samples is (:meth:`fedstats_app.privacy.NodePolicy.evaluable`). Samples that cannot be
-        read are still among them.
-
-        Parameters
-        ----------
-        class_names : tuple of str
-            The federation's classes, or empty where they are the data set's.
-        holdout : float
-            Share kept for evaluation. A node with data of its own keeps one share for good, or for 0 nothing.
-        seed : int
-            Draws which, in a partition.
+        read are still among them. ``class_names`` are the federation's, or empty where they are the data set's;
+        ``holdout`` is the share kept for evaluation, which the seed draws in a partition. A node with data of its own
+        keeps one share for good, or for 0 nothing.
 
         Raises
         ------
@@ -226,13 +211,7 @@ class Site:
         return dataset.with_class_names(class_names) if class_names else dataset, parts[self.client_id]
 
     def split_for(self, request: TrainingRequest) -> ClientSplit:
-        """Return the samples for a training; see :meth:`split`.
-
-        Raises
-        ------
-        RejectedRequest
-            If this node has another number of classes.
-        """
+        """Return the samples for a training, as :meth:`split`, or refuse another number of classes."""
         self.policy.check_size(request.num_classes, request.feature_map.output_dim(1))
         split = self.split(request.class_names, holdout=request.holdout, seed=request.seed)
         if (found := len(split.dataset.class_names)) != request.num_classes:
@@ -240,13 +219,7 @@ class Site:
         return split
 
     def samples(self, request: TrainingRequest, *, held_out: bool) -> tuple[FeatureReader, Samples]:
-        """Return the backbone that is asked for, and the client's samples for training or for evaluation.
-
-        Raises
-        ------
-        RejectedRequest
-            If this node has other classes or another backbone.
-        """
+        """Return the backbone that is asked for, and the client's samples for training or for evaluation."""
         split, reader = self.split_for(request), self.reader(request.backbone_fingerprint)
         indices = split.held_out if held_out else split.kept
         samples, read = samples_of(request, reader, split.dataset, indices)

@@ -33,13 +33,7 @@ class Cells:
         A unit is one cell, or several of one class and part (held out or not) where images that cannot be read have
         left too few in one. It goes by the number of its first cell. Where a part has too few altogether, none of it is
         used, also not in statistics of everything: or their difference to those without it would be of these few.
-
-        Parameters
-        ----------
-        labels : Tensor
-            (n,) int64.
-        readable : Tensor
-            (n,) bool.
+        Labels are (n,) int64, and ``readable`` (n,) bool.
         """
         unit = torch.full_like(labels, -1)
         parts = torch.stack([labels, self.held_out.to(labels.dtype)], dim=1)
@@ -57,21 +51,9 @@ class Cells:
     def rows(labels: Tensor, units: Tensor, means_per_class: int, min_samples: int) -> tuple[Tensor, Tensor]:
         """Divide samples into rows of whole units, as :func:`fedstats_app.statistics.class_mean_rows.plan_rows` does.
 
-        Parameters
-        ----------
-        labels, units : Tensor
-            (n,) int64, of the samples that are used.
-        means_per_class : int
-            The most rows of a class.
-        min_samples : int
-            Fewer samples than this share a row only where their class has no more.
-
-        Returns
-        -------
-        class_ids : Tensor
-            (R,) int64, class of each row, ascending.
-        row_of_sample : Tensor
-            (n,) int64 in [0, R).
+        Labels and units are (n,) int64, of the samples that are used. Fewer samples than ``min_samples`` share a row
+        only where their class has no more. It returns the class of each of R rows, (R,) int64, ascending, and the row
+        of each sample, (n,) int64 in [0, R).
         """
         class_ids: list[int] = []
         row_of_sample = torch.empty_like(labels)

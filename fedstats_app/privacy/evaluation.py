@@ -39,7 +39,7 @@ def bits_of_head(num_classes: int) -> int:
 def confusion_above_floor(
     labels: Tensor, predictions: Tensor, num_classes: int, min_class_count: int
 ) -> ConfusionMatrix:
-    """Count predictions; samples of a class with few of them count without their class.
+    """Count predictions; samples of a class with few of them count without their class. A floor of 0 changes nothing.
 
     A row of a confusion matrix says how many samples of its class were evaluated, so a class with fewer than the floor
     gets none. Its samples go into the matrix's ``pooled`` counts, how many and how many of them right, so that the
@@ -48,15 +48,6 @@ def confusion_above_floor(
 
     Which class a sample is taken for is told if that class is named too, or if as many samples as the floor are taken
     for it. Otherwise it counts as taken for some other class: there may be any number of classes without samples.
-
-    Parameters
-    ----------
-    labels, predictions : Tensor
-        (n,) integers in [0, C).
-    num_classes : int
-        C.
-    min_class_count : int
-        The floor; 0 gives the plain confusion matrix.
     """
     named = named_samples(labels, num_classes, min_class_count)
     true, predicted = labels[named], predictions[named]
@@ -84,19 +75,8 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> T
     too few, in their fullest bin. So a margin may be moved far for up to one less than the floor of a class's samples.
     Of more than MOST_WITH_MARGINS classes there are no histograms.
 
-    Parameters
-    ----------
-    labels : Tensor
-        (n,) integers in [0, C).
-    bins : Tensor
-        (n, C), of :func:`fedstats_app.heads.margin_bins`.
-    min_class_count : int
-        The floor; 0 counts all samples.
-
-    Returns
-    -------
-    Tensor
-        (t, 4) int64, as of :func:`fedstats_app.heads.filled_bins`.
+    ``bins`` are (n, C), of :func:`fedstats_app.heads.margin_bins`; the result is as of
+    :func:`fedstats_app.heads.filled_bins`, (t, 4) int64.
     """
     num_classes = bins.shape[1]
     if min_class_count > 1 and num_classes > MOST_WITH_MARGINS:

@@ -75,13 +75,7 @@ class NodePolicy:
         return torch.full_like(few, fill_value=bool(few.sum() >= self.min_class_count)) | ~few
 
     def check_specifications(self, specs: Iterable[StatisticsSpec]) -> None:
-        """Refuse a request for statistics that no allowed method needs.
-
-        Raises
-        ------
-        RefusedByPolicy
-            Saying what was asked for and which methods are allowed.
-        """
+        """Refuse a request for statistics that no allowed method needs."""
         if self.allowed is None:
             return
         needs = [needed for needed in self.allowed.values() if needed is not None]
@@ -102,12 +96,8 @@ class NodePolicy:
         """Refuse what says as much as a Gram matrix of too few samples, and nothing can stand in for.
 
         Sums of a class's mapped features are as many equations for its samples as there are mapped features. A Gram
-        matrix that has to be exact (``exact-sums``) can be no other.
-
-        Raises
-        ------
-        RefusedByPolicy
-            Naming the owner's key, but not how many samples there are.
+        matrix that has to be exact (``exact-sums``) can be no other. The refusal does not say how many samples there
+        are.
         """
         for spec in specs:
             mapped = not isinstance(spec.feature_map, IdentityMap)

@@ -22,15 +22,10 @@ Blocks = Callable[[Tensor], Iterable[tuple[Tensor, Tensor]]]
 
 @dataclass(frozen=True)
 class StatisticsAboveFloor:
-    """What may leave.
+    """What may leave: statistics by specification, every row of as many samples as the floor.
 
-    Attributes
-    ----------
-    statistics : tuple of ClientStatistics
-        One per specification; every row has at least as many samples as the floor.
-    suppressed : tuple of int
-        Ids of the classes that the client has samples of and that are in none of them, for the node's own log; only
-        their number leaves.
+    ``suppressed`` are the ids of classes that the client has samples of and that are in none of them, for the node's
+    own log; only their number leaves.
     """
 
     statistics: tuple[ClientStatistics, ...]
@@ -58,10 +53,8 @@ def statistics_above_floor(
 
     Parameters
     ----------
-    policy : NodePolicy
-        Of the node.
-    specs : sequence of StatisticsSpec
-        What is asked for.
+    policy, specs
+        Of the node, and what is asked for.
     labels : Tensor
         (n,) int64 in [0, num_classes).
     blocks : callable

@@ -130,19 +130,10 @@ class AppConfig:
         return varied(self.method_options[record_of(method).name], method) if known is None else known
 
     def measured(self, features: Callable[[], Tensor] | None, say: Callable[[str], None]) -> AppConfig:
-        """Return the configuration with what its methods take from the server's test features.
+        """Return the configuration with what its methods take from the server's test features, and say so in lines.
 
-        Parameters
-        ----------
-        features : callable or None
-            Returns them, (n, d); None without test data.
-        say : callable
-            Prints a line.
-
-        Raises
-        ------
-        ValueError
-            If there are none but something is to be measured.
+        ``features`` returns them, (n, d), and is None without test data, a ValueError where something is to be
+        measured.
         """
         measured = {name: record_of(name).measure(self.options_of(name), features, say) for name in self.methods}
         return replace(self, method_options={**self.method_options, **measured})
@@ -158,16 +149,9 @@ class AppConfig:
         return self.tuning.start_heads(self.methods)
 
     def backbone_for(self, *, own_data: bool, weights: str = "", engine: str = "") -> BackboneOptions:
-        """Return the backbone's options as they are used.
+        """Return the backbone's options as they are used, on nodes with data of their own or not.
 
-        Parameters
-        ----------
-        own_data : bool
-            Whether clients are nodes with data of their own.
-        weights : str
-            A node's own path to the weights; "" for the run's.
-        engine : str
-            A node's own engine; "" for the run's.
+        A node's own path to the weights and its own engine win; "" leaves those of the run.
         """
         sized = self.backbone.takes_text or self.backbone.has_own_size
         small = self.data.dataset == "builtin" and not own_data and not sized
@@ -192,12 +176,7 @@ class AppConfig:
 
     @classmethod
     def from_run_config(cls, run_config: Mapping[str, object]) -> Self:
-        """Check every key and return the configuration.
-
-        Parameters
-        ----------
-        run_config : mapping
-            Key to value; keys that are missing keep their default.
+        """Check every key and return the configuration; keys that are missing keep their default.
 
         Raises
         ------

@@ -43,13 +43,7 @@ def client_name(value: object) -> object:
 
 
 def class_list(value: object) -> tuple[str, ...]:
-    """Return the class names that an owner declares.
-
-    Raises
-    ------
-    ValueError
-        If one is empty, or comes twice.
-    """
+    """Return the class names that an owner declares, different and none of them empty."""
     names = tuple(name.strip() for name in str(value).split(","))
     if not all(names) or len(set(names)) < len(names):
         raise ValueError("must be different names, separated by commas")
@@ -171,14 +165,9 @@ class NodeConfig(Options):
         return bool(self.data_path) or self.deployed
 
     def class_floor(self, asked: int) -> int:
-        """Return how many samples a class must have to leave: the node's own floor, which a run can only raise.
+        """Return how many samples a class must have to leave: the node's own floor, which the run's can only raise.
 
         By default 5 on a node with data of its own, none in a simulation.
-
-        Parameters
-        ----------
-        asked : int
-            The run's ``min-class-count``.
         """
         usual = DEFAULT_MIN_CLASS_COUNT if self.data_path else 0
         return max(usual if self.min_class_count is None else self.min_class_count, asked)

@@ -152,19 +152,8 @@ class Options:
 def unfolded(values: Mapping[str, object], kinds: Collection[type[Options]]) -> tuple[dict[str, object], list[str]]:
     """Put options that are written after a word, ``fine-tune = "fedmezo@clip=10"``, under keys of their own.
 
-    Parameters
-    ----------
-    values : mapping
-        A run-config.
-    kinds : collection of type
-        All groups of options.
-
-    Returns
-    -------
-    values : dict
-        Fit for :meth:`Options.read`; the owner's key keeps the word alone.
-    problems : list of str
-        Options that a word does not have, and those that are given twice.
+    It returns the values, fit for :meth:`Options.read`, in which the owner's key keeps the word alone, and the
+    problems: options that a word does not have, and those that are given twice.
     """
     made, problems = dict(values), []
     for owner in sorted({kind.owner for kind in kinds if kind.owner}):

@@ -25,20 +25,9 @@ _logger = logging.getLogger("fedstats_app")
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What a training goes on from.
+    """What a training goes on from: the model and the server optimiser's state after the last round that was finished.
 
-    Attributes
-    ----------
-    path : Path
-        The file.
-    round : int
-        Absolute number of the last round that was finished.
-    arrays : dict of str to Tensor
-        The model after it, on the CPU, in the dtypes that were saved.
-    optimizer : dict of str to Tensor
-        The server optimiser's state.
-    metadata : dict
-        Whatever else was saved.
+    Tensors are on the CPU, in the dtypes that were saved; rounds are absolute numbers.
     """
 
     path: Path
@@ -57,28 +46,11 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint in one step and keep only the one of the round before it besides.
 
-    Parameters
-    ----------
-    folder : Path
-        Of one training; made if it does not exist. Only one process may write to it.
-    round : int
-        Absolute number of the last round that was finished.
-    arrays : mapping of str to Tensor
-        The model; any dtype, kept to the bit.
-    optimizer : mapping of str to Tensor
-        The server optimiser's state; may be empty.
-    metadata : mapping
-        Written as JSON by `fedstats_app.storage.files.to_json`'s rules.
-
-    Returns
-    -------
-    Path
-        `round-<number>.safetensors` in the folder.
+    The folder is of one training and one process, and made if it does not exist. Tensors are kept to the bit, in any
+    dtype; the metadata are written as JSON by `fedstats_app.storage.files.to_json`'s rules.
 
     Raises
     ------
-    ValueError
-        If `round` is negative.
     TypeError
         If something in `metadata` has no JSON form.
     OSError
@@ -106,11 +78,6 @@ def save_checkpoint(
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read one checkpoint.
 
-    Parameters
-    ----------
-    path : Path
-        As `save_checkpoint` returned it.
-
     Raises
     ------
     ValueError
@@ -127,17 +94,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:
-    """Read the newest checkpoint that can be read; a damaged one is named in the log.
-
-    Parameters
-    ----------
-    folder : Path
-        Of one training.
-
-    Returns
-    -------
-    Checkpoint or None
-        None where there is no checkpoint, not even a damaged one, or no such folder.
+    """Read the newest checkpoint of a training that can be read, or None; a damaged one is named in the log.
 
     Raises
     ------

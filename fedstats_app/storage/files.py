@@ -32,18 +32,10 @@ _DTYPES = ("BOOL", "U8", "I8", "I16", "U16", "F16", "BF16", "I32", "U32", "F32",
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Replace the file at `path` by `data`, or leave it as it was.
+    """Replace the file at `path`, whose folder must exist, by `data`, or leave it as it was.
 
-    The bytes go to a temporary file in the same folder, are forced to disk, and then take the name in one step.
-
-    Parameters
-    ----------
-    path : Path
-        File to write; its folder must exist.
-    data : bytes
-        The whole content.
-    mode : int
-        Permissions of the file, less what the process's umask takes away: 0o600 for what only its owner may read.
+    The bytes go to a temporary file in the same folder, are forced to disk, and then take the name in one step. The
+    file has the permissions `mode`, less what the process's umask takes away: 0o600 for what only its owner may read.
 
     Raises
     ------
@@ -155,22 +147,12 @@ def _end_of_lines(file: FileIO) -> int:
 
 
 def to_json(value: object, *, indent: int | None = 2) -> str:
-    """Write a value as strict JSON, the same text for the same value.
+    """Write a value as strict JSON, the same text for the same value, without a final line break.
 
     JSON has no word for numbers that are not finite: NaN (no value) becomes `null`, and the infinities become the
     strings `"inf"` and `"-inf"`, which Python's `float` reads back. Keys keep their order; a path becomes a string.
-
-    Parameters
-    ----------
-    value : object
-        Mappings with string keys, sequences, strings, numbers (also NumPy's), bool, None and paths, nested at will.
-    indent : int or None
-        Spaces per level; None gives one line.
-
-    Returns
-    -------
-    str
-        The JSON text, without a final line break.
+    There may be mappings with string keys, sequences, strings, numbers (also NumPy's), bool, None and paths, nested at
+    will. Without an `indent` it is one line.
 
     Raises
     ------
@@ -218,48 +200,18 @@ def _key(key: object, where: str) -> str:
 
 
 def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, digest: bool = False) -> bytes:
-    """Serialise tensors of any dtype and their metadata, whatever the order of either.
+    """Serialise tensors of any dtype and their metadata as a safetensors file, whatever the order of either.
 
-    Parameters
-    ----------
-    tensors : mapping of str to Tensor
-        On any device; they may share memory, which the file does not.
-    metadata : mapping of str to str
-        The header's entries.
-    digest : bool
-        Whether to add an entry `sha256` over everything else in the file, which `read_tensors` then checks.
-
-    Returns
-    -------
-    bytes
-        Content of a safetensors file.
-
-    Raises
-    ------
-    TypeError
-        If a key or a value of `metadata` is not a string.
+    They may be on any device and share memory, which the file does not. A `digest` is an entry `sha256` over everything
+    else in the file, which `read_tensors` checks.
     """
     return b"".join(_blocks(tensors, metadata, digest=digest))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, mode: int = 0o666) -> None:
-    """Replace the file at `path` by what :func:`tensors_to_bytes` gives, with a digest, or leave it as it was.
+    """Replace a file as :func:`write_atomically` does, by what :func:`tensors_to_bytes` gives, with a digest.
 
-    The same bytes, none of which are in memory twice: for statistics of many clients.
-
-    Parameters
-    ----------
-    path, mode
-        As :func:`write_atomically`.
-    tensors, metadata
-        As :func:`tensors_to_bytes`.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written. The old file, if there was one, is untouched and no temporary file stays.
-    TypeError
-        If a key or a value of `metadata` is not a string.
+    None of the bytes are in memory twice: for statistics of many clients.
     """
     _write(path, _blocks(tensors, metadata, digest=True), mode)
 
@@ -296,19 +248,7 @@ def _code(tensor: Tensor) -> str:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a safetensors file whole.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-
-    Returns
-    -------
-    tensors : dict of str to Tensor
-        In the order of their names, on the CPU, in the file's dtypes.
-    metadata : dict of str to str
-        The header's entries, without the digest.
+    """Read a safetensors file whole: tensors by name, in order, on the CPU, and the metadata without the digest.
 
     Raises
     ------

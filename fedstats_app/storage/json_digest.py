@@ -35,17 +35,10 @@ def to_json_with_digest(entries: Mapping[str, object], *, indent: int | None = 2
 def read_with_digest(text: str | bytes, where: str) -> dict[str, Any]:
     """Read an object that `to_json_with_digest` wrote, and return it without its digest.
 
-    Parameters
-    ----------
-    text : str or bytes
-        Its JSON.
-    where : str
-        The file, and which line of it, for the errors.
-
     Raises
     ------
     ValueError
-        If it is no JSON object, or not the one whose digest it has.
+        If it is no JSON object, or not the one whose digest it has; it says `where`, the file and its line.
     """
     try:
         entries = json.loads(text)
@@ -62,15 +55,7 @@ def read_with_digest(text: str | bytes, where: str) -> dict[str, Any]:
 
 
 def read_json_file(path: Path) -> dict[str, Any]:
-    """Read the object of a file that `to_json_with_digest` made.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it is damaged.
-    """
+    """Read the object of a file that `to_json_with_digest` made; ValueError if it is damaged."""
     return read_with_digest(path.read_bytes(), str(path))
 
 
@@ -79,8 +64,6 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
     Raises
     ------
-    FileNotFoundError
-        If there is no such file.
     ValueError
         If a line is damaged; the message says which.
     """

@@ -45,16 +45,7 @@ class Exhausted(Exception):
 class Cell:
     """Samples of one class of which all are in an answer, or none.
 
-    Attributes
-    ----------
-    number : int
-        Its own for good.
-    class_name : str
-        As the node's data call it.
-    held_out : bool
-        Whether it is for evaluation.
-    members : tuple of bytes
-        Identities of the samples.
+    It has its number for good, and the identities of the samples; some are held out for evaluation.
     """
 
     number: int
@@ -78,13 +69,7 @@ class Summary:
 
 
 class LedgerFile:
-    """A ledger at a path, made when it is first used; only its user can read it.
-
-    Raises
-    ------
-    LedgerError
-        From every method, if the file cannot be read or written.
-    """
+    """A ledger at a path, made when it is first used; only its user can read it. Methods raise LedgerError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

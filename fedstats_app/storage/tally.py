@@ -16,13 +16,7 @@ _NEW, _KNOWN = b"n", b"k"
 
 
 class Tally:
-    """What was appended since the file was made, read as it grows.
-
-    Attributes
-    ----------
-    new, known : int
-        Pieces of work that were done, and those whose result was there already.
-    """
+    """What was appended since the file was made, read as it grows: new work, and work whose result was there."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.new, self.known = file, 0, 0
@@ -36,14 +30,9 @@ class Tally:
 
 @contextmanager
 def tallied(root: Path, name: str) -> Iterator[Tally | None]:
-    """Keep a tally until the end of the block; None where it cannot be written.
+    """Keep a tally until the end of the block, by a name that no other has; None where it cannot be written.
 
-    Parameters
-    ----------
-    root : Path
-        A folder of the user's own, which the processes that are counted know.
-    name : str
-        That no other tally there has.
+    The root is a folder of the user's own, which the processes that are counted know.
     """
     path = root / TALLIES / name
     try:

@@ -55,20 +55,7 @@ def read_tensors(content: RecordDict, name: str, *dtypes: torch.dtype) -> dict[s
 def read_array(
     record: ArrayRecord, name: str, dtype: torch.dtype, shape: tuple[int | range, ...], *, finite: bool = True
 ) -> Tensor:
-    """Read one array of a record as a tensor, or refuse it.
-
-    Parameters
-    ----------
-    record : ArrayRecord
-        Of a message.
-    name : str
-        Key in the record.
-    dtype : torch.dtype
-        The only one allowed.
-    shape : tuple of int or range
-        Allowed extents of each axis.
-    finite : bool
-        Whether NaN and infinity are refused.
+    """Read one array of a record as a tensor of this dtype and these extents; with ``finite`` without NaN and infinity.
 
     Raises
     ------

@@ -21,12 +21,7 @@ class DisclosureLedger:
 
     Replies of one client to the same kind of message (the rounds of a training) share an entry, which has the fields
     of the latest. Errors that a site sent are part of what left it; those that the server made up for a site that did
-    not answer are not.
-
-    Parameters
-    ----------
-    server_codes : collection of int
-        Codes of errors that are made on the server's side.
+    not answer, known by ``server_codes``, are not.
     """
 
     def __init__(self, server_codes: Collection[int] = ()) -> None:

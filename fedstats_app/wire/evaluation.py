@@ -24,14 +24,9 @@ MAX_HEADS = MOST_METHODS
 
 
 def evaluation_content(request: StatisticsRequest, heads: Mapping[str, tuple[int, LinearHead]]) -> RecordDict:
-    """Return the content of a request to evaluate heads.
+    """Write a request to evaluate heads, each with the index of its specification in the request that it came from.
 
-    Parameters
-    ----------
-    request : StatisticsRequest
-        The one the heads came from: it tells the feature maps and which samples are held out.
-    heads : mapping
-        From a method's name to the index of its specification in the request, and its head.
+    The request tells the feature maps and which samples are held out.
     """
     content = request.to_content()
     for name, (index, head) in heads.items():
@@ -68,18 +63,13 @@ def _read_head(content: RecordDict, name: str, request: StatisticsRequest) -> tu
 
 
 def evaluation_reply(msg: Message, scores: Mapping[str, ClientScores]) -> Message:
-    """Return the reply.
+    """Answer with scores by method.
 
-    Parameters
-    ----------
-    msg : Message
-        The request.
-    scores : mapping
-        By method. Of the confusion matrix the non-zero cells are sent, (true class, predicted class, count), (t, 3)
-        int64, and where there are any, as ``pooled`` (2,) int64 the samples counted without their class and how many of
-        them were right, and as ``elsewhere`` (t, 2) int64 true class and number of those whose prediction is not said.
-        Of the histograms the bins that are not empty, (class, bin, samples of the class, samples of others), (t, 4)
-        int32. Which of the usual temperatures is best, (1,) int64, or (0,) where that is not said.
+    Of the confusion matrix the non-zero cells are sent, (true class, predicted class, count), (t, 3) int64, and where
+    there are any, as ``pooled`` (2,) int64 the samples counted without their class and how many of them were right, and
+    as ``elsewhere`` (t, 2) int64 true class and number of those whose prediction is not said. Of the histograms the
+    bins that are not empty, (class, bin, samples of the class, samples of others), (t, 4) int32. Which of the usual
+    temperatures is best, (1,) int64, or (0,) where that is not said.
     """
     content = RecordDict()
     for name, found in scores.items():

@@ -118,13 +118,7 @@ class MezoRequest:
 
 @reads_requests("of FedMeZO")
 def read_mezo_request(msg: Message) -> MezoRequest:
-    """Read what a message asks for.
-
-    Parameters
-    ----------
-    msg : Message
-        Of type ``train.mezo`` or ``evaluate.mezo``.
-    """
+    """Read what a message of type ``train.mezo`` or ``evaluate.mezo`` asks for."""
     content, record = msg.content, record_of(msg.content, RECORD, ConfigRecord)
     directions = whole({"p": 1, **record}, "p", 1, MAX_DIRECTIONS)
     updates = tuple(unpack_updates(typed(record, "u", bytes), directions))
@@ -137,7 +131,7 @@ def read_mezo_request(msg: Message) -> MezoRequest:
 
 @dataclass(frozen=True)
 class MezoReply:
-    """A node's answer.
+    """A node's answer: 32 bytes with one scalar.
 
     Attributes
     ----------
@@ -177,16 +171,9 @@ def mezo_reply(msg: Message, answer: MezoReply | Behind) -> Message:
 
 @reads_replies
 def read_mezo_reply(reply: Message, num_scalars: int, num_examples: int | None = None) -> MezoReply | Behind:
-    """Read what a node answered.
+    """Read what a node answered to a question for so many scalars; a scalar that is not finite is refused.
 
-    Parameters
-    ----------
-    reply : Message
-        Untrusted.
-    num_scalars : int
-        That were asked for.
-    num_examples : int, optional
-        How many samples the client had when it sent its statistics: it must have as many now.
+    With ``num_examples``, what the client had when it sent its statistics, it must have as many now.
     """
     check_keys("reply", reply.content, {RECORD})
     record = record_of(reply.content, RECORD, ConfigRecord)

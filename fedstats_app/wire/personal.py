@@ -136,16 +136,9 @@ class Prototypes:
 
 @dataclass(frozen=True)
 class PersonalTask:
-    """A request as a client reads it.
+    """A request as a client reads it: how to train, and in ``training.trained`` the model to start from.
 
-    Attributes
-    ----------
-    training : TrainingTask
-        How to train, and in ``trained`` the model to start from: nothing, a head, or a whole model.
-    prototypes : Prototypes or None
-        What to hold features near.
-    predictable : Tensor
-        (C,) bool, classes that the model may predict when it is scored.
+    ``predictable`` is (C,) bool, the classes that the model may predict when it is scored.
     """
 
     training: TrainingTask
@@ -161,16 +154,9 @@ def personal_content(
     *,
     server_round: int = 1,
 ) -> RecordDict:
-    """Write a request to train a model of one's own.
+    """Write a request to train a model of one's own, which :func:`read_personal_task` reads.
 
-    Parameters
-    ----------
-    request : TrainingRequest
-        How to train, and which samples are for testing.
-    start : mapping of str to Tensor
-        float32, finite: none, ``head.weight`` and ``head.bias``, or all that a model has trained.
-    prototypes, predictable, server_round
-        As :class:`PersonalTask`.
+    ``start`` holds float32, finite tensors: none, ``head.weight`` and ``head.bias``, or all that a model has trained.
     """
     content = training_content(request, to_record(start), ArrayRecord(), server_round=server_round)
     content["personal"] = ConfigRecord({"absent-classes": (~predictable).nonzero().squeeze(1).tolist()})
@@ -278,18 +264,10 @@ def read_prototype_reply(reply: Message, num_classes: int, feature_dim: int) -> 
 
 @dataclass(frozen=True)
 class PersonalHeadTask:
-    """A request as a client reads it.
+    """A request as a client reads it: which samples are for what, and what to solve.
 
-    Attributes
-    ----------
-    training : TrainingTask
-        Which samples are for what; nothing in it is trained.
-    statistics : FeatureStatistics
-        Of the federation, with a Gram matrix.
-    method : ConfiguredMethod
-        As the federation's head was solved, its regulariser fixed.
-    grid : tuple of float
-        Mixing weights to choose from.
+    Nothing in ``training`` is trained. The statistics are the federation's, with a Gram matrix; the method is what its
+    head was solved by, its regulariser fixed; the grid has the mixing weights to choose from.
     """
 
     training: TrainingTask
@@ -306,13 +284,7 @@ def personal_heads_content(
     *,
     wire_dtype: str,
 ) -> RecordDict:
-    """Write the request.
-
-    Raises
-    ------
-    ValueError
-        If the statistics have no Gram matrix.
-    """
+    """Write the request; the statistics must have a Gram matrix, or there is a ValueError."""
     if statistics.gram is None:
         raise ValueError("personal heads need statistics with a Gram matrix, got gram=None")
     dtype = WIRE_DTYPES[wire_dtype]

@@ -43,13 +43,7 @@ Arguments = ParamSpec("Arguments")
 
 
 class RejectedReply(Exception):
-    """A reply that must not be used; the message says what was wrong, what is allowed and what came.
-
-    Parameters
-    ----------
-    reason : str
-        May hold what a stranger sent: it is cleaned by :func:`clean_reason`.
-    """
+    """A reply that must not be used; the message, cleaned, says what is wrong, allowed and came."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(clean_reason(reason))
@@ -197,20 +191,10 @@ def _present(values: Mapping[str, Any], key: str) -> Any:
 def counted(
     high: int | str = MAX_COUNT, *, low: int = 0, key: str = "", default: Any = 0, optional: bool = False
 ) -> Any:
-    """Define a dataclass field that travels as a whole number from ``low`` to ``high``.
+    """Define a dataclass field that travels as a whole number from ``low`` to ``high``, or to the field of that name.
 
-    Parameters
-    ----------
-    high : int or str
-        The largest number allowed, or the name of an earlier field that holds it.
-    low : int
-        The smallest.
-    key : str
-        By default the field's name with hyphens.
-    default : Any
-        ``MISSING`` for none.
-    optional : bool
-        Whether it travels only if it differs from the default.
+    It travels by ``key``, by default its name with hyphens, and if ``optional`` only where it differs from the default;
+    ``MISSING`` is no default.
     """
     return field(default=default, metadata={"key": key, "low": low, "high": high, "optional": optional})
 
@@ -262,15 +246,9 @@ def to_values(value: Any) -> dict[str, Any]:
 def from_values(kind: type[Read], values: Mapping[str, Any], **apart: Any) -> Read:
     """Read the dataclass that :func:`to_values` wrote, each field of exactly its annotated type and in its range.
 
-    Parameters
-    ----------
-    kind : type
-        Of fields that are int, float (finite), bool, str, bytes, Literal, tuples of one of them, dataclasses, or have
-        ``read`` in their metadata. What its fields do not say of ranges it checks itself.
-    values : mapping
-        By key; other keys are ignored.
-    apart
-        Fields that did not travel with the others.
+    Fields are int, float (finite), bool, str, bytes, Literal, tuples of one of them, dataclasses, or have ``read`` in
+    their metadata. What they do not say of ranges the class checks itself. Other keys are ignored; ``apart`` are fields
+    that did not travel with the others.
 
     Raises
     ------
@@ -329,5 +307,5 @@ def read_metrics(content: RecordDict, kind: type[Read], *others: str) -> Read:
 
 
 def metrics_reader(kind: type[Read]) -> Callable[[Message], Read]:
-    """Make what reads a reply that has metrics only, or raises :class:`RejectedReply`."""
+    """Make what reads a reply that has metrics only."""
     return reads_replies(lambda reply: read_metrics(reply.content, kind))

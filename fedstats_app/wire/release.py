@@ -46,10 +46,8 @@ class Release:
         That was answered, about these classes in the order of their names.
     backbone : str
         The network's name.
-    content : RecordDict
-        Of the answer.
-    received : ReceivedStatistics
-        The same, as read.
+    content, received
+        The answer, and the same as read.
     """
 
     info: NodeInfo
@@ -142,18 +140,8 @@ def in_words(spec: StatisticsSpec) -> str:
 def write_release(path: Path, info: NodeInfo, request: StatisticsRequest, content: RecordDict, backbone: str) -> None:
     """Write a release in one step, readable by its owner only; the same answer gives the same bytes.
 
-    Parameters
-    ----------
-    path : Path
-        Of the file.
-    info : NodeInfo
-        What the site says of itself.
-    request : StatisticsRequest
-        That was answered, with the backbone's fingerprint.
-    content : RecordDict
-        Of the answer.
-    backbone : str
-        The network's name.
+    It holds what the site says of itself, the request that was answered, with the backbone's fingerprint, the content
+    of the answer and the network's name.
 
     Raises
     ------

@@ -49,17 +49,7 @@ logger = logging.getLogger("fedstats_app")
 
 
 def guard(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Mod for a whole ClientApp: exceptions, exits, None and unserialisable replies become error replies.
-
-    Parameters
-    ----------
-    msg : Message
-        The instruction.
-    context : Context
-        The node's.
-    call_next : callable
-        The rest of the app.
-    """
+    """Mod for a whole ClientApp: exceptions, exits, None and unserialisable replies become error replies."""
     try:
         return checked_reply(call_next(msg, context))
     except (Exception, SystemExit) as error:  # noqa: BLE001  # the one place where everything must be caught
@@ -70,12 +60,8 @@ def guard(msg: Message, context: Context, call_next: Callable[[Message, Context]
 def checked_reply(reply: object) -> Message:
     """Return what a handler returned if it is a message that can be sent.
 
-    Raises
-    ------
-    TypeError
-        If it is no Message.
-    Exception
-        Whatever Flower raises if a record cannot be serialised: here, where it can still be answered.
+    Else it raises TypeError, or whatever Flower does for a record that cannot be serialised: here it can still be
+    answered.
     """
     if not isinstance(reply, Message):
         raise TypeError(f"the ClientApp must return a Message, got {type(reply).__name__}")
@@ -110,16 +96,9 @@ def pack_requests(content: RecordDict, client_ids: Sequence[int]) -> RecordDict:
 
 
 def unpack_reply(reply: Message, client_id: int | None, instruction: Message) -> Message:
-    """Return one client's reply out of a SuperNode's, as from the node that was asked, whatever the reply says.
+    """Take one client's reply out of a SuperNode's, untrusted, as an answer to the client's own instruction.
 
-    Parameters
-    ----------
-    reply : Message
-        The SuperNode's, untrusted.
-    client_id : int or None
-        Whose part to take; None: the node is the client, and all is its.
-    instruction : Message
-        The client's own instruction, to which the part replies.
+    Without an id the node is the client, and all is its.
     """
     if reply.has_error():
         said = None if reply.error.reason is None else clean_reason(reply.error.reason)
@@ -244,13 +223,7 @@ def read_node_info(reply: Message) -> NodeInfo:
 
 
 def node_info_of(record: ConfigRecord) -> NodeInfo:
-    """Read the record ``node``.
-
-    Raises
-    ------
-    Malformed
-        If it says something that cannot be.
-    """
+    """Read the record ``node``, or raise :class:`Malformed`."""
     if "class-names" in record and "partition-id" not in record:
         check_keys("node", record, {"class-names"}, {"trains", "any-app", "class-ids", "client-name"})
         names = _read_class_names(record)

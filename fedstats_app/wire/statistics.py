@@ -159,15 +159,7 @@ class StatisticsMetrics:
 
 @dataclass(frozen=True)
 class About:
-    """What made the statistics, each "" where the client does not say.
-
-    Attributes
-    ----------
-    backbone_fingerprint : str
-        Of the backbone.
-    engine : str
-        What computed the features.
-    """
+    """What made the statistics: the backbone's fingerprint and the engine, each "" where the client does not say."""
 
     backbone_fingerprint: str = optional("")
     engine: str = optional("")
@@ -272,18 +264,15 @@ def read_statistics_reply(
     feature_dim: int | None = None,
     limits: Limits = Limits(),  # noqa: B008  # frozen
 ) -> ReceivedStatistics:
-    """Read the statistics of a reply that passes every check.
+    """Read the statistics of an untrusted reply that passes every check.
 
-    Parameters
-    ----------
-    reply : Message
-        Untrusted.
-    request : StatisticsRequest
-        What was asked for.
-    feature_dim : int, optional
-        The backbone's feature dimension d, where known.
-    limits : Limits
-        Beyond which no client's statistics are.
+    ``feature_dim`` is the backbone's dimension d, where known; ``limits`` are those beyond which no client's statistics
+    are.
+
+    Raises
+    ------
+    RejectedReply
+        Saying what was wrong, what is allowed and what came.
     """
     return statistics_of(reply.content, request, feature_dim=feature_dim, limits=limits)
 
@@ -295,13 +284,7 @@ def statistics_of(
     feature_dim: int | None = None,
     limits: Limits = Limits(),  # noqa: B008  # frozen
 ) -> ReceivedStatistics:
-    """Read the content of a reply, as :func:`read_statistics_reply`.
-
-    Raises
-    ------
-    Malformed
-        Saying what was wrong, what is allowed and what came.
-    """
+    """Read the content of a reply as :func:`read_statistics_reply` does, or raise :class:`Malformed`."""
     names = [f"statistics-{index}" for index in range(len(request.specs))]
     check_keys("reply", content, {*names, "metrics"}, {"about"})
     metrics = from_record(StatisticsMetrics, content, "metrics", MetricRecord)

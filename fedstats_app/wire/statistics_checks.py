@@ -23,15 +23,9 @@ NORM_SLACK = 1.02
 
 @dataclass(frozen=True)
 class Limits:
-    """What no honest client exceeds.
+    """What no honest client exceeds: the length of features, infinite where not known, and a number of samples.
 
-    Attributes
-    ----------
-    feature_norm : float
-        No feature of the backbone is longer (:func:`fedstats_app.backbones.measurements.feature_norm`); infinite where
-        that is not known.
-    max_samples : int
-        Of one client.
+    :func:`fedstats_app.backbones.measurements.feature_norm` measures the length.
     """
 
     feature_norm: float = math.inf
@@ -47,11 +41,7 @@ class Limits:
 def check_rows(ids: Tensor, counts: Tensor, num_classes: int, means_per_class: int) -> None:
     """Refuse class ids (m,) and counts (m,) that no client can have.
 
-    Raises
-    ------
-    Malformed
-        If ids leave [0, num_classes), do not ascend or come more often than asked for, or a count leaves
-        [1, MAX_COUNT].
+    Ids lie in [0, num_classes), ascend and come no more often than asked for, and counts lie in [1, MAX_COUNT].
     """
     if len(ids) == 0:
         return
@@ -71,11 +61,8 @@ def check_rows(ids: Tensor, counts: Tensor, num_classes: int, means_per_class: i
 def check_sums(rows: ClassMeanRows, norm: float = math.inf) -> None:
     """Refuse class sums that no features have, none of which is longer than ``norm``.
 
-    Raises
-    ------
-    Malformed
-        If a class has samples but a sum of exactly zero (a forgotten sum: no network's features cancel so), or a mean
-        larger in magnitude than MAX_FEATURE or longer than any feature.
+    A class with samples has no sum of exactly zero (a forgotten sum: no network's features cancel so), and no mean
+    larger in magnitude than MAX_FEATURE or longer than any feature.
     """
     if len(rows) == 0:
         return
@@ -104,29 +91,13 @@ def most_energy(rows: ClassMeanRows, norm: float = math.inf) -> float:
 
 
 def check_gram(gram: Tensor, rows: ClassMeanRows, eps: float, norm: float = math.inf) -> None:
-    """Refuse a (d, d) float64 matrix that cannot be the Gram matrix of features with these class sums.
+    """Refuse a (d, d) float64 matrix that cannot be the Gram matrix of features with these class sums, checked already.
 
     G minus sum_j s_j s_j^T / n_j is the scatter about the rows' means, so its eigenvalues are at least 0. Rounding G
-    and s to the wire moves them by at most about 1.5 eps tr(G); one Cholesky factorisation of the matrix shifted by
-    that tolerance decides, at a tenth of the cost of eigenvalues. Sums of a site that computes in float32 are
-    tolerated on a float64 wire too.
-
-    Parameters
-    ----------
-    gram : Tensor
-        (d, d) float64.
-    rows : ClassMeanRows
-        Of the same samples, checked already.
-    eps : float
-        Machine epsilon of the wire's dtype.
-    norm : float
-        No feature is longer.
-
-    Raises
-    ------
-    Malformed
-        If it is not zero without samples, not positive semi-definite, smaller than the sums force, or larger than
-        features within ``norm`` and MAX_FEATURE can give.
+    and s to a wire of machine epsilon ``eps`` moves them by at most about 1.5 eps tr(G); one Cholesky factorisation of
+    the matrix shifted by that tolerance decides, at a tenth of the cost of eigenvalues. Sums of a site that computes in
+    float32 are tolerated on a float64 wire too. Without samples it is zero, and its trace is at most
+    :func:`most_energy`.
     """
     trace = _checked_trace(bool(gram.any()), float(gram.trace()), rows, norm)
     if trace == 0.0:
@@ -177,27 +148,12 @@ def _check_remainder(remainder: Tensor, trace: float, eps: float) -> None:
 
 
 def check_scatter(factor: ScatterFactor, rows: ClassMeanRows, norm: float = math.inf, levels: int = 0) -> None:
-    """Refuse what cannot be the largest directions of the scatter of features about the means of these rows.
+    """Refuse what cannot be the largest directions of the scatter of features about the means of these checked rows.
 
-    Each value left out is at most the smallest sent, so the energy left out is at most its square for each of them;
-    rounding the directions moves it too. There are no more than full_rank(rows).
-
-    Parameters
-    ----------
-    factor : ScatterFactor
-        Of finite numbers, of no more directions than the scatter of these samples can have.
-    rows : ClassMeanRows
-        Of the same samples, checked already.
-    norm : float
-        No feature is longer.
-    levels : int
-        Of the integers that the directions came as; 0 where they came as they are.
-
-    Raises
-    ------
-    Malformed
-        If values are negative or rise, directions are not orthonormal, values or the energy left out are larger than
-        features within ``norm`` and MAX_FEATURE can give, or more energy is left out than these directions can have.
+    Values are at least 0 and do not rise, directions are orthonormal, no more than full_rank(rows), and all energy is
+    what features within ``norm`` and MAX_FEATURE can give. Each value left out is at most the smallest sent, so the
+    energy left out is at most its square for each of them; rounding the directions moves it too. ``levels`` is that of
+    the integers that they came as, 0 where they came as they are.
     """
     unsent, left_out = full_rank(rows) - len(factor), factor.left_out
     # Most clients of few samples have no scatter: nothing of theirs but what is left out can be wrong.

@@ -82,17 +82,8 @@ class WireBytes:
 def statistics_record(client: ClientStatistics, spec: StatisticsSpec, wire_dtype: str, other_bytes: int) -> ArrayRecord:
     """Write what a specification asks for, sums and Gram matrix in ``wire_dtype``.
 
-    Parameters
-    ----------
-    client : ClientStatistics
-        Its factor of the scatter, where asked for, has all directions that the rule wants, or is made of its Gram
-        matrix.
-    spec : StatisticsSpec
-        What is asked for.
-    wire_dtype : str
-        One of ``NUMBER_BYTES``.
-    other_bytes : int
-        Of the reply's other records, which count where the reply may take so many bytes.
+    A factor of the scatter, where asked for, has all directions that the rule wants, or is made of the Gram matrix; the
+    ``other_bytes`` of the reply's other records count where the reply may take so many bytes.
 
     Raises
     ------
@@ -147,14 +138,7 @@ def _num_bytes(record: ArrayRecord, first: str) -> int:
 def with_scatter(client: ClientStatistics, spec: ScatterSpec, bytes_without: int) -> ClientStatistics:
     """Cut the factor of the scatter to what is sent, from one of enough directions or the Gram matrix.
 
-    Parameters
-    ----------
-    client : ClientStatistics
-        With one of them.
-    spec : ScatterSpec
-        How many directions are wanted, and in which dtype.
-    bytes_without : int
-        Of the reply without the factor.
+    ``bytes_without`` are those of the reply without the factor.
 
     Raises
     ------
@@ -189,29 +173,10 @@ def read_statistics_record(
     limits: Limits,
     other_bytes: int,
 ) -> tuple[ClientStatistics, WireBytes]:
-    """Read the statistics of a stranger's record that passes every check.
+    """Read the statistics of a stranger's record that passes every check, or raise :class:`Malformed`.
 
-    Parameters
-    ----------
-    record : ArrayRecord
-        Untrusted.
-    spec : StatisticsSpec
-        What was asked for.
-    wire_dtype : str
-        Of the request.
-    num_classes : int
-        C.
-    feature_dim : int or None
-        The backbone's dimension d, where known.
-    limits : Limits
-        Beyond which no client's statistics are.
-    other_bytes : int
-        Of the reply's other records.
-
-    Raises
-    ------
-    Malformed
-        Saying what was wrong, what is allowed and what came.
+    ``feature_dim`` is the backbone's dimension d, where known, and ``other_bytes`` are those of the reply's other
+    records.
     """
     exact = wire_dtype in WIRE_DTYPES
     gram_key = "gram" if exact and (spec.fraction_bits or "gram-factor" not in record) else "gram-factor"

@@ -126,21 +126,10 @@ def nothing_to_train_reply(msg: Message) -> Message:
 def check_training_reply(
     reply: Message, shapes: Mapping[str, tuple[int, ...]], num_examples: int | None = None
 ) -> TrainingMetrics:
-    """Check that a reply can be averaged: the same float32 arrays that went down, finite, and a weight.
+    """Check that a reply can be averaged: arrays of the shapes that went down, float32 and finite, and a weight.
 
-    Parameters
-    ----------
-    reply : Message
-        Untrusted.
-    shapes : mapping
-        Of the arrays that went down, by name.
-    num_examples : int, optional
-        How many samples the client had when it sent its statistics: its weight now must be the same.
-
-    Returns
-    -------
-    TrainingMetrics
-        With ``num_examples`` 0 for a client that has nothing to train on; its reply is no update.
+    With ``num_examples``, what the client had when it sent its statistics, its weight now must be the same. A client
+    with nothing to train on has 0 in the metrics, and its reply is no update.
     """
     content = reply.content
     if "arrays" not in content and num_examples in (None, 0):
@@ -156,14 +145,9 @@ def check_training_reply(
 
 @dataclass(frozen=True)
 class TrainingLosses:
-    """What a client says of a head: its mean losses on the training samples, in nats, and how many these are.
+    """What a client says of a head: its mean losses, in nats, at ``TEMPERATURES``, over so many training samples.
 
-    Attributes
-    ----------
-    losses : tuple of float
-        At ``TEMPERATURES``; empty without samples.
-    num_examples : int
-        Samples that they are means over.
+    Without samples there are none.
     """
 
     losses: tuple[float, ...]
@@ -174,12 +158,7 @@ class TrainingLosses:
 def read_losses_reply(reply: Message, num_examples: int) -> TrainingLosses:
     """Read what a client answered to ``train.losses``.
 
-    Parameters
-    ----------
-    reply : Message
-        Untrusted.
-    num_examples : int
-        How many samples the client had when it sent its statistics: it must have as many now.
+    It must have as many samples as when it sent its statistics.
     """
     _read_number(reply.content, num_examples, num_examples, *(["losses"] if num_examples else []))
     if not num_examples:
@@ -199,10 +178,7 @@ def _read_number(content: RecordDict, low: int, high: int, *others: str) -> int:
 
 @dataclass(frozen=True)
 class EvaluationCounts:
-    """Sums over samples that can be added: how many, how many right, and the cross-entropy in nats.
-
-    They are the metrics of a reply to ``evaluate.model``.
-    """
+    """Sums over samples that can be added: how many, how many right, and the cross-entropy in nats."""
 
     num_examples: int = counted()
     num_correct: int = counted("num_examples")
