@@ -15,7 +15,7 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import FILE_KEY, PATH_KEYS, Normalisation, head_to_bytes, tuned_metadata, tuned_state
 from fedstats_app.report.training_record import RoundRecord, read_rounds
-from fedstats_app.storage.files import append_line, append_lines, tensors_to_bytes, to_json, write_atomically
+from fedstats_app.storage.files import append_lines, tensors_to_bytes, to_json, write_atomically
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from fedstats_app.storage.runs import DEFAULT_OUTPUT_DIR, run_named
 
@@ -229,7 +229,7 @@ class RunFolder:
 
     def append_client(self, client: Mapping[str, object]) -> None:
         """Add one client's line to clients.jsonl, not forced to disk: a run that goes on writes the file anew."""
-        append_line(self.path / "clients.jsonl", to_json_with_digest(client, indent=None), forced=False)
+        append_lines(self.path / "clients.jsonl", to_json_with_digest(client, indent=None), forced=False)
 
     def write_clients(self, clients: Iterable[Mapping[str, object]]) -> None:
         """Write clients.jsonl anew, when more is known of every client than when it answered."""
@@ -248,7 +248,7 @@ class RunFolder:
         """
         context = {"run": self.run_id, "methods": list(methods)}
         lines = [to_json_with_digest({**context, **entry}, indent=None) for entry in entries]
-        append_lines(self.path / DISCLOSURE_FILE, lines)
+        append_lines(self.path / DISCLOSURE_FILE, *lines)
 
     def append_round(self, record: RoundRecord) -> None:
         """Add one round's line to rounds.jsonl.
@@ -262,7 +262,7 @@ class RunFolder:
             kept = [one for one in before if (one.stage, one.start) != training or one.round < record.round]
             write_atomically(self._rounds, "".join(one.line() + "\n" for one in kept).encode())
         self._last[training] = record.round
-        append_line(self._rounds, record.line())
+        append_lines(self._rounds, record.line())
         if self.on_round is not None:
             self.on_round(record)
 

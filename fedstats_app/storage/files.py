@@ -86,35 +86,13 @@ def remove_unfinished(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def append_line(path: Path, line: str, *, forced: bool = True) -> None:
-    """Append one line to a text file and force it to disk.
+def append_lines(path: Path, *lines: str, forced: bool = True) -> None:
+    """Append lines, without line breaks in them, to a text file, which is made if there is none; force them to disk.
 
-    Parameters
-    ----------
-    path : Path
-        File to append to; created if it does not exist.
-    line : str
-        The line, without a line break.
-    forced : bool
-        False leaves when it reaches the disk to the system, which is milliseconds faster: what survives the process
-        may not survive the machine.
-
-    Raises
-    ------
-    ValueError
-        If `line` contains a line break.
+    Not ``forced``, it is left to the system when they reach the disk, which is milliseconds faster: what survives the
+    process may not survive the machine. What a crash or a full disk left of an earlier line is cut off before, and so
+    is what this call could not finish.
     """
-    append_lines(path, [line], forced=forced)
-
-
-def append_lines(path: Path, lines: Sequence[str], *, forced: bool = True) -> None:
-    """Append lines to a text file and force them to disk together, as `append_line` does with one.
-
-    What a crash or a full disk left of an earlier line is cut off before, and so is what this call could not finish.
-    """
-    for line in lines:
-        if "\n" in line or "\r" in line:
-            raise ValueError(f"{path}: a line to append must not contain a line break, got {line!r}")
     data = "".join(f"{line}\n" for line in lines).encode("utf-8")
     # Without a buffer: what a buffer holds of a write that failed would be written once more when the file is closed.
     with path.open("a+b", buffering=0) as file:
