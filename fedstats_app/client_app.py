@@ -13,6 +13,7 @@ from fedstats_app.threads import PROCESS, num_threads  # first: it must come bef
 import importlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -101,8 +102,9 @@ app = ClientApp(mods=[guard, owners_release, owners_choices, owners_policy, owne
 def clients(msg: Message, context: Context) -> Message:
     """Say which clients this node hosts."""
     node = node_of(context.node_config)
-    trains = not node.refusal_to_train()
-    if node.data_path:
+    if not node.data_path:
+        info = NodeInfo(node.partition_id, node.num_partitions, process=PROCESS, threads=num_threads())
+    else:
         config = run_of(context.run_config)
         dataset = own_dataset(node.data_path, node.data_options(config.data))
         # For this node's own log: nothing of it is in the reply.
@@ -114,19 +116,8 @@ def clients(msg: Message, context: Context) -> Message:
             if not node.dp_classes:
                 raise RejectedRequest("a run with dp-epsilon takes class names from the node's owner (dp-classes)")
             names, ids = node.dp_classes, None
-        info = NodeInfo(
-            class_names=names, class_ids=ids, trains=trains, any_app=node.any_app, client_name=node.client_name
-        )
-        return node_info_reply(msg, info)
-    info = NodeInfo(
-        node.partition_id,
-        node.num_partitions,
-        trains=trains,
-        any_app=node.any_app,
-        process=PROCESS,
-        threads=num_threads(),
-    )
-    return node_info_reply(msg, info)
+        info = NodeInfo(class_names=names, class_ids=ids, client_name=node.client_name)
+    return node_info_reply(msg, replace(info, trains=not node.refusal_to_train(), any_app=node.any_app))
 
 
 # Which function of which module answers which message.

@@ -171,9 +171,6 @@ def prototypes(msg: Message, context: Context, client_id: int | None) -> Message
         client.own_model.forget()
     else:
         client.own_model.save(model.trained_state(), task.training.server_round)
-    loss = report.loss
-    if client.floor > 1 and report.num_examples:
-        loss = mean_loss_above_floor(loss, report.num_examples)
     metrics = PrototypeMetrics(
         report.num_examples,
         client.num_test if last else 0,
@@ -181,7 +178,7 @@ def prototypes(msg: Message, context: Context, client_id: int | None) -> Message
         client.num_correct(model, task.predictable) if last else 0,
         report.forward_passes + report.num_examples,  # the class means take one more pass
         time.perf_counter() - started,
-        loss,
+        mean_loss_above_floor(report.loss, report.num_examples, client.floor),
         int(restarted),
     )
     return prototype_reply(msg, LocalPrototypes(class_ids, means, metrics))

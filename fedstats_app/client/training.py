@@ -49,7 +49,7 @@ def train(msg: Message, context: Context, client_id: int | None) -> Message:
         msg,
         model.trained_state(),
         num_examples=report.num_examples,
-        loss=mean_loss_above_floor(report.loss, report.num_examples) if site.floor > 1 else report.loss,
+        loss=mean_loss_above_floor(report.loss, report.num_examples, site.floor),
         seconds=time.perf_counter() - started,
     )
 
@@ -75,10 +75,9 @@ def losses(msg: Message, context: Context, client_id: int | None) -> Message:
     model, number = received_model(task, reader), len(samples.labels)
     if not number:
         return nothing_to_train_reply(msg)
-    if site.floor <= 1:
-        return losses_reply(msg, losses_by_temperature(model, samples, FEATURE_BATCH), number)
-    bounded = losses_by_temperature(model, samples, FEATURE_BATCH, largest=LARGEST_LOSS)
-    return losses_reply(msg, [mean_loss_above_floor(loss, number) for loss in bounded], number)
+    bound = LARGEST_LOSS if site.floor > 1 else math.inf
+    found = losses_by_temperature(model, samples, FEATURE_BATCH, largest=bound)
+    return losses_reply(msg, [mean_loss_above_floor(loss, number, site.floor) for loss in found], number)
 
 
 def scored(model: TunedModel, samples: Samples, *, floor: int, batch_size: int = 64) -> EvaluationCounts:

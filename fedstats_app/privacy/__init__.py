@@ -16,8 +16,9 @@ from fedstats_app.privacy.evaluation import (
     mean_loss_above_floor,
     named_samples,
 )
-from fedstats_app.privacy.node_policy import NodePolicy, RefusedByPolicy, says_much_about_samples
+from fedstats_app.privacy.node_policy import NodePolicy, says_much_about_samples
 from fedstats_app.privacy.suppression import StatisticsAboveFloor, statistics_above_floor
+from fedstats_app.training.limits import RefusedByPolicy
 
 __all__ = [
     "BITS_OF_MODEL",

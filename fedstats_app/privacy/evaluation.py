@@ -112,8 +112,10 @@ def loss_above_floor(loss_sum: float, step: float) -> float:
     return float(torch.tensor(loss_sum / step, dtype=torch.float64).round()) * step
 
 
-def mean_loss_above_floor(mean: float, num_examples: int) -> float:
-    """Return a mean loss of a training, of which the sum is told in steps of a sixteenth of what a sample can add."""
+def mean_loss_above_floor(mean: float, num_examples: int, floor: int) -> float:
+    """Return a mean loss of a training; with a floor its sum is told in sixteenths of what a sample can add."""
+    if floor <= 1 or not num_examples:
+        return mean
     return loss_above_floor(min(mean, LARGEST_LOSS) * num_examples, LARGEST_LOSS / STEPS) / num_examples
 
 

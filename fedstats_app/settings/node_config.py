@@ -114,8 +114,8 @@ class NodeConfig(Options):
     """
 
     data_path: str = option("", str)
-    partition_id: int | None = option(None, lambda value: value)
-    num_partitions: int | None = option(None, lambda value: value)
+    partition_id: int | None = option(None, _MANY)
+    num_partitions: int | None = option(None, whole(1, 1_000_000_000))
     backbone_weights: str = option("", str)
     cache_dir: str = option("", str)
     trains: bool = option(True, flag, key="train")
@@ -240,10 +240,5 @@ class NodeConfig(Options):
             raise ConfigError(
                 "node-config: must name data-path (a folder of this node's own images), release, or partition-id "
                 f"and num-partitions, got the keys {sorted(node_config)}"
-            )
-        if not isinstance(node.partition_id, int) or not isinstance(node.num_partitions, int):
-            raise ConfigError(
-                f"node-config: partition-id and num-partitions must be whole numbers, "
-                f"got {node.partition_id!r} and {node.num_partitions!r}"
             )
         return node

@@ -115,10 +115,9 @@ def read_evaluation_reply(
 def _read_cells(record: ArrayRecord, num_classes: int) -> ConfusionMatrix:
     cells = read_array(record, "cells", torch.int64, (range(num_classes**2 + 1), 3))
     true, predicted, counts = cells.unbind(dim=1)
-    if len(cells) and (_outside(true, num_classes) or _outside(predicted, num_classes)):
+    if _outside(cells[:, :2], num_classes):
         raise Malformed(f"cells: classes must lie in [0, {num_classes})")
-    if len(cells) and not 1 <= int(counts.min()) <= int(counts.max()) <= MAX_COUNT:
-        raise Malformed(f"cells: counts must lie in [1, {MAX_COUNT}], got {int(counts.min())} to {int(counts.max())}")
+    _check_counts("cells", counts)
     if len(torch.unique(true * num_classes + predicted)) < len(cells):
         raise Malformed("cells: must differ in their classes, got one cell twice")
     matrix = torch.zeros(num_classes, num_classes, dtype=torch.int64)
@@ -128,12 +127,9 @@ def _read_cells(record: ArrayRecord, num_classes: int) -> ConfusionMatrix:
         true, counts = read_array(record, "elsewhere", torch.int64, (range(1, num_classes + 1), 2)).unbind(dim=1)
         if _outside(true, num_classes) or len(torch.unique(true)) < len(true):
             raise Malformed(f"elsewhere: classes must differ and lie in [0, {num_classes})")
-        if not 1 <= int(counts.min()) <= int(counts.max()) <= MAX_COUNT:
-            raise Malformed(f"elsewhere: counts must lie in [1, {MAX_COUNT}]")
+        _check_counts("elsewhere", counts)
         elsewhere[true] = counts
-    if "pooled" not in record:
-        return ConfusionMatrix(matrix, elsewhere=elsewhere)
-    pooled, correct = read_array(record, "pooled", torch.int64, (2,)).tolist()
+    pooled, correct = read_array(record, "pooled", torch.int64, (2,)).tolist() if "pooled" in record else (0, 0)
     if not 0 <= correct <= pooled <= MAX_COUNT:
         raise Malformed(f"pooled: must be 0 <= correct <= examples <= {MAX_COUNT}, got {correct} and {pooled}")
     return ConfusionMatrix(matrix, pooled, correct, elsewhere)
@@ -142,19 +138,26 @@ def _read_cells(record: ArrayRecord, num_classes: int) -> ConfusionMatrix:
 def _read_bins(record: ArrayRecord, confusion: ConfusionMatrix) -> Tensor:
     num_classes = len(confusion.matrix)
     bins = read_array(record, "bins", torch.int32, (range(num_classes * NUM_MARGIN_BINS + 1), 4)).to(torch.int64)
+    if not len(bins):
+        return bins
     classes, places, _, _ = bins.unbind(dim=1)
-    if len(bins) and (_outside(classes, num_classes) or _outside(places, NUM_MARGIN_BINS)):
+    if _outside(classes, num_classes) or _outside(places, NUM_MARGIN_BINS):
         raise Malformed(f"bins: classes must lie in [0, {num_classes}) and bins in [0, {NUM_MARGIN_BINS})")
     if len(torch.unique(classes * NUM_MARGIN_BINS + places)) < len(bins):
         raise Malformed("bins: must differ in class or bin, got one twice")
-    if len(bins) and int(bins[:, 2:].min()) < 0:
+    if int(bins[:, 2:].min()) < 0:
         raise Malformed(f"bins: counts must be at least 0, got {int(bins[:, 2:].min())}")
     of_class = confusion.class_examples
     sums = torch.zeros(num_classes, 2, dtype=torch.int64).index_add_(0, classes, bins[:, 2:])
-    if len(bins) and not torch.equal(sums, torch.stack([of_class, of_class.sum() - of_class], dim=1)):
+    if not torch.equal(sums, torch.stack([of_class, of_class.sum() - of_class], dim=1)):
         raise Malformed("bins: must hold every sample of the confusion matrix once for each class")
     return bins
 
 
-def _outside(values: Tensor, num_classes: int) -> bool:
-    return int(values.min()) < 0 or int(values.max()) >= num_classes
+def _outside(values: Tensor, end: int) -> bool:
+    return bool(((values < 0) | (values >= end)).any())
+
+
+def _check_counts(name: str, counts: Tensor) -> None:
+    if _outside(counts - 1, MAX_COUNT):
+        raise Malformed(f"{name}: counts must lie in [1, {MAX_COUNT}], got {counts.min()} to {counts.max()}")

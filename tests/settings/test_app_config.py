@@ -214,7 +214,7 @@ def test_the_floor_is_the_owners_and_a_run_can_only_raise_it(node: dict[str, obj
     [
         ({}, "must name data-path"),
         ({"partition-id": 1}, "must name data-path"),
-        ({"partition-id": "1", "num-partitions": 2}, "must be whole numbers"),
+        ({"partition-id": "1", "num-partitions": 2}, "partition-id: must be a whole number"),
         *(
             ({"data-path": "/d", key: value}, f"node-config: {key}: must be")
             for key, values in (
