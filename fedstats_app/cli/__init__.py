@@ -8,7 +8,6 @@ It may import everything, each command what it needs.
 
 from __future__ import annotations
 
-import atexit
 import gc
 import importlib
 import os
@@ -67,7 +66,7 @@ def _command(home: str) -> Callable[..., int]:
     """Import a command, and keep what comes with it out of every search for garbage.
 
     The hundreds of thousands of objects of torch and Flower stay until the process ends. Searching them again and
-    again while they are imported, and when Python ends, took a second of a run.
+    again while they are imported took most of a second of a run.
     """
     module, _, function = home.rpartition(".")
     collects = gc.isenabled()
@@ -78,7 +77,4 @@ def _command(home: str) -> Callable[..., int]:
         if collects:
             gc.enable()
     gc.freeze()
-    # What is left at the end goes with the process.
-    atexit.unregister(gc.freeze)
-    atexit.register(gc.freeze)
     return command

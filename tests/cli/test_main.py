@@ -28,10 +28,13 @@ def test_help_needs_no_library_and_names_the_commands() -> None:
 def test_what_a_command_imports_is_not_searched_for_garbage() -> None:
     program = (
         "import gc\nfrom fedstats_app.cli import main\nmain(['runs', '/nowhere'])\n"
-        "print(gc.isenabled(), gc.get_freeze_count() > 10_000)"
+        "print(gc.isenabled(), gc.get_freeze_count() > 10_000)\n"
+        # torchvision imports it where it is installed. It is freed when Python ends, or says by pages what was not.
+        "from contextlib import suppress\nwith suppress(ImportError):\n    import triton._C.libtriton"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "True True"
+    assert "leaked" not in done.stderr
 
 
 def test_it_works_where_ray_and_flower_are_missing(run_folder: Path, pictures: Path) -> None:
