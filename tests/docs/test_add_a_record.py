@@ -1,4 +1,4 @@
-"""The pages about adding a method and a trainer, done to one copy of the package: both are wherever the others are."""
+"""The page about adding a method and a trainer, done to one copy of the package: both are wherever the others are."""
 
 import json
 from pathlib import Path
@@ -9,9 +9,9 @@ import torch
 from fedstats_app.report.head_file import read_head
 from fedstats_app.training.trainers import TRAINERS
 from tests.docs.changed_copy import apply, changed_copy, python, run_app
-from tests.docs.markdown import DOCS, blocks, rows
+from tests.docs.markdown import DOCS, REPOSITORY, blocks, rows
 
-METHOD, TRAINER = DOCS / "add-a-method.md", DOCS / "methods" / "fine-tuning.md"
+PAGE, TRAINERS_PAGE = REPOSITORY / "research" / "add-a-method.md", DOCS / "methods" / "fine-tuning.md"
 # Two nodes' owners say for which methods theirs works.
 ALLOWED = ({}, {"allowed-methods": "feddiag,training"}, {"allowed-methods": "fedncm,training"})
 # Any group's key takes two edits: in the class of its options, and in pyproject.toml.
@@ -41,8 +41,8 @@ except ConfigError as error:
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package with the two files and the one line of a method, and the record of a trainer."""
-    root = changed_copy(tmp_path_factory.mktemp("copy"), METHOD, num_files=2)
-    line = blocks(TRAINER, "diff")[0].code
+    root = changed_copy(tmp_path_factory.mktemp("copy"), PAGE, num_files=2)
+    line = blocks(PAGE, "diff")[2].code
     assert line.count("\n+") == 7 and "\n-" not in line
     apply(line, root)
     for file, place, new in (("fedstats_app/data/data_options.py", FIELD, 0), ("pyproject.toml", DECLARED, 1)):
@@ -121,13 +121,13 @@ def test_the_new_trainer_is_wherever_the_others_are(folder: Path, printed: str) 
 
 
 def test_the_page_lists_every_trainer() -> None:
-    [said] = [values for key, values in rows(TRAINER, "key") if key == "`fine-tune`"]
+    [said] = [values for key, values in rows(TRAINERS_PAGE, "key") if key == "`fine-tune`"]
     assert said == "; ".join(["`none`", *(f"`{name}`: {trainer.tunes}" for name, trainer in TRAINERS.items())])
 
 
 def test_a_key_takes_an_option_and_a_line_of_pyproject(copy: Path, folder: Path) -> None:
     assert json.loads((folder / "config.json").read_text())["run_config"]["lucky-number"] == 8
-    apply(blocks(METHOD, "diff")[1].code, copy)
+    apply(blocks(PAGE, "diff")[1].code, copy)
     regulariser, refused = python(copy, "-c", KEYS).split("\n", 1)
     assert regulariser == "shrinkage 0.25 (diagonal)"
     assert "lucky-number: must be a whole number from 1 to 9, got 10" in refused
