@@ -133,12 +133,10 @@ class BackboneOptions(Options):
     feature_power: float | Literal["auto"] = option(
         "auto",
         number(0.0, 2.0, open_low=True, word="auto"),
-        "0.5: the root of features, scaled to length one; auto = 0.5 for squeezenet1_1, else 1",
+        "0.5 = the root, scaled to length one; auto = 0.5 for squeezenet1_1, else 1",
     )
     input_size: int = option(0, whole(0, 4096), "pixels; 0 = 64 for builtin, else the backbone's own")
-    input_mean: str = option(
-        "", channels(-1.0, 2.0), '"0.5" or "0.49,0.48,0.45" (RGB from 0 to 1); "" = the weights\' own'
-    )
+    input_mean: str = option("", channels(-1.0, 2.0), '"0.5" or "0.49,0.48,0.45" (RGB); "" = the weights\' own')
     input_std: str = option("", channels(0.0, 10.0), "likewise")
     text_max_length: int = option(0, whole(0, 1_000_000), "tokens of a text; 0 = the model's own")
     text_pooling: Literal["auto", "mean", "first"] = option(
@@ -157,11 +155,11 @@ class BackboneOptions(Options):
     batch_size: int | Literal["auto"] = option(
         16,
         whole(1, 4096, word="auto"),
-        "images per forward pass, decides the last bits of features; auto = by device",
+        "per forward pass, decides the last bits; auto = by device",
     )
     read_threads: int = option(0, whole(0, 64), "reading images ahead, per process")
     device: str = option("auto", device_name, "auto | cpu | cuda | cuda:N | mps")
-    autocast: str = option("none", one_of("none", "bf16", "fp16"), "none | bf16 | fp16, for the forward pass only")
+    autocast: str = option("none", one_of("none", "bf16", "fp16"), "none | bf16 | fp16")
     channels_last: bool = option(True, flag, "faster convolutions on most machines")
     # The architecture's own normalisation layers, or GroupNorm in the place of BatchNorm: training asks for it.
     norm: Literal["batch", "group"] = "batch"

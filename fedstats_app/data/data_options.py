@@ -45,14 +45,13 @@ class DataOptions(Options):
     dataset: str = option(
         "builtin",
         dataset_spec,
-        "builtin | hub:NAME | folder:/PATH, or /PATH | parquet:/PATH | csv:/PATH | arrow:/PATH (real SuperNodes: "
-        "data-path)",
+        "builtin | hub:NAME | folder:/PATH, or /PATH | parquet:/PATH | csv:/PATH | arrow:/PATH",
     )
     test_dataset: str = option(
         "", empty_or(dataset_spec), 'the server\'s test data; "" = the test split, else held-out parts'
     )
     image_column: str = option("", text, '"" = found by its name or type')
-    text_column: str = option("", text, '"" = found by its name, if there are no images; or several: "a,b"')
+    text_column: str = option("", text, '"" = found by its name, if there are no images; several: "a,b"')
     label_column: str = option("", text, '"" = found by its name or type')
     folder_levels: str = option(
         "auto", one_of(*FOLDER_LEVELS), "auto = classes, or an error in doubt | class | domain/class"
@@ -60,9 +59,9 @@ class DataOptions(Options):
     holdout_fraction: float = option(
         0.2,
         number(0.0, 0.9, open_low=True),
-        "share that clients keep for evaluation without a test split",
+        "share kept for evaluation without a test split",
     )
-    classes: str = option("", word_list, 'some: "10" = the first 10, or names, "cat,dog"; "" = all')
+    classes: str = option("", word_list, '"10" = the first 10; "cat,dog"; "" = all')
     left_out_domain: str = option("", empty_or(column_and_value), "COLUMN=VALUE: the test set, not trained on")
 
     @property
@@ -102,7 +101,7 @@ class PartitionOptions(Options):
     num_clients: int = option(
         100,
         whole(0, 1_000_000),
-        "partitions; 0 = as many as partition-column has values or flwr: makes",
+        "0 = as many as partition-column has values or flwr: makes",
     )
     partitioner: str = option(
         "dirichlet",
@@ -118,7 +117,7 @@ class PartitionOptions(Options):
     partition_uniform_share: float = option(
         0.2,
         number(0.0, 1.0),
-        "share of samples from all classes, not dominant ones",
+        "share of samples from all classes",
         at="fedpac@uniform-share",
     )
     samples_per_class: int = option(
@@ -136,7 +135,7 @@ class PartitionOptions(Options):
     training_flips: Literal["none", "random", "both"] = option(
         "none",
         one_of("none", "random", "both"),
-        "random = each training image or its mirror image | both",
+        "random = an image or its mirror image | both",
         at="@flips",
     )
 
@@ -173,6 +172,6 @@ class CacheOptions(Options):
     """Feature cache: whether and where features are kept."""
 
     feature_cache: str = option(
-        "auto", one_of("auto", "off"), "off | auto = in simulation, and if a node's owner names a cache-dir"
+        "auto", one_of("auto", "off"), "off | auto = in simulation, and if a node has a cache-dir"
     )
     cache_dir: str = option("", text, '"" = $FEDSTATS_CACHE or ~/.cache/fedstats')

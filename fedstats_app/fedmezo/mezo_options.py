@@ -64,13 +64,13 @@ class FedMeZOOptions(Options):
     weighting: Literal["examples", "uniform"] = option(
         "examples",
         one_of("examples", "uniform"),
-        "examples (as centralised MeZO) | uniform (algorithm 2 of the thesis)",
+        "examples | uniform (algorithm 2 of the thesis)",
         at="fedmezo@weighting",
     )
     batch_size: int = option(
         0,
         whole(0, 1_000_000),
-        "0 = all samples, independent of the partition",
+        "0 = all samples",
         at="fedmezo@batch-size",
     )
     own_batches: bool = option(

@@ -56,16 +56,16 @@ class FederationOptions(Options):
     wire_dtype: str = option(
         "float16",
         one_of("float64", "float32", "float16", "int8"),
-        "float64 | float32 | float16 | int8, of sums and Gram matrices on the wire",
+        "float64 | float32 | float16 | int8, on the wire",
     )
-    exact_sums: bool = option(False, flag, "rounds features, so that heads are the same bits for any split (float64)")
+    exact_sums: bool = option(False, flag, "rounds features: the same bits for any split (float64)")
     secure_sums: str = option(
         "off",
         one_of("off", "on", "exact"),
-        "on = the server sees only sums of at least 5 clients, scatter in 16 bits | exact = the Gram matrix in 64 bits",
+        "on = the server sees only sums over clients | exact = with the Gram matrix in 64 bits",
     )
     dp_epsilon: float = option(
-        0.0, number(0.0, MOST_EPSILON), "above 0: noise hides every sample, up to this; needs secure-sums = on"
+        0.0, number(0.0, MOST_EPSILON), "above 0: noise hides every sample; needs secure-sums = on"
     )
     dp_delta: float = option(0.0, number(0.0, MOST_DELTA), "0 = dp-samples to the power of -1.1")
     dp_samples: int = option(0, whole(0, 10**9), "of all clients, declared; 0 = a simulation's own number")
@@ -78,10 +78,8 @@ class FederationOptions(Options):
     wait_timeout: float = option(120.0, number(0.0, 1e7, open_low=True), "seconds to wait for SuperNodes")
     settle_seconds: float = option(10.0, number(0.0, 1e7), "seconds without a new SuperNode before a real run starts")
     reply_timeout: float = option(600.0, number(0.0, 1e7, open_low=True), "seconds per client and request")
-    window_megabytes: int = option(128, whole(1, 100_000), "of replies at a time, bounds the server's memory")
-    min_class_count: int = option(
-        0, whole(0, 1_000_000), "smaller classes do not leave a client (nodes may ask for more)"
-    )
+    window_megabytes: int = option(128, whole(1, 100_000), "of replies at a time")
+    min_class_count: int = option(0, whole(0, 1_000_000), "smaller classes do not leave a client")
     max_classes: int = option(0, whole(0, 1_000_000), "of all clients; 0 = what half of the server's memory takes")
     max_client_samples: int = option(1_000_000, whole(1, 2**62), "a client that claims more is rejected")
     extend: str = option("", run_folder, "/PATH/TO/RUN_FOLDER to whose statistics clients are added")

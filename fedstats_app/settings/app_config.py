@@ -67,15 +67,14 @@ class RunOptions(Options):
     fine_tune: str = option(
         "none",
         one_of("none", *TRAINERS),
-        "none | probe (the head) | full (also the backbone) | features (the backbone alone) | "
-        "prompt (among tokens, and the head) | fedmezo",
+        "none | probe (the head) | full | features (the backbone) | prompt | fedmezo",
     )
     seed: int = option(0, whole(0, 2**31 - 1), "same seed, same bytes")
     mask_absent: bool = option(True, flag, "never predict a class without samples; false = the papers' zero logit")
     resume: str = option("", run_folder_or_latest, "/PATH/TO/RUN_FOLDER of an interrupted run, or latest")
     output_dir: str = option("", absolute, 'absolute; "" = ~/fedstats-runs; a sub-folder per run')
     plots: bool = option(True, flag, "PNG files in the run folder")
-    statistics_error: bool = option(False, flag, "simulation: compare with the statistics of all samples at once")
+    statistics_error: bool = option(False, flag, "simulation: compare with those of all samples at once")
     save_statistics: bool = option(True, flag, "for a later run to extend (sensitive)")
     save_client_statistics: bool = option(
         False, flag, "also what each client sent, for fedstats remove (more sensitive)"

@@ -26,10 +26,10 @@ _FILLING = {"a", "an", "the", "one", "of", "or", "some", "and", "all", "none", "
 _FILLING |= {"with", "different", "words", "empty", "run"}
 _PAGE_HEAD = """# Settings
 
-Every line shows a key's default and, in brackets, its limits. Set keys by `--run-config "key=value"` or in a file. An
-option with an `@` is written after a word of its key, as in `fine-tune="fedmezo@num-z=2@clip=10"`; `optimizer@clip`
-goes with every optimizer. A method's options make a [variant](methods/index.md) of it, and are arguments of its
-Strategy class: `Fed3R(num_classes, normalize=False)`.
+Every line shows a key's default and, in brackets, its limits. [How to set them](guide.md#settings). An option with an
+`@` follows a word of its key, as in `fine-tune="fedmezo@num-z=2@clip=10"`; `optimizer@clip` goes with every optimizer. A
+method's options make a [variant](methods/index.md) of it, and are arguments of its Strategy class:
+`Fed3R(num_classes, normalize=False)`.
 """
 
 

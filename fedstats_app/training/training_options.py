@@ -189,12 +189,9 @@ class TuningOptions(Options):
     temperature: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "divides logits; papers: 1 (FedCOF), 0.1 (Fed3R); auto = 1, after the head of a probe or of prompts was "
-        "scaled to the clients' least loss",
+        "divides logits; papers: 1 (FedCOF), 0.1 (Fed3R); auto = the clients' least loss (probe, prompt), else 1",
     )
-    prompt_tokens: int = option(
-        10, whole(1, MAX_PROMPTS), "learnable vectors among the tokens of an image or text", at="prompt@tokens"
-    )
+    prompt_tokens: int = option(10, whole(1, MAX_PROMPTS), "learnable vectors among the tokens", at="prompt@tokens")
     tune_bias: bool = option(True, flag, "false = the bias stays", at="@tune-bias")
     batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
         "frozen",
@@ -207,8 +204,7 @@ class TuningOptions(Options):
     keep: Literal["auto", "last", "best"] = option(
         "auto",
         one_of("auto", "last", "best"),
-        "auto = the last round, or the start if held-out samples (of a probe, else the loss) show no gain | last | "
-        "best on held-out samples",
+        "auto = the last round, or the start if nothing is gained | last | best on held-out samples",
     )
 
     @property
