@@ -26,9 +26,9 @@ _FILLING = {"a", "an", "the", "one", "of", "or", "some", "and", "all", "none", "
 _FILLING |= {"with", "different", "words", "empty", "run"}
 _PAGE_HEAD = """# Settings
 
-Every line shows a key's default and, in brackets, its limits. [How to set them](guide.md#settings). An option with an
-`@` follows a word of its key, as in `fine-tune="fedmezo@num-z=2@clip=10"`; `optimizer@clip` goes with every optimizer. A
-method's options make a [variant](methods/index.md) of it, and are arguments of its Strategy class:
+Every line shows a key's default and, in brackets, its limits ([how to set them](guide.md#settings)). An option with an
+`@` follows a word of its key, as in `fine-tune="fedmezo@num-z=2@clip=10"`; `optimizer@clip` goes with every optimizer.
+A method's options make a [variant](methods/index.md) of it, and are arguments of its Strategy class:
 `Fed3R(num_classes, normalize=False)`.
 """
 
