@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -109,14 +108,3 @@ def test_a_message_runs_through_few_modules(
     with running() as modules:
         ask(second, message_type)
     assert len(modules) <= most, sorted(modules)
-
-
-def test_a_node_loads_nothing_of_the_servers() -> None:
-    handlers = [path.stem for path in (PACKAGE / "client").glob("*.py") if path.stem != "__init__"]
-    program = (
-        f"import sys, fedstats_app.client_app, {', '.join(f'fedstats_app.client.{name}' for name in handlers)}\n"
-        "rooms = {name.split('.')[1] for name in sys.modules if name.startswith('fedstats_app.')}\n"
-        "print(sorted(rooms & {'results', 'server', 'cli', 'strategies', 'classifier'}))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.strip() == "[]"

@@ -14,8 +14,8 @@ from fedstats_app.backbones.names import is_text_backbone
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.option import ConfigError
-from fedstats_app.settings.reference import page, with_run_config
 from fedstats_app.training.trainers import TRAINERS
+from research.settings_page import page, with_run_config
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -29,7 +29,7 @@ def test_pyproject_declares_exactly_the_keys_and_defaults() -> None:
 
 
 def test_pyproject_and_the_reference_page_are_made_from_the_records() -> None:
-    wrong = "run: python -m fedstats_app.settings.reference --write"
+    wrong = "run: python -m research.settings_page --write"
     text = PYPROJECT.read_text()
     assert with_run_config(text) == text, wrong
     assert (PYPROJECT.parent / "docs" / "settings.md").read_text() == page(), wrong

@@ -3,7 +3,7 @@
 Flower reads run-config from pyproject.toml as it is written there, so the records cannot replace these lines; after a
 change of an option they are written anew from a clone's folder:
 
-    python -m fedstats_app.settings.reference --write
+    python -m research.settings_page --write
 """
 
 from __future__ import annotations
