@@ -1,4 +1,4 @@
-"""Honest replies: what a client sends is what the server reads."""
+"""Honest replies: what a client sends is what the server reads, with a Gram matrix, a factor, or in few bits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Message
@@ -24,6 +25,7 @@ from fedstats_app.statistics import (
 )
 from fedstats_app.wire import RejectedReply, StatisticsRequest, read_statistics_reply, statistics_reply
 from fedstats_app.wire.arrays import NUMBER_BYTES
+from fedstats_app.wire.statistics_checks import Limits
 from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples
 from tests.support.local_grid import instruction
@@ -31,6 +33,7 @@ from tests.wire.replies import (
     DIM,
     FEW,
     NUM_CLASSES,
+    SCATTER,
     arrays,
     features_and_labels,
     honest_reply,
@@ -236,3 +239,121 @@ def test_a_reply_has_as_many_bytes_as_the_specification_says(num_samples: int, m
     reply = statistics_reply(msg, statistics, backbone_fingerprint="0" * 64, seconds=1.0)
     expected = spec.num_bytes(num_samples, present, dim, NUMBER_BYTES[wire_dtype]) + beside
     assert read_statistics_reply(reply, request).wire_bytes == expected
+
+
+REQUEST = request_for(SCATTER)
+VALUES, DIRECTIONS, LEFT_OUT = "scatter-values", "scatter-directions", "scatter-left-out"
+
+
+def test_what_is_sent_arrives_and_is_counted() -> None:
+    reply = honest_reply(REQUEST)
+    received = read_statistics_reply(reply, REQUEST)
+    [client] = received.statistics
+
+    assert client.scatter is not None and not client.has_gram
+    assert same_bits(client.scatter.values, torch.from_numpy(values(reply.content, VALUES)))
+    assert same_bits(client.scatter.directions, torch.from_numpy(values(reply.content, DIRECTIONS)))
+    assert client.scatter.left_out == float(values(reply.content, LEFT_OUT)) > 0.0
+    sizes = {key: len(array.data) for key, array in arrays(reply.content).items()}
+    assert (received.sizes[0].scatter, received.sizes[0].gram) == (2 * (4 + 2 * DIM) + 8 + 3 * 128, 0)
+    assert received.wire_bytes == sum(sizes.values()) + 3 * 8 + 64
+
+
+@pytest.mark.parametrize("rank", ["sqrt(n)", "0", "70%", "1.1KB"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("n", [0, 1, 5, 30])
+def test_made_of_the_gram_matrix_it_is_as_if_it_had_been_sent(n: int, dtype: str, rank: str) -> None:
+    sent, derived = request_for(scatter_of(rank, dtype)), request_for(scatter_of(rank, dtype, gram=True))
+    replies = [honest_reply(request, n=n) for request in (sent, derived)]
+
+    one, other = (
+        read_statistics_reply(reply, request) for reply, request in zip(replies, (sent, derived), strict=True)
+    )
+
+    assert not any(key.startswith("scatter") for key in arrays(replies[1].content))
+    factors = [received.statistics[0].scatter for received in (one, other)]
+    assert factors[0] is not None and factors[1] is not None and len(factors[0]) == len(factors[1])
+    size = float(features_and_labels(n=n)[0].square().sum()) or 1.0
+    products = [factor.scaled().T @ factor.scaled() for factor in factors if factor is not None]
+    assert relative_difference(products[0], products[1], scale=size) <= (2e-4 if dtype == "float16" else 1e-6)
+    assert factors[0].left_out == pytest.approx(factors[1].left_out, abs=1e-5 * size)
+    [size] = other.sizes
+    assert size.scatter == one.sizes[0].scatter
+    assert other.wire_bytes == size.rows + size.gram + other.other_bytes
+
+
+@given(n=st.integers(0, 40), kilobytes=st.sampled_from(["0.6KB", "0.9KB", "1.05KB", "1.1KB", "1.2KB", "2KB"]))
+def test_every_client_keeps_a_budget_and_no_further_direction_would_fit(n: int, kilobytes: str) -> None:
+    spec = scatter_of(kilobytes)
+    request, allowed = request_for(spec), 1000 * float(kilobytes[:-2])
+    try:
+        received = read_statistics_reply(honest_reply(request, n=n), request)
+    except ValueError as error:
+        assert "without any direction of the scatter" in str(error)
+        bare = read_statistics_reply(honest_reply(request_for(StatisticsSpec()), n=n), request_for(StatisticsSpec()))
+        assert bare.wire_bytes + 8 + 3 * 128 > allowed
+        return
+    [client] = received.statistics
+    assert received.wire_bytes <= allowed and client.scatter is not None
+    complete = StatisticsSpec(scatter=spec.scatter).from_features(*features_and_labels(n=n), NUM_CLASSES).scatter
+    assert complete is not None
+    assert len(client.scatter) == len(complete) or received.wire_bytes + 4 + 2 * DIM > allowed
+
+
+def test_who_has_only_the_gram_matrix_sends_a_factor_too_and_who_has_neither_is_told() -> None:
+    features, labels = features_and_labels()
+    summed = FeatureStatistics.from_features(features, labels, NUM_CLASSES)
+    msg = instruction(REQUEST.to_content())
+    own = ClientStatistics(ClassMeanRows.from_features(features, labels, NUM_CLASSES), summed.gram)
+    received = read_statistics_reply(statistics_reply(msg, [own]), REQUEST)
+    expected = read_statistics_reply(honest_reply(REQUEST), REQUEST)
+    for one, other in zip(received.statistics, expected.statistics, strict=True):
+        assert one.scatter is not None and other.scatter is not None
+        assert torch.allclose(one.scatter.values, other.scatter.values)
+    with pytest.raises(ValueError, match="asks for a factor of the scatter, got statistics without one"):
+        statistics_reply(msg, [ClientStatistics(received.statistics[0].rows)])
+
+
+@given(
+    samples(max_examples=40, kinds=("random", "non-negative", "duplicates", "low rank", "one constant feature")),
+    st.sampled_from(list(NUMBER_BYTES)),
+    st.sampled_from(["gram", "float16", "int8", "int4"]),
+)
+def test_every_honest_client_is_accepted_and_is_near_what_it_has(sample: Sample, kind: str, what: str) -> None:
+    spec = StatisticsSpec(gram=True) if what == "gram" else scatter_of("2", what)
+    request = request_for(spec, wire_dtype=kind)
+    norm = float(sample.features.double().square().sum(dim=1).max().sqrt()) if len(sample.features) else 1.0
+    limits, dim = Limits(norm * (1 + 1e-6)), sample.features.shape[1]
+    labels = sample.labels.clamp(max=request.num_classes - 1)
+    made = request.statistics(sample.features, labels)
+    # No network's features add up to exactly zero.
+    assume(not bool((made[0].rows.class_sums.float() == 0).all(dim=1).any()))
+    msg = instruction(request.to_content(), node=1)
+    reply = statistics_reply(msg, made)
+    assert reply.content == statistics_reply(msg, request.statistics(sample.features, labels)).content
+    received = read_statistics_reply(reply, request, feature_dim=dim, limits=limits).statistics[0]
+    size = max(float(made[0].rows.class_sums.abs().max()), 1e-30) if len(made[0].rows) else 1.0
+    within = {"float16": 1e-3, "int8": 1e-2}.get(kind, 1e-6)
+    assert (
+        float((received.rows.class_sums - made[0].rows.class_sums).abs().max()) <= within * size
+        if len(made[0].rows)
+        else True
+    )
+    if what == "gram" and received.gram is not None and made[0].gram is not None:
+        trace = float(made[0].gram.trace())
+        wide = {"float16": 5e-3, "int8": 0.1}.get(kind, 1e-5)
+        assert float((received.gram - made[0].gram).abs().max()) <= wide * max(trace, 1e-30)
+
+
+def test_sums_in_few_bits_add_up_without_bias() -> None:
+    """A hundred sites of one class: the error of the mean falls with their number."""
+    request = request_for(StatisticsSpec(), wire_dtype="int8")
+    rng, errors = np.random.default_rng(3), []
+    for _ in range(400):
+        features = torch.from_numpy(np.abs(rng.normal(size=(20, 6))) + [5.0, 0, 0, 0, 0, 0])
+        made = request.statistics(features, torch.zeros(20, dtype=torch.int64))
+        reply = statistics_reply(instruction(request.to_content(), node=1), made)
+        received = read_statistics_reply(reply, request).statistics[0]
+        errors.append((received.rows.class_sums.double() - made[0].rows.class_sums)[0].numpy())
+    found = np.array(errors)[:, 1:]
+    assert np.abs(found.mean(axis=0)).max() < 5 * found.std() / 20
