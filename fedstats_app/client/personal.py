@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.evaluation import score_heads
-from fedstats_app.client.site import Site, head_dim, samples_of
+from fedstats_app.client.site import Site, samples_of
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import choose_mixing, personal_head
 from fedstats_app.privacy import NodePolicy, mean_loss_above_floor
@@ -226,7 +226,7 @@ def _client(task: TrainingTask, context: Context, client_id: int | None) -> _Cli
 def _start_model(task: PersonalTask, client: _Client) -> TunedModel:
     """Return the model to start from: a head of the seed's, a head that was sent, or a whole model."""
     request, tensors, backbone = task.training.request, task.training.trained, client.reader.backbone
-    dim = head_dim(request, backbone)
+    dim = request.feature_map.output_dim(backbone.feature_dim)
     if task.prototypes is not None and task.prototypes.means.shape[1] != dim:
         raise RejectedRequest(f"prototypes: must have {dim} features, got {task.prototypes.means.shape[1]}")
     try:

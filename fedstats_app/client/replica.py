@@ -49,8 +49,6 @@ KEPT_TRAININGS = 8
 _PREFIX = "mezo-"
 # Samples of clients that a worker keeps in memory from round to round, in bytes.
 SAMPLES_IN_MEMORY = 2**30
-# The file that says how a model can be perturbed.
-_HOW = "perturbed"
 
 
 def mezo(msg: Message, context: Context, client_id: int | None) -> Message:
@@ -119,24 +117,11 @@ class ClientSamples:
 
 
 class Measurement:
-    """Measures a replica's loss around it; the replica and the model share their parameters.
+    """Measures a replica's loss around it; the replica and the model share their parameters."""
 
-    In the training's files is kept how this model can be perturbed.
-    """
-
-    def __init__(
-        self, setup: MezoSetup, model: TunedModel, replica: Replica, batch_size: int, files: NodeFiles
-    ) -> None:
-        self._setup, self._model, self._replica, self._batch_size = setup, model, replica, batch_size
-        self._files = files
-        self._perturbation = Perturbation(model, tuple(replica.parameters))
-        how = files.folder / _HOW
-        found = how.read_bytes() if how.is_file() else b""
-        self._checked = found in (b"read", b"copy")
-        if self._checked:
-            self._perturbation.how = "read" if found == b"read" else "copy"
-        elif found:
-            logger.warning("%s is damaged: it is found out again how this model can be perturbed", how)
+    def __init__(self, setup: MezoSetup, model: TunedModel, replica: Replica, batch_size: int) -> None:
+        self._setup, self._replica, self._batch_size = setup, replica, batch_size
+        self._perturbation, self._checked = Perturbation(model, tuple(replica.parameters)), False
 
     def __call__(self, request: MezoRequest, samples: Samples, number: int) -> tuple[float, ...]:
         """Return what a request wants of at least one sample of the client with this number."""
@@ -169,8 +154,6 @@ class Measurement:
     def _check(self, samples: Samples) -> None:
         if complaint := check_reading(self._perturbation, samples.inputs(torch.arange(min(2, len(samples.labels))))):
             logger.warning("%s", complaint)
-        # For the messages to come: in deployment each of them is a new process.
-        self._files.write(_HOW, self._perturbation.how.encode())
         self._checked = True
 
 
@@ -282,7 +265,7 @@ class NodeReplica:
             raise RejectedRequest(f"the model does not fit: {error}") from error
         self.setup, self.model, self.replica, self._digest = setup, model, replica, (-1, b"")
         self.batch_size = FEATURE_BATCH if setup.tuned == "head" else images
-        self._measure = Measurement(setup, model, replica, self.batch_size, self.files)
+        self._measure = Measurement(setup, model, replica, self.batch_size)
 
     def _network(self, setup: MezoSetup) -> tuple[nn.Module, int, torch.device, int]:
         """Return the network below the head, its features' dimension, its device and the images of a batch."""

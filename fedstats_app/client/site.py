@@ -13,7 +13,6 @@ from flwr.app import Context
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.client.ledger import Ledger, ledger_of
@@ -26,7 +25,6 @@ from fedstats_app.privacy import Cells, NodePolicy
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import node_of, run_of
-from fedstats_app.statistics import IdentityMap
 from fedstats_app.storage.tally import add_to_tally
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples
@@ -257,12 +255,6 @@ def _split(site: Site, class_names: tuple[str, ...], holdout: float, seed: int, 
     return site._split(class_names, holdout, seed)
 
 
-def head_dim(request: TrainingRequest, backbone: Backbone) -> int:
-    """Return the dimension of the features that a request's head sees, on this node's backbone."""
-    mapped = request.feature_map
-    return backbone.feature_dim if isinstance(mapped, IdentityMap) else mapped.output_dim(backbone.feature_dim)
-
-
 def samples_of(
     request: TrainingRequest, reader: FeatureReader, dataset: Dataset, indices: NDArray[np.int64]
 ) -> tuple[Samples, Tensor]:
@@ -273,11 +265,10 @@ def samples_of(
     if request.tune != "probe":
         found_samples = DatasetSamples(dataset, indices, reader.backbone)
         return found_samples, found_samples.positions
-    dim = head_dim(request, reader.backbone)
+    dim = request.feature_map.output_dim(reader.backbone.feature_dim)
     features, positions = [torch.empty(0, dim)], [torch.empty(0, dtype=torch.int64)]
     for block, found in reader.blocks(dataset, indices):
-        mapped = block if isinstance(request.feature_map, IdentityMap) else request.feature_map(block)
-        features.append(mapped.float().cpu())
+        features.append(request.feature_map(block).float().cpu())
         positions.append(found)
     read = torch.cat(positions)
     labels = np.array(dataset.labels[indices[read.numpy()]], dtype=np.int64)

@@ -9,7 +9,7 @@ import torch
 from flwr.app import Context, Message
 
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.client.site import Site, head_dim
+from fedstats_app.client.site import Site
 from fedstats_app.privacy import LARGEST_LOSS, loss_above_floor, mean_loss_above_floor, named_samples
 from fedstats_app.training.evaluation import evaluate, losses_by_temperature
 from fedstats_app.training.local import train_locally
@@ -109,7 +109,7 @@ def received_model(task: TrainingTask, reader: FeatureReader) -> TunedModel:
         If it does not fit this node's backbone.
     """
     request, tensors = task.request, {**task.fixed, **task.trained}
-    dim = head_dim(request, reader.backbone)
+    dim = request.feature_map.output_dim(reader.backbone.feature_dim)
     weight = tensors.get("head.weight")
     if weight is None or tuple(weight.shape) != (request.num_classes, dim):
         got = "none" if weight is None else tuple(weight.shape)
