@@ -70,11 +70,6 @@ def test_results_come_in_order_and_every_job_has_one_thread_of_torch(threads: in
     assert beside_each_other([]) == []
 
 
-def test_one_alone_runs_where_it_is_asked_for() -> None:
-    torch.set_num_threads(2)
-    assert beside_each_other([threading.get_ident]) == [threading.get_ident()]
-
-
 def test_jobs_run_at_the_same_time() -> None:
     torch.set_num_threads(2)
     both = threading.Barrier(2)

@@ -79,13 +79,6 @@ def test_losses_are_those_written_out_sample_by_sample() -> None:
         assert float(generator_loss(teacher, student, labels, options)) == pytest.approx(expected / 20, rel=1e-4)
 
 
-def test_where_both_name_the_same_class_dense_has_no_gradient_of_a_difference() -> None:
-    teacher = torch.tensor([[2.0, 0.0, 0.0]], requires_grad=True)
-    student = torch.tensor([[9.0, 0.0, 0.0]], requires_grad=True)
-    generator_loss(teacher, student, torch.tensor([0]), DENSE).backward()  # type: ignore[no-untyped-call]
-    assert not bool(student.grad.any())  # type: ignore[union-attr]
-
-
 def test_identical_clients_are_their_ensemble_and_their_average() -> None:
     own, inputs = network(), normalised(images())
     with torch.no_grad():
@@ -93,17 +86,6 @@ def test_identical_clients_are_their_ensemble_and_their_average() -> None:
             torch.testing.assert_close(found, own(inputs))
         zero = ensemble_logits([own, network(1)], inputs, torch.zeros(2))
         torch.testing.assert_close(zero, (own(inputs) + network(1)(inputs)) / 2)
-
-
-def test_an_average_weighs_by_samples_and_leaves_out_who_has_none() -> None:
-    clients = [(normalised(images(n, n)), torch.arange(n) % 3) for n in (9, 0, 3)]
-    networks = trained_networks(network(), clients, LocalOptions(epochs=1, batch_size=4, learning_rate=0.1))
-    assert len(networks) == 2
-    states = [one.trained_state() for one in networks]
-    found = average_of(networks, [9, 3]).trained_state()
-    for name, value in found.items():
-        torch.testing.assert_close(value, 0.75 * states[0][name] + 0.25 * states[1][name])
-    assert any("running_mean" in name for name in found)
 
 
 def test_a_client_that_guesses_loses_weight_and_weights_stay_between_0_and_1() -> None:

@@ -9,7 +9,6 @@ import pytest
 from flwr.app import Context, Message
 
 from fedstats_app import client_app, simulate
-from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from research.reproduce.plan import PlannedRun, cells_of, planned
 from research.reproduce.preset import preset_of_run_config
 from research.reproduce.running import make_runs
@@ -63,18 +62,3 @@ def test_a_training_goes_on_where_it_was(
     heads = [sorted(path.glob("heads/*.safetensors")) for path in (folder, whole)]
     assert len(heads[0]) == 2
     assert [path.read_bytes() for path in heads[0]] == [path.read_bytes() for path in heads[1]]
-
-
-def test_what_can_no_longer_be_gone_on_with_is_begun_anew(
-    trained: PlannedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    interrupt(trained, tmp_path / "runs", monkeypatch)
-    (folder,) = (path.parent for path in tmp_path.glob("runs/*/*/status.json"))
-    config = read_json_file(folder / "config.json")
-    config["run_config"]["weight-decay"] = 0.5  # as if the default had been another one then
-    (folder / "config.json").write_text(to_json_with_digest(config))
-    capsys.readouterr()
-    made = make_runs([trained], tmp_path / "runs", simulate, print)[trained.name]
-    assert made != folder and rounds(made) == list(range(ROUNDS + 1))
-    said = capsys.readouterr().out
-    assert "begun anew: resume: this is not the run that was interrupted:\n  weight-decay: was 0.5, is 0.0" in said
