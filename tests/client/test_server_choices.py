@@ -37,6 +37,15 @@ def patients(tmp_path: Path) -> Path:
     return path
 
 
+Node = dict[str, object]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """Return a node with images of its own."""
+    return {"data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1), "state-dir": str(tmp_path / "state")}
+
+
 def ask(
     node: Mapping[str, object], kind: str = "query.clients", content: RecordDict | None = None, **run: object
 ) -> Message:
@@ -75,14 +84,12 @@ def test_an_owner_chooses_columns_and_a_run_may_say_the_same(patients: Path, tmp
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_server_learns_nothing_of_files_that_it_names_as_weights(
-    tmp_path: Path, there: bool, caplog: pytest.LogCaptureFixture
+    node: Node, tmp_path: Path, there: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whether a private file exists, and the names of its tensors, came back in the error."""
     secret = tmp_path / "hiv-model.safetensors"
     if there:
         save_file({"secret.tensor": torch.zeros(2)}, secret)
-    node = {"data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1), "state-dir": str(tmp_path / "state")}
-
     reply = ask(node, "query.statistics", statistics_of("ant", "bee"), backbone_weights=str(secret))
 
     assert reply.has_error() and reply.error.reason == f"RefusedByPolicy: {REFUSED}"
@@ -103,9 +110,7 @@ def test_a_server_learns_nothing_of_files_that_it_names_as_weights(
         "vision:/home/user/private",
     ],
 )
-def test_a_server_cannot_name_what_is_downloaded_or_which_folder_is_read(tmp_path: Path, name: str) -> None:
-    node = {"data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1), "state-dir": str(tmp_path / "state")}
-
+def test_a_server_cannot_name_what_is_downloaded_or_which_folder_is_read(node: Node, name: str) -> None:
     for kind in ("query.clients", "query.statistics", "train", "evaluate.heads"):
         reply = ask(node, kind, backbone=name, input_size=0)
         assert reply.error.reason == f"RefusedByPolicy: {REFUSED}"
@@ -113,21 +118,15 @@ def test_a_server_cannot_name_what_is_downloaded_or_which_folder_is_read(tmp_pat
     assert read_node_info(reply).class_names == ("ant", "bee")
 
 
-def test_a_list_of_backbones_is_all_that_a_node_runs(tmp_path: Path) -> None:
-    node = {"data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1), "state-dir": str(tmp_path / "state")}
-
+def test_a_list_of_backbones_is_all_that_a_node_runs(node: Node) -> None:
     assert not ask(node).has_error()
     assert ask({**node, "allowed-backbones": "resnet18"}).error.reason == f"RefusedByPolicy: {REFUSED}"
     with pytest.raises(ConfigError, match="allowed-backbones: must be one of"):
         NodeConfig.from_node_config({**node, "allowed-backbones": "resnet1"})
 
 
-def test_where_an_owner_names_weights_a_runs_are_not_looked_at(tmp_path: Path) -> None:
-    node = {
-        "data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1),
-        "state-dir": str(tmp_path / "state"),
-        "backbone-weights": "random",
-    }
+def test_where_an_owner_names_weights_a_runs_are_not_looked_at(node: Node) -> None:
+    node = {**node, "backbone-weights": "random"}
     content = statistics_of("ant", "bee")
 
     reply = ask(node, "query.statistics", content, backbone="tiny", backbone_weights="/nowhere/x.safetensors")
@@ -152,10 +151,8 @@ def test_errors_say_nothing_of_a_nodes_files(tmp_path: Path, caplog: pytest.LogC
     assert "secret.tensor" in caplog.text
 
 
-def test_a_node_that_is_one_client_is_not_asked_for_several(tmp_path: Path) -> None:
+def test_a_node_that_is_one_client_is_not_asked_for_several(node: Node) -> None:
     """Or each of them would be another answer, and their errors would go round what keeps them from the server."""
-    node = {"data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1), "state-dir": str(tmp_path / "state")}
-
     reply = ask(node, "query.statistics", pack_requests(statistics_of("ant", "bee"), [0, 1]))
 
     assert reply.error.reason == "RejectedRequest: this node is one client, it cannot be asked for several"
@@ -189,14 +186,10 @@ def test_a_simulation_runs_what_its_user_says(patients: Path) -> None:
     assert read_node_info(reply).num_partitions == 1
 
 
-def test_a_server_cannot_say_how_large_a_network_is_built(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_cannot_say_how_large_a_network_is_built(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """It would be built before its weights are seen not to fit: gigabytes for a number in a run-config."""
     name = "random:timm:vit_tiny_patch16_224"
-    node = {
-        "data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1),
-        "state-dir": str(tmp_path / "state"),
-        "allowed-backbones": name,
-    }
+    node = {**node, "allowed-backbones": name}
     run: dict[str, Any] = {"backbone": name, "input_size": 0, "backbone_arguments": "img_size=32,depth=2"}
 
     assert ask(node, **run).error.reason == f"RefusedByPolicy: {REFUSED}"
@@ -207,19 +200,17 @@ def test_a_server_cannot_say_how_large_a_network_is_built(tmp_path: Path, caplog
         NodeConfig.from_node_config({**node, "backbone-arguments": "checkpoint_path=x"})
 
 
-def test_an_allowed_name_is_that_name_only(tmp_path: Path) -> None:
-    node = {
-        "data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1),
-        "state-dir": str(tmp_path / "state"),
-        "allowed-backbones": "timm:hf-hub:MahmoodLab/UNI",
-    }
+def test_an_allowed_name_is_that_name_only(node: Node) -> None:
+    node = {**node, "allowed-backbones": "timm:hf-hub:MahmoodLab/UNI"}
 
     for other in ("timm:hf-hub:MahmoodLab/UNI@evil", "timm:hf-hub:mahmoodlab/uni", "random:timm:hf-hub:MahmoodLab/UNI"):
         assert ask(node, backbone=other, input_size=0).error.reason == f"RefusedByPolicy: {REFUSED}"
     assert not ask(node, backbone="timm:hf-hub:MahmoodLab/UNI", input_size=0).has_error()
 
 
-def test_an_owners_folder_is_read_and_the_hub_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owners_folder_is_read_and_the_hub_is_not_asked(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where an owner names a folder, a run's name of the hub leads to it; a pickle in it that is more is refused."""
     pytest.importorskip("timm")
     from fedstats_app.backbones import hub
@@ -231,12 +222,7 @@ def test_an_owners_folder_is_read_and_the_hub_is_not_asked(tmp_path: Path, monke
     (folder / "config.json").write_text(f'{{"architecture": "vit_tiny_patch16_224", "model_args": {small}}}')
     torch.save(torch.nn.Linear(2, 2), folder / "pytorch_model.bin")
     name = "timm:hf-hub:MahmoodLab/UNI"
-    node = {
-        "data-path": site_folder(tmp_path / "site", ("ant", "bee"), seed=1),
-        "state-dir": str(tmp_path / "state"),
-        "allowed-backbones": name,
-        "backbone-weights": str(folder),
-    }
+    node = {**node, "allowed-backbones": name, "backbone-weights": str(folder)}
 
     reply = ask(node, "query.statistics", statistics_of("ant", "bee"), backbone=name, input_size=0)
     assert reply.error.reason == "WeightsError: the reason is in the log of this node"
