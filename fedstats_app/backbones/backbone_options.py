@@ -122,7 +122,7 @@ class BackboneOptions(Options):
         "efficientnet_lite0",
         backbone_name,
         "or squeezenet1_1, mobilenet_v2, resnet18, resnet50, efficientnet_b0, vit_b_16, "
-        "vit_b_32, timm:NAME, vision:NAME, random:NAME (also tiny, wide, tiny-text); for text all-MiniLM-L6-v2, "
+        "vit_b_32, timm:NAME, vision:NAME, random:NAME (also tiny, wide, tiny-text); for texts all-MiniLM-L6-v2, "
         "sentence:NAME, transformers:NAME",
     )
     backbone_weights: str = option("", text, '"" = official | random | /PATH/TO/FILE (state dict) or FOLDER of a model')
@@ -150,17 +150,17 @@ class BackboneOptions(Options):
     engine: str = option(
         "auto",
         one_of(*ENGINES),
-        "auto = openvino if installed (extra: fast), on a CPU | torch | openvino | openvino-bf16",
+        "auto = openvino if installed, on a CPU | torch | openvino | openvino-bf16",
     )
     batch_size: int | Literal["auto"] = option(
         16,
         whole(1, 4096, word="auto"),
         "per forward pass, decides the last bits; auto = by device",
     )
-    read_threads: int = option(0, whole(0, 64), "reading images ahead, per process")
+    read_threads: int = option(0, whole(0, 64), "reading images ahead")
     device: str = option("auto", device_name, "auto | cpu | cuda | cuda:N | mps")
     autocast: str = option("none", one_of("none", "bf16", "fp16"), "none | bf16 | fp16")
-    channels_last: bool = option(True, flag, "faster convolutions on most machines")
+    channels_last: bool = option(True, flag, "usually faster")
     # The architecture's own normalisation layers, or GroupNorm in the place of BatchNorm: training asks for it.
     norm: Literal["batch", "group"] = "batch"
 

@@ -42,7 +42,7 @@ class FedMeZOOptions(Options):
     temperature: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "divides a closed-form start's logits; auto = clients' least loss",
+        "divides a closed-form start's logits; auto = the least loss",
         at="fedmezo@temperature",
     )
     epsilon: float | Literal["auto"] = option(
@@ -51,14 +51,14 @@ class FedMeZOOptions(Options):
         "distance of the evaluations; auto = 0.001, 0.01 in bfloat16",
         at="fedmezo@epsilon",
     )
-    num_z: int = option(1, whole(1, 1024), "directions, and scalars, of a round", at="fedmezo@num-z")
+    num_z: int = option(1, whole(1, 1024), "directions of a round", at="fedmezo@num-z")
     directions: Literal["rademacher", "gaussian"] = option(
         "rademacher", one_of("rademacher", "gaussian"), "rademacher (signs) | gaussian", at="fedmezo@directions"
     )
     dtype: Literal["float32", "float64", "bfloat16"] = option(
         "float32",
         one_of("float32", "float64", "bfloat16"),
-        "float32 | float64 | bfloat16 (steps rounded at random), of the tuned model",
+        "float32 | float64 | bfloat16, of the tuned model",
         at="fedmezo@dtype",
     )
     weighting: Literal["examples", "uniform"] = option(
@@ -82,7 +82,7 @@ class FedMeZOOptions(Options):
     clip: float = option(
         100.0,
         number(0.0),
-        "scalars above this many times the recent median are cut; 0 = never",
+        "scalars are cut at this many times the recent median; 0 = never",
         at="fedmezo@clip",
     )
     outlier: float = option(

@@ -68,7 +68,7 @@ class FederationOptions(Options):
         0.0, number(0.0, MOST_EPSILON), "above 0: noise hides every sample; needs secure-sums = on"
     )
     dp_delta: float = option(0.0, number(0.0, MOST_DELTA), "0 = dp-samples to the power of -1.1")
-    dp_samples: int = option(0, whole(0, 10**9), "of all clients, declared; 0 = a simulation's own number")
+    dp_samples: int = option(0, whole(0, 10**9), "of all clients, declared; 0 = a simulation's own")
     fraction_train: float = option(
         1.0,
         number(0.0, 1.0, open_low=True),
@@ -76,13 +76,13 @@ class FederationOptions(Options):
     )
     min_clients: int = option(2, whole(1, 1_000_000), "fewer answers than this fail the run")
     wait_timeout: float = option(120.0, number(0.0, 1e7, open_low=True), "seconds to wait for SuperNodes")
-    settle_seconds: float = option(10.0, number(0.0, 1e7), "seconds without a new SuperNode before a real run starts")
+    settle_seconds: float = option(10.0, number(0.0, 1e7), "seconds without a new SuperNode before a run starts")
     reply_timeout: float = option(600.0, number(0.0, 1e7, open_low=True), "seconds per client and request")
     window_megabytes: int = option(128, whole(1, 100_000), "of replies at a time")
     min_class_count: int = option(0, whole(0, 1_000_000), "smaller classes do not leave a client")
     max_classes: int = option(0, whole(0, 1_000_000), "of all clients; 0 = what half of the server's memory takes")
     max_client_samples: int = option(1_000_000, whole(1, 2**62), "a client that claims more is rejected")
-    extend: str = option("", run_folder, "/PATH/TO/RUN_FOLDER to whose statistics clients are added")
+    extend: str = option("", run_folder, "/PATH/TO/RUN_FOLDER to add clients to")
 
     @property
     def is_secure(self) -> bool:

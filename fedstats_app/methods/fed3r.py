@@ -39,7 +39,7 @@ class Fed3ROptions(Options):
         key="ridge-lambda",
     )
     between_class: bool = option(True, flag, "false leaves the between-class scatter out")
-    fit_bias: bool = option(False, flag, "true = constant feature, as in Fed3R's official code", rare=True)
+    fit_bias: bool = option(False, flag, "true = a constant feature, as in the official code", rare=True)
     normalize: bool = option(True, flag, "false keeps the rows' lengths (AFL, with ridge-lambda 0)", rare=True)
     solver: Literal["cholesky", "pinv32"] = option(
         "cholesky",
@@ -51,7 +51,7 @@ class Fed3ROptions(Options):
     kernel_width: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "of these; auto = median distance of the server's test features",
+        "auto = median distance of the server's test features",
         rare=True,
     )
 

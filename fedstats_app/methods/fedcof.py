@@ -37,7 +37,7 @@ class FedCOFOptions(Options):
         "gamma: auto, or a number (paper: 1, MobileNetV2 0.1)",
     )
     between_class: bool | Literal["only"] = option(
-        False, flag_or("only"), 'true = also the between-class scatter | "only" = this alone'
+        False, flag_or("only"), 'true = also between-class scatter | "only" = this alone'
     )
     means_per_class: int = option(1, whole(1, 10_000), "disjoint means per class and client")
     samples_per_mean: int = option(

@@ -21,12 +21,9 @@ class PersonalOptions(Options):
     personalise: str = option(
         "none",
         some_of(APPROACHES, "none", "all"),
-        "none | all | some of global, local-only, one-shot (FedCGS), one-shot-sum (its eq. 12), "
-        "fedavg-ft, fedproto, closed-form",
+        "none | all | some of global, local-only, one-shot, one-shot-sum, fedavg-ft, fedproto, closed-form",
     )
-    personal_epochs: int = option(
-        20, whole(1, 100_000), "of local-only, one-shot and, after its rounds, fedavg-ft", at="@epochs"
-    )
+    personal_epochs: int = option(20, whole(1, 100_000), "of local-only, one-shot, fedavg-ft", at="@epochs")
     personal_rounds: int = option(20, whole(1, 100_000), "of one local epoch: fedavg-ft, fedproto", at="@rounds")
     personal_batch_size: int = option(
         128,

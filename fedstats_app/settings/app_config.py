@@ -72,14 +72,12 @@ class RunOptions(Options):
     seed: int = option(0, whole(0, 2**31 - 1), "same seed, same bytes")
     mask_absent: bool = option(True, flag, "never predict a class without samples; false = the papers' zero logit")
     resume: str = option("", run_folder_or_latest, "/PATH/TO/RUN_FOLDER of an interrupted run, or latest")
-    output_dir: str = option("", absolute, 'absolute; "" = ~/fedstats-runs; a sub-folder per run')
+    output_dir: str = option("", absolute, 'absolute; "" = ~/fedstats-runs')
     plots: bool = option(True, flag, "PNG files in the run folder")
     statistics_error: bool = option(False, flag, "simulation: compare with those of all samples at once")
     save_statistics: bool = option(True, flag, "for a later run to extend (sensitive)")
-    save_client_statistics: bool = option(
-        False, flag, "also what each client sent, for fedstats remove (more sensitive)"
-    )
-    checkpoint_seconds: float = option(30.0, number(0.0), "between checkpoints of the sums (with save-statistics)")
+    save_client_statistics: bool = option(False, flag, "what each client sent, for fedstats remove (more sensitive)")
+    checkpoint_seconds: float = option(30.0, number(0.0), "between checkpoints of the sums")
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class _SgdOptions(Options):
     )
     momentum: float = option(0.0, number(0.0, 1.0), "of SGD")
     weight_decay: float = option(0.0, number(0.0), "of SGD or Adam")
-    flip: bool = option(False, flag, "random horizontal flips (full, features, prompt)")
+    flip: bool = option(False, flag, "random horizontal flips")
     client_optimizer: Literal["sgd", "adam"] = option(
         "sgd", one_of("sgd", "adam"), "sgd | adam (betas 0.9, 0.98, eps 1e-6)", at="@client-optimizer", optional=True
     )
@@ -139,7 +139,7 @@ class OptimizerOptions(Options):
     server_momentum: float = option(0.9, number(0.0, 1.0), "of fedavgm", at="fedavgm@momentum")
     proximal_mu: float = option(0.01, number(0.0), "of fedprox", at="fedprox@proximal-mu")
     update_clip: float = option(
-        1.0, number(0.0), "updates longer than this many times the usual are shortened; 0 = never", at="@clip"
+        1.0, number(0.0), "updates are shortened to this many times the usual; 0 = never", at="@clip"
     )
     update_outlier: float = option(
         4.0,
@@ -174,16 +174,16 @@ class TuningOptions(Options):
     start_head: str = option(
         "best",
         method_list((*MADE_HEADS, FILE_HEAD), "best", "all"),
-        "best = the most accurate | all | some methods, random, zero, label-words, file",
+        "best | all | some methods, random, zero, label-words, file",
     )
     start_head_file: str = option("", absolute, 'for start-head "file": /PATH/TO/RUN_FOLDER/heads/NAME.safetensors')
     label_words: str = option("", word_list, 'one word per class: "terrible,great"')
     num_server_rounds: int = option(20, whole(1, 1_000_000), "aggregations")
-    fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True), "share of clients that train in a round")
+    fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True), "share of clients in a round")
     max_tuning_share: float = option(
         1.0,
         number(0.0, 1.0, open_low=True),
-        "most that one client counts for in a round",
+        "most that one client counts for",
         at="@max-tuning-share",
     )
     temperature: float | Literal["auto"] = option(
@@ -199,7 +199,7 @@ class TuningOptions(Options):
         "frozen | kept | averaged | groupnorm",
     )
     evaluate_every: int = option(1, whole(1, 1_000_000), "rounds between evaluations")
-    patience: int = option(0, whole(0, 1_000_000), "evaluations without gain before training ends; 0 = never")
+    patience: int = option(0, whole(0, 1_000_000), "evaluations without gain before the end; 0 = never")
     checkpoint_every: int = option(10, whole(0, 1_000_000), "rounds between checkpoints; 0 = none")
     keep: Literal["auto", "last", "best"] = option(
         "auto",
