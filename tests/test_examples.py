@@ -9,7 +9,7 @@ import pytest
 
 import fedstats_app
 from fedstats_app.cli.demo.sites import make_sites
-from tests.docs.markdown import REPOSITORY, blocks
+from tests.docs.markdown import REPOSITORY, Block, blocks
 
 EXAMPLES = REPOSITORY / "examples"
 
@@ -66,7 +66,10 @@ def test_more_data_later(tmp_path: Path, small: dict[str, Any]) -> None:
     assert example("more_data_later").main(tmp_path, **small) == [5, 9]
 
 
-def test_the_client_app_of_the_page_is_that_of_the_folder() -> None:
-    first, *_ = blocks(REPOSITORY / "docs" / "own-client-app.md", "python")
-    code = first.code.removeprefix("# client_app.py\n")
-    assert code and (EXAMPLES / "own-flower-app" / "own_app" / "client_app.py").read_text().endswith(code)
+@pytest.mark.parametrize(
+    "block", blocks(REPOSITORY / "docs" / "own-client-app.md", "python")[:2], ids=["client", "server"]
+)
+def test_the_apps_of_the_page_are_those_of_the_folder(block: Block) -> None:
+    assert block.file is not None
+    code = block.code.removeprefix(f"# {block.file}\n")
+    assert code and (EXAMPLES / "own-flower-app" / "own_app" / block.file).read_text().endswith(code)

@@ -12,7 +12,7 @@ import pytest
 
 import fedstats_app
 from fedstats_app.cli import main
-from tests.docs.markdown import DOCS, Block, blocks, items
+from tests.docs.markdown import DOCS, REPOSITORY, blocks, items
 from tests.support.sentences import text_folder
 from tests.support.simulation import simulate
 
@@ -24,10 +24,10 @@ def test_the_program_predicts_without_torch(home: Path, image_folder: Path, caps
     first, *_ = blocks(PAGE, "bash")[0].code.splitlines()
     assert main([word.replace("~", str(home)) for word in shlex.split(first)[1:]]) == 0
     assert "compared with torch on 32 images" in capsys.readouterr().out
-    program, _ = blocks(PAGE, "python")
+    [program] = blocks(PAGE, "python")
     pictures = sorted((image_folder / "test").rglob("*.png"))
     expected = fedstats_app.load(home / "fedstats-runs" / "20260101-120000").top(pictures, 1)
-    predicts_the_same(program, [str(path) for path in pictures], expected)
+    predicts_the_same(program.code, [str(path) for path in pictures], expected)
     header = onnxruntime.InferenceSession("flowers.onnx").get_modelmeta().custom_metadata_map
     assert {entry for item in items(PAGE, "Images") for entry in re.findall(r"`([\w-]+)`", item[0])} == set(header)
     assert "feed" in json.loads(header["preprocessing"])
@@ -50,14 +50,14 @@ def test_the_program_for_texts_predicts_without_torch(
     monkeypatch.chdir(tmp_path)
     assert main(["export", str(run), "--onnx", "reviews.onnx"]) == 0
     assert "reviews.tokenizer.json" in capsys.readouterr().out
-    _, program = blocks(PAGE, "python")
+    program = (REPOSITORY / "examples" / "onnx" / "predict_texts.py").read_text(encoding="utf-8")
     texts = ["a gripping film", "dull, " * 200 + "and long"]
     predicts_the_same(program, texts, fedstats_app.load(run).top(texts, 1))
 
 
-def predicts_the_same(program: Block, samples: list[str], expected: list[list[tuple[str, float]]]) -> None:
+def predicts_the_same(program: str, samples: list[str], expected: list[list[tuple[str, float]]]) -> None:
     """Run a program without torch, and compare what it prints with a classifier's first choices."""
-    words = [sys.executable, "-c", WITHOUT_TORCH + program.code, *samples]
+    words = [sys.executable, "-c", WITHOUT_TORCH + program, *samples]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     printed = [line.rsplit(maxsplit=2) for line in done.stdout.splitlines()]

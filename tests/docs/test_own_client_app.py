@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Context, RecordDict
+from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
 from safetensors.torch import load_file
 
 from fedstats_app.heads import solve_ridge
 from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.strategies import Fed3R
 from tests.docs.markdown import DOCS, REPOSITORY, blocks
 from tests.docs.test_documents import run
 from tests.support.local_grid import LocalGrid
@@ -36,20 +37,27 @@ def test_both_apps_give_the_head_of_all_data(home: Path, capsys: Any) -> None:
         file = home / f"{node}.npz"
         np.savez(file, features=features[node::3].numpy(), labels=labels[node::3].flip(0).numpy())
         nodes.append({"features": str(file)})
-    np.savez(home / "test.npz", features=features.numpy(), labels=labels.numpy())
     grid = LocalGrid(example("client_app.py"), nodes, {})
-    [server] = [block for block in blocks(PAGE, "python") if block.file == "server_app.py"]
-    app_of(server.code, f"{PAGE.name}:{server.line}")(grid, Context(1, 1, {}, RecordDict(), {}))
+    example("server_app.py")(grid, Context(1, 1, {}, RecordDict(), {}))
+    assert capsys.readouterr().out.splitlines() == ["merged 20 "] * 3
 
     head = load_file(home / "head.safetensors")
     together = torch.cat([labels[node::3].flip(0) for node in range(3)])
     samples = torch.cat([features[node::3] for node in range(3)])
     expected = solve_ridge(FeatureStatistics.from_features(samples, together, 3), ridge_lambda="auto")
     assert torch.allclose(head["weight"], expected.weight, atol=1e-6)
-    right = float((expected.predict(features) == labels).double().mean())
-    *merged, metrics = capsys.readouterr().out.splitlines()
-    assert merged == ["merged 20 "] * 3
-    assert str(right) in metrics
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if not arrays:  # before the first round there is no head
+            return None
+        last_layer = torch.nn.Linear(5, 3)
+        last_layer.load_state_dict(arrays.to_torch_state_dict())
+        return MetricRecord({"accuracy": float((last_layer(features).argmax(dim=1) == labels).double().mean())})
+
+    strategy = Fed3R(num_classes=3, ridge_lambda="auto", min_clients=2, settle_seconds=0.0)
+    metrics = strategy.start(grid, evaluate_fn=evaluate).evaluate_metrics_serverapp
+    assert metrics is not None
+    assert metrics[1]["accuracy"] == float((expected.predict(features) == labels).double().mean())
 
     grid = LocalGrid(example("mezo_client_app.py"), nodes, {})
     example("mezo_server_app.py")(grid, Context(1, 1, {}, RecordDict(), {}))
