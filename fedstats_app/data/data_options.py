@@ -51,7 +51,7 @@ class DataOptions(Options):
         "", empty_or(dataset_spec), 'the server\'s test data; "" = the test split, else held-out parts'
     )
     image_column: str = option("", text, '"" = found by its name or type')
-    text_column: str = option("", text, '"" = found by its name, if there are no images; several: "a,b"')
+    text_column: str = option("", text, '"" = found by its name; several: "a,b"')
     label_column: str = option("", text, '"" = found by its name or type')
     folder_levels: str = option(
         "auto", one_of(*FOLDER_LEVELS), "auto = classes, or an error in doubt | class | domain/class"
