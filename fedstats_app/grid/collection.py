@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 from flwr.app import Message
 
-from fedstats_app.grid.client_outcome import ClientOutcome
 from fedstats_app.privacy import RefusedByPolicy, says_much_about_samples
 from fedstats_app.rank_rule import OverBudget
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSpec, StatisticsSum, client_digest
@@ -18,6 +17,65 @@ from fedstats_app.wire import Limits, ReceivedStatistics, RejectedReply, Statist
 from fedstats_app.wire.statistics_records import WireBytes
 
 logger = logging.getLogger("fedstats_app")
+
+
+@dataclass(frozen=True)
+class ClientOutcome:
+    """What became of one client's request.
+
+    Attributes
+    ----------
+    client : int
+        The node id with a plain Grid, else as :class:`ClientGrid` numbers them.
+    server_round : int
+        In which it was asked.
+    outcome : str
+        "merged"; "known" (its very statistics are in those of the run that this one extends); "refused" (by its owner's
+        policy); "failed" (it said so, or no reply came in time); "rejected" (its reply must not be used).
+    reason : str
+        Why, where it was not merged.
+    num_examples, num_unreadable, wire_bytes : int
+        Of a merged reply; of a known client its samples only.
+    seconds : float
+        Time the client says it took.
+    engine : str
+        What computed its features, as the client says: "torch", "openvino" or "openvino-bf16"; "" where it does not.
+    num_suppressed_classes : int
+        Classes that the client says it left out because it has few samples of them.
+    warning : str
+        What its owner should know of a merged reply.
+    share : float
+        Of all samples in the heads, of a merged reply.
+    class_shares : mapping
+        From the name of every class that it has to its share of that class's samples.
+    times_usual_spread : float or None
+        How many times as far as is usual its class means or samples are spread
+        (:func:`fedstats_app.heads.influence.spreads`); None where that was not measured.
+    """
+
+    client: int
+    server_round: int
+    outcome: str
+    reason: str = ""
+    num_examples: int = 0
+    num_unreadable: int = 0
+    wire_bytes: int = 0
+    seconds: float = 0.0
+    engine: str = ""
+    num_suppressed_classes: int = 0
+    warning: str = ""
+    share: float = 0.0
+    class_shares: Mapping[str, float] = field(default_factory=dict)
+    times_usual_spread: float | None = None
+
+    @property
+    def in_heads(self) -> bool:
+        """Whether the client's statistics are in the heads."""
+        return self.outcome in ("merged", "known")
+
+    def to_json(self) -> dict[str, object]:
+        """Return the attributes as plain values."""
+        return {**vars(self)}
 
 
 class Collection:
@@ -85,8 +143,13 @@ class Collection:
                 raise RejectedReply("this client's statistics are in the sum already")
             received = read_statistics_reply(reply, self.request, feature_dim=self._feature_dim, limits=self._limits)
             digest = client_digest(received.statistics[0])
-            if digest in self._known:
-                return self._note_known(client, server_round, received, self._known[digest]), None
+            if before := self._known.get(digest):
+                reason = f"these very statistics are in those to extend already, as {_named(before)}"
+                logger.info("client %d not counted twice: %s", client, reason)
+                number, seconds = received.num_examples, received.seconds
+                outcome = ClientOutcome(client, server_round, "known", reason, number, seconds=seconds)
+                self.outcomes.append(outcome)
+                return outcome, None
             self._check_name(name := self._told.get(client, ""))
             self._add(received)
         except RejectedReply as error:
@@ -121,22 +184,13 @@ class Collection:
             raise RejectedReply(f"client-name {name!r} is that of another client, which is in the sum already")
         if before := self._earlier_by_name.get(name):
             raise RejectedReply(
-                f"client-name {name!r} is that of client {before.client} of run {before.run}, which is in the "
+                f"client-name {name!r} is that of {_named(before)}, which is in the "
                 f"statistics to extend with other data: `fedstats remove` it (--client {before.run}/{before.client}) "
                 "and extend the run without it"
             )
 
-    def _note_known(
-        self, client: int, server_round: int, received: ReceivedStatistics, before: MergedClient
-    ) -> ClientOutcome:
-        reason = f"these very statistics are in those to extend already, as client {before.client} of run {before.run}"
-        outcome = ClientOutcome(client, server_round, "known", reason, received.num_examples, seconds=received.seconds)
-        logger.info("client %d not counted twice: %s", client, reason)
-        self.outcomes.append(outcome)
-        return outcome
-
     def state(self) -> tuple[list[StatisticsSum], dict[str, Any]]:
-        """Return the sums so far and, as plain values, what else :meth:`take_up` needs to go on."""
+        """Give the sums so far and, as plain values, what else :meth:`take_up` needs to go on."""
         return self._sums, {
             "outcomes": [outcome.to_json() for outcome in self.outcomes],
             "digests": {str(client): digest for client, digest in self._merged.items()},
@@ -147,12 +201,8 @@ class Collection:
     def take_up(self, sums: Sequence[StatisticsSum], record: Mapping[str, Any], present: Container[int]) -> None:
         """Go on from what :meth:`state` of a collection for the same request returned.
 
-        Parameters
-        ----------
-        sums, record
-            As returned.
-        present : container of int
-            The clients that can be asked now. The statistics of others are known, should they come under another id.
+        Only the clients ``present`` can be asked now; the others' statistics are known, should they come under another
+        id.
         """
         self._sums = list(sums)
         self.outcomes[:] = [ClientOutcome(**outcome) for outcome in record["outcomes"]]
@@ -176,12 +226,7 @@ class Collection:
     def collected(self, class_names: Sequence[str], run: str) -> CollectedStatistics:
         """Return all that was collected, for a later run to extend.
 
-        Parameters
-        ----------
-        class_names : sequence of str
-            The classes in the order of their ids.
-        run : str
-            Names this run where its clients are met again.
+        ``run`` names this one where its clients are met again.
 
         Raises
         ------
@@ -273,6 +318,10 @@ def _check_kind(earlier: CollectedStatistics, request: StatisticsRequest, keep_r
     ):
         if before != now:
             raise ValueError(f"the statistics to extend are of another kind: {what} was {before}, is {now}")
+
+
+def _named(client: MergedClient) -> str:
+    return f"client {client.client} of run {client.run}"
 
 
 def _kind_of_failure(reply: Message) -> str:

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from fedstats_app.grid.asking import first_reasons, to_all
 from fedstats_app.grid.class_lists import ClassList, align_class_lists
-from fedstats_app.grid.exchange import FIRST_POLL, next_poll, push
+from fedstats_app.grid.client_grid import FIRST_POLL, next_poll, push
 from fedstats_app.wire import QUERY_CLIENTS, NodeInfo, RejectedReply, read_node_info
 
 logger = logging.getLogger("fedstats_app")
@@ -183,9 +183,9 @@ def discover(
     federation = _federation(infos, roll.refused | impostors, num_clients, known_classes, max_classes)
     federation.client_names = {node: infos[node].client_name for node in federation.hosts.values()}
     federation.statistics_only = frozenset(
-        client for client, node in federation.hosts.items() if not roll.infos[node].trains
+        client for client, node in federation.hosts.items() if not infos[node].trains
     )
-    federation.any_app = tuple(sorted(node for node in federation.supernodes if roll.infos[node].any_app))
+    federation.any_app = tuple(sorted(node for node in federation.supernodes if infos[node].any_app))
     for node in federation.any_app:
         progress(f"node {node} runs ANY app that a server sends (--any-app): nothing on it is protected")
     for node, reason in federation.refused.items():
@@ -206,15 +206,8 @@ def discover(
 def _impostors(infos: Mapping[int, NodeInfo], registered: Mapping[int, str]) -> dict[int, str]:
     """Return why nodes take no part that claim a name which is, or may be, another's.
 
-    A name is that of the node whose key was registered under it. One that no key has is that of the only node that
+    A name is that of the node whose key was ``registered`` under it. One that no key has is that of the only node that
     claims it; several that claim it all stay out.
-
-    Parameters
-    ----------
-    infos : mapping
-        From node to what it says of itself.
-    registered : mapping
-        From node to the name under which its key was registered, "" for none.
     """
     refused: dict[int, str] = {}
     for name in sorted({info.client_name for info in infos.values()} - {""}):
@@ -307,9 +300,7 @@ class _RollCall:
     def receive(self) -> bool:
         """Take the answers that are there, give up on nodes that had ``reply_timeout`` seconds; return whether any."""
         before = len(self.waiting)
-        if not before:
-            return False
-        for reply in self.grid.pull_messages(list(self.waiting)):
+        for reply in self.grid.pull_messages(list(self.waiting)) if before else ():
             node, _ = self.waiting.pop(reply.metadata.reply_to_message_id, (None, 0.0))
             if node is None:
                 continue
@@ -319,14 +310,10 @@ class _RollCall:
                 self.infos[node] = read_node_info(reply)
             except RejectedReply as error:
                 self.refused[node] = str(error)
-        late = {
-            message_id: node
-            for message_id, (node, sent) in self.waiting.items()
-            if time.monotonic() - sent > self.reply_timeout
-        }
-        for message_id, node in late.items():
-            del self.waiting[message_id]
-            self.refused[node] = f"no reply within {self.reply_timeout:.0f} s (reply-timeout)"
+        for message_id, (node, sent) in list(self.waiting.items()):
+            if time.monotonic() - sent > self.reply_timeout:
+                del self.waiting[message_id]
+                self.refused[node] = f"no reply within {self.reply_timeout:.0f} s (reply-timeout)"
         return len(self.waiting) < before
 
     def give_up(self, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from fedstats_app.grid.asking import Answers, ask, to_all, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
-from fedstats_app.heads import Calibration, ClientScores, HeadScores, LinearHead
+from fedstats_app.heads import Calibration, ClientScores, ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.heads.calibration import median_temperature
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.proportion import DECIDES, deciding
@@ -34,33 +35,66 @@ from fedstats_app.wire.training import (
 
 
 @dataclass(frozen=True)
-class ScoresOfClients:
-    """What clients say of heads.
+class Scores:
+    """What heads were found to be worth, on the server's test samples or on what clients hold out.
 
     Attributes
     ----------
-    heads : dict
-        From method to the scores on all clients' samples, without sums for a calibration.
-    accuracies : dict
-        From method to the accuracy on each client's, by client. A client that evaluated nothing, or whose owner lets so
-        few samples not be counted, has none.
-    failures : dict
-        From client to the reason why it is not in there.
-    examples : dict
-        From client to the number of samples that it evaluated on.
-    right : dict
-        From method to (n,) int64 numbers classified correctly in each cell: one client's samples of one class, or of
-        all classes that it does not name. The cells are the same for all methods.
-    calibrations : dict
-        From method to the median of the temperatures that clients chose; None where none did.
+    evaluated_on : str
+        "clients" or "server"; "" before any evaluation.
+    heads : mapping
+        By method, on the same samples; those of clients without sums for a calibration.
+    accuracies : mapping
+        By method the accuracy on each client's samples, by client. A client that evaluated nothing, or whose owner lets
+        so few samples not be counted, has none; empty where the server evaluated.
+    failures : mapping
+        From every client that was asked in vain to the reason.
+    examples : mapping
+        From client to the samples that it evaluated on; empty where the server evaluated.
+    right : mapping
+        By method, (n,) integers or bool: how many it classifies correctly of each cell of test samples, the same cells
+        for all. A cell is one of the server's samples; or a client's of one class, or of all that it does not name.
+    calibrations : mapping
+        By method, what the same samples say of its temperature: of clients the median of what each chose; None where
+        they say nothing.
+    num_unreadable : int
+        Test samples of the server that could not be read.
     """
 
-    heads: dict[str, HeadScores]
-    accuracies: dict[str, dict[int, float]]
-    failures: dict[int, str] = field(default_factory=dict)
-    examples: dict[int, int] = field(default_factory=dict)
-    right: dict[str, Tensor] = field(default_factory=dict)
-    calibrations: dict[str, Calibration | None] = field(default_factory=dict)
+    evaluated_on: str
+    heads: Mapping[str, HeadScores] = field(default_factory=dict)
+    accuracies: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    failures: Mapping[int, str] = field(default_factory=dict)
+    examples: Mapping[int, int] = field(default_factory=dict)
+    right: Mapping[str, Tensor] = field(default_factory=dict)
+    calibrations: Mapping[str, Calibration | None] = field(default_factory=dict)
+    num_unreadable: int = 0
+
+    @property
+    def confusion(self) -> dict[str, ConfusionMatrix]:
+        """Confusion matrices by method."""
+        return {name: scores.confusion for name, scores in self.heads.items()}
+
+    @property
+    def num_examples(self) -> int:
+        """Samples that the heads were scored on."""
+        return max((matrix.num_examples for matrix in self.confusion.values()), default=0)
+
+    @property
+    def chance(self) -> float:
+        """Accuracy of always naming the most frequent class of these samples, of those whose class is known."""
+        most = max((int(matrix.class_examples.max()) for matrix in self.confusion.values()), default=0)
+        return most / max(self.num_examples, 1)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the entries of results.json about the evaluation."""
+        return {
+            "evaluated_on": self.evaluated_on,
+            "num_test_examples": self.num_examples,
+            "num_test_unreadable": self.num_unreadable,
+            "evaluation_examples": {str(client): number for client, number in sorted(self.examples.items())},
+            "evaluation_failures": {str(client): reason for client, reason in self.failures.items()},
+        }
 
 
 def evaluate_on_clients(
@@ -68,7 +102,7 @@ def evaluate_on_clients(
     request: StatisticsRequest,
     heads: Mapping[str, tuple[int, LinearHead]],
     clients: Mapping[int, int],
-) -> ScoresOfClients:
+) -> Scores:
     """Send heads to clients and add up what they count.
 
     Parameters
@@ -83,37 +117,37 @@ def evaluate_on_clients(
         Whom to ask, with the number of samples in its statistics: a client that claims to have kept many more for
         evaluation than go with them is left out (:func:`most_held_out`).
     """
-    total = ScoresOfClients(
-        {name: HeadScores.zeros(request.num_classes) for name in heads}, {name: {} for name in heads}
-    )
-    replies = grid.send_and_receive(to_all(evaluation_content(request, heads), EVALUATE_HEADS, clients))
 
-    def read_reply(reply: Message) -> dict[str, ClientScores]:
+    def read(reply: Message) -> dict[str, ClientScores]:
         found = read_evaluation_reply(reply, request, tuple(heads))
-        claimed = max((scores.confusion.num_examples for scores in found.values()), default=0)
-        client = int(reply.metadata.src_node_id)
-        _check_number(claimed, most_held_out(clients.get(client, 0), request.holdout))
+        _check_number(reply, _examples(found), clients, request.holdout)
         return found
 
-    read = usable(replies, read_reply, total.failures)
+    failures: dict[int, str] = {}
+    examples: dict[int, int] = {}
+    totals = {name: HeadScores.zeros(request.num_classes) for name in heads}
+    accuracies: dict[str, dict[int, float]] = {name: {} for name in heads}
     votes: dict[str, list[tuple[int, int]]] = {name: [] for name in heads}
     right = {name: [torch.zeros(0, dtype=torch.int64)] for name in heads}
-    for client, _, received in read:
-        total.examples[client] = max((scores.confusion.num_examples for scores in received.values()), default=0)
+    replies = grid.send_and_receive(to_all(evaluation_content(request, heads), EVALUATE_HEADS, clients))
+    for client, _, received in usable(replies, read, failures):
+        examples[client] = _examples(received)
         classes = next(iter(received.values())).confusion.class_examples.nonzero().squeeze(1)
         for name, scores in received.items():
-            right[name] += [
-                scores.confusion.matrix.diagonal()[classes],
-                torch.tensor([scores.confusion.pooled_correct]),
-            ]
-            total.heads[name].count_client(scores)
-            if scores.confusion.num_examples:
-                total.accuracies[name][client] = scores.confusion.accuracy
+            found, number = scores.confusion, scores.confusion.num_examples
+            right[name] += [found.matrix.diagonal()[classes], torch.tensor([found.pooled_correct])]
+            totals[name].count_client(scores)
+            if number:
+                accuracies[name][client] = found.accuracy
             if scores.temperature is not None:
-                votes[name].append((scores.temperature, scores.confusion.num_examples))
-    total.right.update({name: torch.cat(cells) for name, cells in right.items()})
-    total.calibrations.update({name: median_temperature(some) for name, some in votes.items()})
-    return total
+                votes[name].append((scores.temperature, number))
+    cells = {name: torch.cat(of_method) for name, of_method in right.items()}
+    calibrations = {name: median_temperature(some) for name, some in votes.items()}
+    return Scores("clients", totals, accuracies, failures, examples, cells, calibrations)
+
+
+def _examples(of_heads: Mapping[str, ClientScores]) -> int:
+    return max((scores.confusion.num_examples for scores in of_heads.values()), default=0)
 
 
 def most_held_out(num_examples: int, holdout: float) -> int:
@@ -134,7 +168,8 @@ def most_held_out(num_examples: int, holdout: float) -> int:
     return math.ceil(1.5 * num_examples * holdout / (1.0 - holdout)) + 20
 
 
-def _check_number(claimed: int, most: int) -> None:
+def _check_number(reply: Message, claimed: int, clients: Mapping[int, int], holdout: float) -> None:
+    most = most_held_out(clients.get(int(reply.metadata.src_node_id), 0), holdout)
     if claimed > most:
         raise RejectedReply(f"it claims {claimed} samples to evaluate on, its statistics allow {most}")
 
@@ -178,8 +213,7 @@ def sum_evaluations(
 
     def read(reply: Message) -> EvaluationCounts:
         counts = read_model_evaluation_reply(reply)
-        client = int(reply.metadata.src_node_id)
-        _check_number(counts.num_examples, most_held_out(clients.get(client, 0), holdout))
+        _check_number(reply, counts.num_examples, clients, holdout)
         return counts
 
     failures: dict[int, str] = {}
@@ -242,7 +276,6 @@ def training_losses(
 
 def _mean_losses(answers: Mapping[int, TrainingLosses]) -> list[float]:
     """Return the mean over all samples, summed exactly: the order of the clients does not matter."""
-    total = math.fsum(answer.num_examples for answer in answers.values())
-    columns = zip(*(answer.losses for answer in answers.values()), strict=True)
     counts = [answer.num_examples for answer in answers.values()]
-    return [math.fsum(n * loss for n, loss in zip(counts, column, strict=True)) / total for column in columns]
+    columns = zip(*(answer.losses for answer in answers.values()), strict=True)
+    return [math.fsum(map(operator.mul, counts, column)) / sum(counts) for column in columns]

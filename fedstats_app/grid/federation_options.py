@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 
@@ -22,31 +23,23 @@ def machine_bytes() -> int | None:
         return None
 
 
-def bytes_for_classes(num_classes: int, feature_dim: int, num_methods: int) -> int:
-    """Return about what a run keeps of C classes: sums and heads, each method's scores, and those of one reply.
+def classes_that_fit(feature_dim: int, num_methods: int, memory: int) -> int:
+    """Return the most classes C of which a run keeps about ``memory`` bytes at most; at least 1.
+
+    For each method sums and heads, 3 x 8 C d, and twice its scores, a C + b C^2; and those of one reply, 2 x 8 C d.
 
     Parameters
     ----------
-    num_classes, feature_dim : int
-        C and d.
+    feature_dim : int
+        d.
     num_methods : int
         Methods of the run.
+    memory : int
+        In bytes.
     """
-    scores = num_classes * _BYTES_PER_CLASS + num_classes**2 * _BYTES_PER_CELL
-    rows = (3 * num_methods + 2) * 8 * num_classes * feature_dim
-    return 2 * num_methods * scores + rows
-
-
-def classes_that_fit(feature_dim: int, num_methods: int, memory: int) -> int:
-    """Return the most classes for which :func:`bytes_for_classes` stays within ``memory`` bytes; at least 1."""
-    low, high = 1, 2**30
-    while low < high:
-        middle = (low + high + 1) // 2
-        if bytes_for_classes(middle, feature_dim, num_methods) <= memory:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    square = 2 * num_methods * _BYTES_PER_CELL
+    each = 2 * num_methods * _BYTES_PER_CLASS + (3 * num_methods + 2) * 8 * feature_dim
+    return max((math.isqrt(each**2 + 4 * square * memory) - each) // (2 * square), 1)
 
 
 @dataclass(frozen=True)

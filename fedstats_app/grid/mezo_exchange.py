@@ -16,7 +16,7 @@ from fedstats_app.fedmezo.log import SEED_LIMIT, Update
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.grid.asking import Answers, usable
-from fedstats_app.wire.mezo import MEZO, Behind, MezoReply, MezoRequest, Wanted, read_mezo_reply
+from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, MEZO, Behind, MezoReply, MezoRequest, Wanted, read_mezo_reply
 
 # Keeps the rounds' seeds apart from every other draw by (seed, number).
 SEED_STREAM = 0x3E20
@@ -27,11 +27,13 @@ class ReplicasDiffer(RuntimeError):
 
 
 @dataclass
-class Asked(Answers[MezoReply]):
+class MezoAnswers(Answers[MezoReply]):
     """One question to clients and what came of it: the answers of those whose replica is right.
 
     Attributes
     ----------
+    wanted : str
+        What was asked: see :class:`MezoRequest`.
     replayed : dict
         From every client that had to be sent more than the question, after it said so or its digest was wrong, to the
         reason.
@@ -39,6 +41,7 @@ class Asked(Answers[MezoReply]):
         What nodes lacked besides question, seed and last update (``bytes_down``), the start included.
     """
 
+    wanted: Wanted = ""
     replayed: dict[int, str] = field(default_factory=dict)
     bytes_catch_up: int = 0
     started: float = field(default_factory=time.perf_counter)
@@ -84,52 +87,29 @@ class MezoExchange:
         draw = np.random.default_rng([self.setup.request.seed, SEED_STREAM, self.training, server_round])
         return int(draw.integers(SEED_LIMIT))
 
-    def messages(
-        self, asked: Asked, clients: Iterable[int], wanted: Wanted = "", message_type: str = MEZO
-    ) -> list[Message]:
-        """Return a message to each client, with what it is thought to lack."""
-        return self._to_clients(
-            asked, {client: self._known.get(client, -1) for client in clients}, wanted, message_type
-        )
+    def messages(self, asked: MezoAnswers, clients: Iterable[int], message_type: str = MEZO) -> list[Message]:
+        """Make a message to each client, with what it is thought to lack."""
+        return self._to_clients(asked, {client: self._known.get(client, -1) for client in clients}, message_type)
 
-    def ask(self, grid: Grid, clients: Iterable[int], wanted: Wanted, num_scalars: int, timeout: float | None) -> Asked:
-        """Ask clients and return what they answered.
+    def ask(self, grid: Grid, clients: Iterable[int], wanted: Wanted, timeout: float | None) -> MezoAnswers:
+        """Ask clients.
 
         Raises
         ------
         ReplicasDiffer
             If it is unknown which digest is right.
         """
-        asked = Asked()
-        replies = grid.send_and_receive(self.messages(asked, clients, wanted), timeout=timeout)
-        self.collect(asked, replies, grid, wanted, num_scalars, timeout)
+        asked = MezoAnswers(wanted=wanted)
+        replies = grid.send_and_receive(self.messages(asked, clients), timeout=timeout)
+        self.collect(asked, replies, grid, timeout)
         return asked
 
     def collect(
-        self,
-        asked: Asked,
-        replies: Iterable[Message],
-        grid: Grid | None,
-        wanted: Wanted,
-        num_scalars: int,
-        timeout: float | None = None,
+        self, asked: MezoAnswers, replies: Iterable[Message], grid: Grid | None, timeout: float | None = None
     ) -> None:
         """Read the replies to a question, and ask those again that could not follow or whose replica differs.
 
-        Parameters
-        ----------
-        asked : Asked
-            The question, which is filled in.
-        replies : iterable of Message
-            From any client.
-        grid : Grid or None
-            To ask again; None for not.
-        wanted : str
-            What the question was.
-        num_scalars : int
-            How many scalars it asked for.
-        timeout : float, optional
-            Seconds for asking again.
+        Without a grid none is asked again; ``timeout`` is in seconds, for that.
 
         Raises
         ------
@@ -137,7 +117,7 @@ class MezoExchange:
             If it is unknown which digest is right.
         """
         end = len(self.log)
-        answers, behind = self._read(asked, replies, num_scalars)
+        answers, behind = self._read(asked, replies)
         expected = self._digest(answers)
         wrong = [client for client, answer in answers.items() if answer.digest != expected]
         following = {client: last for client, last in behind.items() if last <= end}
@@ -145,9 +125,9 @@ class MezoExchange:
         asked.of = {client: answer for client, answer in answers.items() if answer.digest == expected}
         asked.replayed.update({client: f"it knew {_round_in_words(last)}" for client, last in following.items()})
         asked.replayed.update(dict.fromkeys(restarting, f"its replica of round {end} differed"))
-        again = self._to_clients(asked, following, wanted) + self._to_clients(asked, restarting, wanted, restart=True)
+        again = self._to_clients(asked, following) + self._to_clients(asked, restarting, restart=True)
         if again and grid is not None:
-            answers, behind = self._read(asked, grid.send_and_receive(again, timeout=timeout), num_scalars)
+            answers, behind = self._read(asked, grid.send_and_receive(again, timeout=timeout))
             expected = expected or self._digest(answers)
             for client, answer in answers.items():
                 if answer.digest == expected:
@@ -166,44 +146,27 @@ class MezoExchange:
         self._known.update(dict.fromkeys(clients, len(self.log)))
 
     def _to_clients(
-        self,
-        asked: Asked,
-        known: Mapping[int, int],
-        wanted: Wanted,
-        message_type: str = MEZO,
-        *,
-        restart: bool = False,
+        self, asked: MezoAnswers, known: Mapping[int, int], message_type: str = MEZO, *, restart: bool = False
     ) -> list[Message]:
-        """Return a message to each client, given the last round it knows; the same content where that is the same."""
-        contents: dict[int, tuple[MezoRequest, RecordDict]] = {}
-        messages = []
-        for client, last in known.items():
-            if last not in contents:
-                request = self._request(last, wanted, restart)
-                contents[last] = (request, request.to_content())
-            request, content = contents[last]
-            asked.bytes_down += request.round_bytes
-            asked.bytes_catch_up += request.catch_up_bytes
-            group = str(len(self.log) + 1)
-            messages.append(Message(content, dst_node_id=client, message_type=message_type, group_id=group))
-        return messages
-
-    def _request(self, last: int, wanted: Wanted, restart: bool) -> MezoRequest:
+        """Make a message to each client, given the last round it knows; the same content where that is the same."""
         number = len(self.log) + 1
-        return MezoRequest(
-            self.training,
-            number,
-            self.seed(number),
-            tuple(self.log[max(last, 0) :]),
-            wanted,
-            restart,
-            self.setup if last < 0 else None,
-            self.start if last < 0 else {},
-        )
+        contents: dict[int, tuple[MezoRequest, RecordDict]] = {}
+        for last in sorted(set(known.values())):
+            setup, start = (self.setup, self.start) if last < 0 else (None, {})
+            updates = tuple(self.log[max(last, 0) :])
+            seed = self.seed(number)
+            request = MezoRequest(self.training, number, seed, updates, asked.wanted, restart, setup, start)
+            contents[last] = request, request.to_content()
+        asked.bytes_down += sum(contents[last][0].round_bytes for last in known.values())
+        asked.bytes_catch_up += sum(contents[last][0].catch_up_bytes for last in known.values())
+        return [
+            Message(contents[last][1], dst_node_id=client, message_type=message_type, group_id=str(number))
+            for client, last in known.items()
+        ]
 
-    def _read(
-        self, asked: Asked, replies: Iterable[Message], num_scalars: int
-    ) -> tuple[dict[int, MezoReply], dict[int, int]]:
+    def _read(self, asked: MezoAnswers, replies: Iterable[Message]) -> tuple[dict[int, MezoReply], dict[int, int]]:
+        num_scalars = {"": self.setup.num_directions, "curvature": CURVATURE_DIRECTIONS, "sync": 0}[asked.wanted]
+
         def read(reply: Message) -> MezoReply | Behind:
             known = self.clients[int(reply.metadata.src_node_id)]
             return read_mezo_reply(reply, num_scalars, known if num_scalars else None)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedstats_app.grid.client_outcome import ClientOutcome
+from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.kept_statistics import KeptStatistics
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.statistics_file import Accumulated, load_accumulated, save_accumulated, save_client_statistics

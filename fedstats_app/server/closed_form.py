@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from fedstats_app.data.clients import training_set
 from fedstats_app.data.paths import without_folders
-from fedstats_app.grid.client_outcome import ClientOutcome
+from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.discovery import Federation
+from fedstats_app.grid.evaluation import Scores
 from fedstats_app.grid.progress import Step
 from fedstats_app.methods import display_name, is_experiment
 from fedstats_app.report.advice import Advice, Candidate, Comparisons, Sends, advice_lines, advise
@@ -31,7 +32,7 @@ from fedstats_app.report.wording import NO_NOISE, privacy_in_words
 from fedstats_app.server.asking import Asked
 from fedstats_app.server.influence import Harm, find_harm, harm_lines, with_shares
 from fedstats_app.server.run import Run
-from fedstats_app.server.scoring import BELOW_FEDNCM, Scores, measured_error, method_result, method_results, score
+from fedstats_app.server.scoring import BELOW_FEDNCM, measured_error, method_result, method_results, score
 from fedstats_app.statistics import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.data import Dataset
+from fedstats_app.grid.evaluation import Scores
 from fedstats_app.grid.progress import Progress
-from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores, LinearHead
+from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.heads.calibration import TEMPERATURES, likely_temperatures
 from fedstats_app.heads.influence import evenly_spaced
 from fedstats_app.statistics import FeatureMap
@@ -59,11 +60,6 @@ class ServerTestSet:
         """Test samples that can be read."""
         return sum(len(labels) for _, labels in self.blocks)
 
-    @property
-    def num_unreadable(self) -> int:
-        """Test samples that could not be read so far."""
-        return self._reader.num_unreadable
-
     def samples(self, feature_map: FeatureMap | None) -> Samples:
         """Return the test samples as a model in training takes them: mapped features, or without a map its inputs."""
         if feature_map is None:
@@ -83,19 +79,15 @@ class ServerTestSet:
                 total[name] += ConfusionMatrix.from_predictions(labels, predictions, num_classes)
         return total
 
-    def score(
-        self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool
-    ) -> tuple[dict[str, HeadScores], dict[str, Calibration | None], dict[str, Tensor]]:
+    def score(self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool) -> Scores:
         """Measure all that the test samples say of every head, the temperature that leads to, and who is right where.
-
-        The last is by head (n,) bool: which samples it classifies correctly.
 
         Only predictions can be of absent classes. Of the temperatures only those are measured that can be best, as a
         few samples tell, unless they were wrong; the errors after the best one are counted again.
         """
         found, calibrations, right = {}, {}, {}
+        num_classes = len(self.dataset.class_names)
         for name, (feature_map, head) in heads.items():
-            num_classes = len(self.dataset.class_names)
             blocks = partial(self._logits, feature_map, head, mask_absent=mask_absent)
             if 4 * self.num_readable * num_classes <= MAX_LOGIT_BYTES:
                 kept = list(blocks())
@@ -105,7 +97,8 @@ class ServerTestSet:
                 found[name], _ = _scores(blocks(), num_classes, TEMPERATURES)
             fitted = found[name].calibration.fit()
             calibrations[name] = fitted and fitted.counted((logits, labels) for logits, labels, _ in blocks())
-        return found, calibrations, right
+        unreadable = self._reader.num_unreadable
+        return Scores("server", found, right=right, calibrations=calibrations, num_unreadable=unreadable)
 
     def _logits(
         self, feature_map: FeatureMap, head: LinearHead, *, mask_absent: bool

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from fedstats_app.grid.client_outcome import ClientOutcome
+from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.influence import Influence, Judges, basis_of, influence_of, spreads
 from fedstats_app.methods import display_name

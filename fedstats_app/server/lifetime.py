@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
 
-from fedstats_app.grid.exchange import SERVER_SIDE_CODES
+from fedstats_app.grid.client_grid import SERVER_SIDE_CODES
 from fedstats_app.grid.progress import say
 from fedstats_app.report.run_folder import RunFolder, Status
 from fedstats_app.settings.app_config import AppConfig

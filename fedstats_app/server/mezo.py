@@ -15,7 +15,7 @@ from fedstats_app.fedmezo.mezo_options import FedMeZOOptions
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.evaluation import sum_evaluations
-from fedstats_app.grid.mezo_exchange import Asked
+from fedstats_app.grid.mezo_exchange import MezoAnswers
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.server.training import Training
 from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
@@ -96,7 +96,7 @@ class MezoTraining(Training):
 
     def _begin(self) -> None:
         """Find temperature and learning rate if they are to be found, keep the start, record it as round 0."""
-        answers, asked, passes = None, Asked(), 0
+        answers, asked, passes = None, MezoAnswers(), 0
         temperature = 1.0 if self.made else self.options.temperature
         if temperature == "auto":
             losses, answers = self.losses_of(self.head.head)
@@ -164,7 +164,9 @@ class MezoTraining(Training):
         self.files.extend_log([outcome.update], number)
         return self.is_due(number) and self.stop_at_plateau()
 
-    def _record(self, number: int, asked: Asked, passes: int, *, num_clients: int = 0, seconds: float = 0.0) -> None:
+    def _record(
+        self, number: int, asked: MezoAnswers, passes: int, *, num_clients: int = 0, seconds: float = 0.0
+    ) -> None:
         if self.on_features:
             # The head alone takes the features that stage 1 has computed, or that are computed now, once.
             passes = sum(self.clients.values()) if self.made and number == 0 else 0

@@ -18,9 +18,8 @@ from fedstats_app.data import Dataset
 from fedstats_app.data.clients import client_names, partitions, split_holdout, test_split, training_set
 from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
 from fedstats_app.data.paths import without_folders
-from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.grid.client_grid import ClientGrid, Counted
 from fedstats_app.grid.discovery import Federation, discover
-from fedstats_app.grid.exchange import Counted
 from fedstats_app.grid.progress import Progress
 from fedstats_app.report.record import check_same_run, common_metadata, run_record
 from fedstats_app.report.run_folder import RunFolder

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,9 +11,8 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.data.clients import partitions, split_holdout, training_set
 from fedstats_app.data.subset import flipped, with_mirror_images
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.grid.evaluation import evaluate_on_clients
+from fedstats_app.grid.evaluation import Scores, evaluate_on_clients
 from fedstats_app.grid.progress import Progress
-from fedstats_app.heads import Calibration, ConfusionMatrix, HeadScores
 from fedstats_app.methods import FEDNCM
 from fedstats_app.report.method_result import MethodResult, client_spread, quality
 from fedstats_app.report.training_record import BYTES_PER_NUMBER
@@ -31,67 +29,6 @@ BELOW_FEDNCM = "below FedNCM's"
 LONG_TAIL = 10
 
 
-@dataclass(frozen=True)
-class Scores:
-    """What the heads were found to be worth.
-
-    Attributes
-    ----------
-    evaluated_on : str
-        "clients" or "server"; "" before any evaluation.
-    heads : mapping
-        By method, on the same samples.
-    accuracies : mapping
-        By method and client; empty where the server evaluated.
-    examples : mapping
-        From client to the samples that it evaluated on; empty where the server evaluated.
-    calibrations : mapping
-        By method, what the same samples say of its temperature; None where they say nothing.
-    failures : dict
-        From every client that was asked in vain to the reason.
-    num_unreadable : int
-        Test samples of the server that could not be read.
-    right : mapping
-        By method, (n,) integers or bool: how many it classifies correctly of each cell of test samples, which is one of
-        the server's samples or a client's of one class.
-    """
-
-    evaluated_on: str
-    heads: Mapping[str, HeadScores] = field(default_factory=dict)
-    accuracies: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    examples: Mapping[int, int] = field(default_factory=dict)
-    failures: Mapping[int, str] = field(default_factory=dict)
-    calibrations: Mapping[str, Calibration | None] = field(default_factory=dict)
-    num_unreadable: int = 0
-    right: Mapping[str, torch.Tensor] = field(default_factory=dict)
-
-    @property
-    def confusion(self) -> dict[str, ConfusionMatrix]:
-        """Confusion matrices by method."""
-        return {name: scores.confusion for name, scores in self.heads.items()}
-
-    @property
-    def num_examples(self) -> int:
-        """Samples that the heads were scored on."""
-        return max((matrix.num_examples for matrix in self.confusion.values()), default=0)
-
-    @property
-    def chance(self) -> float:
-        """Accuracy of always naming the most frequent class of these samples, of those whose class is known."""
-        most = max((int(matrix.class_examples.max()) for matrix in self.confusion.values()), default=0)
-        return most / max(self.num_examples, 1)
-
-    def to_json(self) -> dict[str, object]:
-        """Return the entries of results.json about the evaluation."""
-        return {
-            "evaluated_on": self.evaluated_on,
-            "num_test_examples": self.num_examples,
-            "num_test_unreadable": self.num_unreadable,
-            "evaluation_examples": {str(client): number for client, number in sorted(self.examples.items())},
-            "evaluation_failures": {str(client): reason for client, reason in self.failures.items()},
-        }
-
-
 def score(
     strategy: StatisticsStrategy,
     grid: ClientGrid,
@@ -102,33 +39,20 @@ def score(
     mask_absent: bool,
 ) -> Scores:
     """Evaluate the heads of a finished strategy, without a test set on what clients hold out."""
-    if test_set is None:
-        share = f"{100 * holdout:.0f}%"
-        progress.say(f"evaluating on the {share} of their samples that clients kept for it, after {progress.elapsed}")
-        merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
-        found = evaluate_on_clients(grid, strategy.request, strategy.indexed_heads, merged)
-        told = found.heads, found.accuracies, found.examples, found.failures, found.calibrations
-        scores = Scores("clients", *told, right=found.right)
-        if not scores.num_examples:
-            progress.say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
-        return scores
-    progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
-    scored, fitted, right = test_set.score(strategy.mapped_heads, mask_absent=mask_absent)
-    return Scores("server", scored, calibrations=fitted, num_unreadable=test_set.num_unreadable, right=right)
+    if test_set is not None:
+        progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
+        return test_set.score(strategy.mapped_heads, mask_absent=mask_absent)
+    share = f"{100 * holdout:.0f}%"
+    progress.say(f"evaluating on the {share} of their samples that clients kept for it, after {progress.elapsed}")
+    merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
+    scores = evaluate_on_clients(grid, strategy.request, strategy.indexed_heads, merged)
+    if not scores.num_examples:
+        progress.say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
+    return scores
 
 
 def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> MethodResult:
-    """Make one method's entry in results.json.
-
-    Parameters
-    ----------
-    strategy : StatisticsStrategy
-        Finished.
-    method : str
-        One that it served.
-    scores : Scores
-        Of its heads; a method may be missing.
-    """
+    """Make one method's entry in results.json; its scores may be missing."""
     head, collection = strategy.heads[method], strategy.collection
     found, sums = scores.heads.get(method), strategy.statistics(method).summed(gram=False)
     return MethodResult(
@@ -157,17 +81,6 @@ def method_results(
 
     FedNCM needs the class sums alone. Where it is not among the methods, its head is solved and scored for this on the
     server's test set; what clients hold out is not asked for again.
-
-    Parameters
-    ----------
-    strategy : StatisticsStrategy
-        Finished.
-    scores : Scores
-        Of its heads.
-    test_set : ServerTestSet or None
-        The server's.
-    mask_absent : bool
-        Whether absent classes are never predicted.
     """
     results = [method_result(strategy, name, scores) for name in strategy.heads]
     counts = strategy.collection.statistics(0).summed(gram=False).class_counts
@@ -211,15 +124,6 @@ def measured_error(
 
     The samples are all that the clients have for statistics: what floors held back or could not be read is an error.
     Their features come from the cache where that is on, else the backbone runs over them once more, here.
-
-    Parameters
-    ----------
-    config : AppConfig
-        Of a simulation.
-    reader : FeatureReader
-        With the run's backbone.
-    strategy : StatisticsStrategy
-        Finished.
     """
     dataset, holdout = training_set(config.data), strategy.request.holdout
     clients = sorted(outcome.client for outcome in strategy.outcomes if outcome.in_heads)

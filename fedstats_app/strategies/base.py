@@ -17,8 +17,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedstats_app.grid.asking import first_reasons
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.grid.client_outcome import ClientOutcome
-from fedstats_app.grid.collection import Collection
+from fedstats_app.grid.collection import ClientOutcome, Collection
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.heads import LinearHead, solve_ncm
 from fedstats_app.methods import ConfiguredMethod

@@ -27,7 +27,7 @@ from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
-from fedstats_app.grid.mezo_exchange import Asked, MezoExchange
+from fedstats_app.grid.mezo_exchange import MezoAnswers, MezoExchange
 from fedstats_app.strategies.rounds import SampledTraining
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.proportion import DECIDES, capped, deciding
@@ -61,7 +61,7 @@ class MezoRound:
         Clients of which some were cut.
     left_out : dict
         From every client that is out of proportion to how many times the usual size its scalars are.
-    asked : Asked
+    asked : MezoAnswers
         Failures, replays and bytes.
     seconds : float
         Wall-clock time.
@@ -72,7 +72,7 @@ class MezoRound:
     num_examples: Mapping[int, int]
     clipped: tuple[int, ...]
     left_out: Mapping[int, float]
-    asked: Asked
+    asked: MezoAnswers
     seconds: float
 
 
@@ -160,7 +160,7 @@ class MezoRounds(SampledTraining):
             replica.apply(self.log[replica.round :])
         guarded = learning_rate is None if guarded is None else guarded
         self._rate = LearningRate(learning_rate, guarded=guarded, rates=rates or {}, log=self.log)
-        self._asked, self._void_rounds = Asked(), 0
+        self._asked, self._void_rounds = MezoAnswers(), 0
         self._grid: Grid | None = None
         self.stalled_rounds = 0
         self._last: MezoRound | None = None
@@ -240,7 +240,7 @@ class MezoRounds(SampledTraining):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Make the round's messages: its seed, and the updates that each client lacks."""
-        self._grid, self._asked = grid, Asked()
+        self._grid, self._asked = grid, MezoAnswers()
         return self._exchange.messages(self._asked, self.begin_round(grid, server_round))
 
     def aggregate_train(
@@ -254,10 +254,12 @@ class MezoRounds(SampledTraining):
             See :meth:`start`.
         """
         asked = self._asked
-        self._exchange.collect(asked, replies, self._grid, "", self.setup.num_directions)
+        self._exchange.collect(asked, replies, self._grid)
         usable, number_asked = asked.with_samples, len(self.participants(server_round))
         needed = self.needed(number_asked)
-        averaged = self._average.take(self._weighed(usable)) if len(usable) >= needed else Averaged((), (), {}, {})
+        weights = capped({client: answer.num_examples for client, answer in usable.items()}, self.max_share)
+        weighed = {client: replace(answer, num_examples=weights[client]) for client, answer in usable.items()}
+        averaged = self._average.take(weighed) if len(usable) >= needed else Averaged((), (), {}, {})
         for client, times in averaged.left_out.items():
             asked.failures[client] = f"its scalars are {times:.3g} times as large as is usual (fedmezo@outlier)"
             del usable[client]
@@ -282,11 +284,6 @@ class MezoRounds(SampledTraining):
         self._last = MezoRound(server_round, update, merged, averaged.clipped, averaged.left_out, asked, seconds)
         return None, MetricRecord({"num-clients": len(merged), "num-failed": len(asked.failures)})
 
-    def _weighed(self, usable: Mapping[int, MezoReply]) -> dict[int, MezoReply]:
-        """Return the answers, with the counts that they weigh as."""
-        weights = capped({client: answer.num_examples for client, answer in usable.items()}, self.max_share)
-        return {client: replace(answer, num_examples=weights[client]) for client, answer in usable.items()}
-
     def summary(self) -> None:
         """Log what is done."""
         logger.info("FedMeZO on %d clients: %s", len(self.clients), self.setup)
@@ -300,7 +297,7 @@ class MezoRounds(SampledTraining):
 
     # Questions to all clients that are no rounds
 
-    def measure_learning_rate(self, grid: Grid, timeout: float | None = None) -> Asked:
+    def measure_learning_rate(self, grid: Grid, timeout: float | None = None) -> MezoAnswers:
         """Ask every client for the loss's curvature along a few directions, and set the learning rate.
 
         It is half of 1 / (mean curvature): directions of independent signs or standard normal numbers see the trace of
@@ -313,9 +310,21 @@ class MezoRounds(SampledTraining):
         TrainingDiverged
             If the loss is flat, or falls away, along all of them.
         """
-        asked = self._ask(grid, "curvature", CURVATURE_DIRECTIONS, timeout)
-        self._require_enough(asked, "the loss's curvature")
-        curvature = self._agreed(asked, lambda answers: statistics.fmean(self._average.mean(answers)))
+        asked = self._ask(grid, "curvature", timeout)
+        answers, needed = asked.with_samples, self.needed(len(self.clients))
+        if len(answers) < needed:
+            raise TooFewClients(
+                f"{len(answers)} of {len(self.clients)} clients measured the loss's curvature, {needed} are needed "
+                f"(min-clients); {asked.reasons()}"
+            )
+
+        def estimate(of: Mapping[int, MezoReply]) -> float:
+            return statistics.fmean(self._average.mean(of))
+
+        for client in deciding(answers, estimate) if self._average.outlier else ():
+            asked.failures[client] = f"without it the others agree on over {DECIDES:g} times more or less"
+            del answers[client]
+        curvature = estimate(answers)
         if not curvature > 0.0:
             raise TrainingDiverged(
                 f"the loss's curvature along {CURVATURE_DIRECTIONS} directions is {curvature:g}, from which no "
@@ -325,36 +334,20 @@ class MezoRounds(SampledTraining):
         self._rate.value = CURVATURE_SAFETY / curvature
         return asked
 
-    def _agreed(self, asked: Asked, estimate: Callable[[Mapping[int, MezoReply]], float]) -> float:
-        """Return an estimate from all answers but those of clients that alone decide it, which become failures."""
-        answers = asked.with_samples
-        for client in deciding(answers, estimate) if self._average.outlier else ():
-            asked.failures[client] = f"without it the others agree on over {DECIDES:g} times more or less"
-            del answers[client]
-        return estimate(answers)
-
-    def synchronise(self, grid: Grid, timeout: float | None = None) -> Asked:
+    def synchronise(self, grid: Grid, timeout: float | None = None) -> MezoAnswers:
         """Bring the replica of every client to the end of the log; those in ``answers`` have the right digest."""
-        return self._ask(grid, "sync", 0, timeout)
+        return self._ask(grid, "sync", timeout)
 
-    def evaluation_messages(self, message_type: str) -> tuple[list[Message], Asked]:
+    def evaluation_messages(self, message_type: str) -> tuple[list[Message], MezoAnswers]:
         """Return a message of a type to every client, which brings it to the end of the log, and what that costs."""
-        asked = Asked()
+        asked = MezoAnswers()
         messages = self._exchange.messages(asked, sorted(self.clients), message_type=message_type)
         self._exchange.note_following(self.clients)
         return messages, asked
 
-    def _ask(self, grid: Grid, wanted: Wanted, num_scalars: int, timeout: float | None) -> Asked:
+    def _ask(self, grid: Grid, wanted: Wanted, timeout: float | None) -> MezoAnswers:
         grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid)
-        return self._exchange.ask(grid, sorted(self.clients), wanted, num_scalars, timeout)
-
-    def _require_enough(self, asked: Asked, what: str) -> None:
-        needed = self.needed(len(self.clients))
-        if len(asked.with_samples) < needed:
-            raise TooFewClients(
-                f"{len(asked.with_samples)} of {len(self.clients)} clients measured {what}, {needed} are needed "
-                f"(min-clients); {asked.reasons()}"
-            )
+        return self._exchange.ask(grid, sorted(self.clients), wanted, timeout)
 
 
 class FedMeZO(MezoRounds):

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedstats_app.grid.asking import first_reasons, num_bytes, to_all, usable
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.grid.client_outcome import ClientOutcome
+from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads.scatter import ClassTotals, SummedRows
 from fedstats_app.secure.masks import KEY_BYTES

@@ -19,7 +19,7 @@ from flwr.app import Message
 from torch import Tensor
 
 from fedstats_app.data.clients import partitions
-from fedstats_app.grid.client_outcome import ClientOutcome
+from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.kept_statistics import KeptStatistics
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.influence import evenly_spaced

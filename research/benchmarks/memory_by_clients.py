@@ -19,7 +19,7 @@ import torch
 from flwr.app import Message
 from numpy.typing import NDArray
 
-from fedstats_app.grid.client_outcome import ClientOutcome
+from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.methods import METHODS
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics, read_statistics_request, statistics_reply

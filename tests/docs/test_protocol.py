@@ -7,7 +7,7 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedstats_app.grid.exchange import CLIENTS_PER_MESSAGE, CLIENTS_PER_WINDOW
+from fedstats_app.grid.client_grid import CLIENTS_PER_MESSAGE, CLIENTS_PER_WINDOW
 from fedstats_app.heads.scores import NUM_MARGIN_BINS
 from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics import ScatterSpec, StatisticsSpec

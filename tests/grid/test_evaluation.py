@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from fedstats_app.data.clients import split_holdout
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
-from fedstats_app.grid.evaluation import ScoresOfClients, evaluate_on_clients, most_held_out, training_losses
+from fedstats_app.grid.evaluation import Scores, evaluate_on_clients, most_held_out, training_losses
 from fedstats_app.heads import ClientScores, HeadScores
 from fedstats_app.heads.calibration import TEMPERATURES
 from fedstats_app.statistics import StatisticsSpec
@@ -60,7 +60,7 @@ def grid(app: ClientApp) -> ClientGrid:
     return ClientGrid(local, {client: FIRST_NODE_ID + client % 2 for client in range(9)})
 
 
-def scores(clients: ClientGrid, strategy: StatisticsStrategy) -> ScoresOfClients:
+def scores(clients: ClientGrid, strategy: StatisticsStrategy) -> Scores:
     asked = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
     return evaluate_on_clients(clients, strategy.request, strategy.indexed_heads, asked)
 

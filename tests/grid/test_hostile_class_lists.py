@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedstats_app.grid.class_lists import ClassList, align_class_lists
-from fedstats_app.grid.federation_options import bytes_for_classes, classes_that_fit
+from fedstats_app.grid.federation_options import classes_that_fit
 
 TEN = {node: ClassList((f"class {node}", f"class {node % 10 + 1}")) for node in range(1, 11)}
 ALONE = {node: ClassList((f"class {node}",)) for node in range(1, 11)}
@@ -80,8 +80,12 @@ def test_words_of_another_alphabet_are_fine_and_both_on_one_node_are_two_classes
 
 
 def test_what_classes_take_is_known_before_they_take_it() -> None:
+    def kept(classes: int) -> int:
+        scores = classes * 2 * 8 * 1281 + 8 * classes**2  # histograms of margins, a confusion matrix
+        return 2 * 5 * scores + (3 * 5 + 2) * 8 * classes * 1280
+
     for memory in (2**30, 2**34):
         fit = classes_that_fit(1280, 5, memory)
-        assert bytes_for_classes(fit, 1280, 5) <= memory < bytes_for_classes(fit + 1, 1280, 5)
-    assert bytes_for_classes(20_000, 1280, 5) > 16e9 and bytes_for_classes(1000, 1280, 5) < 1e9
+        assert kept(fit) <= memory < kept(fit + 1)
+    assert 1000 < classes_that_fit(1280, 5, 10**9) and classes_that_fit(1280, 5, 16 * 10**9) < 20_000
     assert classes_that_fit(1280, 5, 0) == 1

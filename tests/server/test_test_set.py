@@ -62,7 +62,7 @@ def scores_of_all(test_set: ServerTestSet, head: LinearHead) -> HeadScores:
 @pytest.mark.parametrize("scale", [1e-4, 0.02, 1.0, 30.0, 1e4])
 def test_scores_are_those_of_all_temperatures_to_the_bit(scale: float, by_class: bool) -> None:
     test_set, feature_map, head = a_test_set_and_a_head(scale, by_class=by_class)
-    found = test_set.score({"one": (feature_map, head)}, mask_absent=True)[0]["one"]
+    found = test_set.score({"one": (feature_map, head)}, mask_absent=True).heads["one"]
     whole = scores_of_all(test_set, head)
     assert len(found.calibration.temperatures) <= 2 * LIKELY_STEPS + 2 < len(TEMPERATURES)
     assert found.calibration.fit() == whole.calibration.fit()
@@ -73,7 +73,7 @@ def test_scores_are_those_of_all_temperatures_to_the_bit(scale: float, by_class:
 def test_where_the_few_mislead_all_temperatures_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     test_set, feature_map, head = a_test_set_and_a_head(1.0, by_class=False)
     monkeypatch.setattr(evaluation_data, "likely_temperatures", lambda logits, labels, n: (1.0, *TEMPERATURES[-3:]))
-    found = test_set.score({"one": (feature_map, head)}, mask_absent=True)[0]["one"]
+    found = test_set.score({"one": (feature_map, head)}, mask_absent=True).heads["one"]
     assert found.calibration.temperatures == TEMPERATURES
     assert found.calibration.fit() == scores_of_all(test_set, head).calibration.fit()
 
@@ -91,7 +91,7 @@ def test_where_no_sample_can_be_read_nothing_is_scored() -> None:
     features, labels = test_set.evenly_spaced(5)
     assert features.shape == (0, D) and labels.shape == (0,) and labels.dtype == torch.int64
     head = LinearHead(torch.eye(C, D), torch.zeros(C))
-    assert test_set.score({"one": (IdentityMap(), head)}, mask_absent=True)[0]["one"].confusion.num_examples == 0
+    assert test_set.score({"one": (IdentityMap(), head)}, mask_absent=True).heads["one"].confusion.num_examples == 0
 
 
 @pytest.mark.parametrize("mask_absent", [False, True])
@@ -105,9 +105,9 @@ def test_heads_that_lack_a_class_are_scored_as_they_predict(mask_absent: bool) -
     fitted = whole.calibration.fit()
     assert fitted is not None
 
-    scores, calibrations, right = test_set.score({"one": (feature_map, head)}, mask_absent=mask_absent)
+    scores = test_set.score({"one": (feature_map, head)}, mask_absent=mask_absent)
 
-    assert calibrations["one"] == fitted.counted(parts)
-    assert int(right["one"].sum()) == whole.confusion.num_correct
-    assert torch.equal(scores["one"].confusion.matrix, whole.confusion.matrix)
-    assert torch.equal(scores["one"].margins.negatives, whole.margins.negatives)
+    assert scores.calibrations["one"] == fitted.counted(parts)
+    assert int(scores.right["one"].sum()) == whole.confusion.num_correct
+    assert torch.equal(scores.heads["one"].confusion.matrix, whole.confusion.matrix)
+    assert torch.equal(scores.heads["one"].margins.negatives, whole.margins.negatives)
