@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.fedmezo.log import TrainingFiles
-from fedstats_app.fedmezo.mezo_options import FedMeZOOptions
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.evaluation import sum_evaluations
@@ -50,7 +49,16 @@ class MezoTraining(Training):
     def train(self) -> tuple[TrainingResult, TunedModel]:
         """Train, going on after the last round in the log if there is one."""
         self.options, head = self.run.config.fedmezo, self.head.head
-        self.setup = _setup(self.options, self.request)
+        self.setup = MezoSetup(
+            self.request,
+            tuned=self.options.tune,
+            epsilon=self.options.probe_distance,
+            num_directions=self.options.num_z,
+            distribution=self.options.directions,
+            dtype=self.options.dtype,
+            batch_size=self.options.batch_size,
+            own_batches=self.options.own_batches,
+        )
         self.repeats = self.size = self.setup.num_directions
         self.files = TrainingFiles(self.run.folder.path / FOLDER / self.name)
         dtype = torch.float64 if self.options.dtype == "float64" else torch.float32
@@ -164,40 +172,17 @@ class MezoTraining(Training):
         self.files.extend_log([outcome.update], number)
         return self.is_due(number) and self.stop_at_plateau()
 
-    def _record(
-        self, number: int, asked: MezoAnswers, passes: int, *, num_clients: int = 0, seconds: float = 0.0
-    ) -> None:
+    def _record(self, number: int, asked: MezoAnswers, passes: int, **more: Any) -> None:
         if self.on_features:
             # The head alone takes the features that stage 1 has computed, or that are computed now, once.
             passes = sum(self.clients.values()) if self.made and number == 0 else 0
-        self.record(
-            number,
-            asked.failures,
-            num_clients=num_clients,
-            bytes_up=asked.bytes_up,
-            bytes_down=asked.bytes_down,
-            bytes_catch_up=asked.bytes_catch_up,
-            forward_passes=passes,
-            seconds=seconds,
-        )
+        costs = {name: getattr(asked, name) for name in ("bytes_up", "bytes_down", "bytes_catch_up")}
+        self.record(number, asked.failures, forward_passes=passes, **costs, **more)
 
     def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
         """Ask how the replicas do on what clients hold out, and why some did not say."""
         messages, _ = self.strategy.evaluation_messages(EVALUATE_MEZO)
         return sum_evaluations(self.run.grid, messages, self.clients, self.request.holdout)
-
-
-def _setup(options: FedMeZOOptions, request: TrainingRequest) -> MezoSetup:
-    return MezoSetup(
-        request,
-        tuned=options.tune,
-        epsilon=options.probe_distance,
-        num_directions=options.num_z,
-        distribution=options.directions,
-        dtype=options.dtype,
-        batch_size=options.batch_size,
-        own_batches=options.own_batches,
-    )
 
 
 def replay(folder: Path, backbone: Backbone) -> Replica:
