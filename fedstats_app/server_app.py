@@ -43,10 +43,10 @@ def main(grid: Grid, context: Context) -> None:
     with lifetime(context) as (config, folder, ledger):
         progress = Progress()
         progress.say(how_to_stop(folder, context))
-        with progress.heartbeat(), tracked(config, folder, progress.say) as tracking:
+        with progress.heartbeat(), tracked(config, folder, progress.say) as stage_done:
             run = prepare(config, folder, grid, progress, ledger.note)
             state = State()
             with quiet_flower(), samples_counted(run):
                 for stage in stages(run):
                     state = stage(run, state)
-                    tracking.stage_done()
+                    stage_done()

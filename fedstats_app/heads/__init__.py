@@ -7,7 +7,6 @@ It may import statistics.
 
 from fedstats_app.heads.calibration import Calibration, CalibrationSums
 from fedstats_app.heads.fedcof import solve_fedcof, solve_oracle
-from fedstats_app.heads.fedroot import solve_fedroot
 from fedstats_app.heads.gaussian import solve_gaussian
 from fedstats_app.heads.linear_head import LinearHead, SolveReport
 from fedstats_app.heads.ncm import solve_ncm
@@ -33,7 +32,6 @@ __all__ = [
     "filled_bins",
     "margin_bins",
     "solve_fedcof",
-    "solve_fedroot",
     "solve_gaussian",
     "solve_ncm",
     "solve_oracle",

@@ -25,38 +25,6 @@ from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from fedstats_app.statistics.accumulation import mirror_upper
 
 
-def solve_fedroot(
-    rows: ClassMeanRows,
-    scatter: Tensor,
-    left_out: float,
-    *,
-    head: Literal["both", "ridge", "within"] = "both",
-    ridge_lambda: float | Literal["auto"] = "auto",
-    shrinkage: float | Literal["auto"] = "auto",
-) -> LinearHead:
-    """Return the head of the statistics that :func:`complete` makes.
-
-    Parameters
-    ----------
-    rows, scatter, left_out
-        As :func:`complete`.
-    head, ridge_lambda, shrinkage
-        As :func:`solve_completed`.
-
-    Returns
-    -------
-    LinearHead
-        float64; rows of absent classes are zero.
-
-    Raises
-    ------
-    ValueError
-        As :func:`complete` and :func:`solve_completed`.
-    """
-    completed = complete(rows, scatter, left_out)
-    return solve_completed(completed, head=head, ridge_lambda=ridge_lambda, shrinkage=shrinkage)
-
-
 def complete(rows: ClassMeanRows, scatter: Tensor, left_out: float, *, shaped: bool = True) -> FeatureStatistics:
     """Return class counts, class sums and the Gram matrix as far as clients told it.
 

@@ -141,8 +141,6 @@ class LinearHead:
 
 # Enough for the extreme eigenvalues to a few per cent; each step costs one product (or solve) of d^2.
 POWER_ITERATIONS = 30
-# Where the ratio of pivots is as small as this, the matrix is looked at more closely.
-_DOUBTFUL = 1e-9
 
 
 @dataclass(frozen=True)
@@ -224,22 +222,6 @@ def solve_positive_definite(matrix: Tensor, rhs: Tensor, *, magnitude: float = 0
     eigenvalues, vectors = eigenvalues[kept], vectors[:, kept]
     x = vectors @ ((vectors.T @ rhs) / eigenvalues.unsqueeze(1))
     return Solution(x, largest / float(eigenvalues[0]), rank)
-
-
-def solve_shifted(matrix: Tensor, value: float, rhs: Tensor) -> Tensor | None:
-    """Solve ``(matrix + value * I) @ x = rhs`` by Cholesky alone, without an estimate of the condition number.
-
-    Returns
-    -------
-    Tensor or None
-        (d, C), to the bit that of :func:`solve_positive_definite`; None where the matrix may be singular: the smallest
-        pivot bounds the smallest eigenvalue from above.
-    """
-    factor, info = torch.linalg.cholesky_ex(add_to_diagonal(matrix, value))
-    pivots = factor.diagonal().square()
-    if int(info) != 0 or float(pivots.amin()) <= _DOUBTFUL * float(pivots.amax()):
-        return None
-    return torch.cholesky_solve(rhs, factor)
 
 
 def _extreme_eigenvalues(matrix: Tensor, factor: Tensor) -> tuple[float, float]:

@@ -232,11 +232,6 @@ class MarginHistograms(Addable):
         nothing = torch.zeros(num_classes, NUM_MARGIN_BINS, dtype=torch.int64)
         return cls(nothing, nothing.clone())
 
-    @classmethod
-    def from_bins(cls, bins: Tensor, labels: Tensor) -> MarginHistograms:
-        """Count what :func:`margin_bins` gave, (n, C), by (n,) integer labels in [0, C)."""
-        return cls.zeros(bins.shape[1]).count_(bins, labels)
-
     def count_(self, bins: Tensor, labels: Tensor) -> MarginHistograms:
         """Count into these tensors what :func:`margin_bins` gave, (n, C), by (n,) integer labels in [0, C)."""
         labels = labels.to("cpu", torch.int64)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedRootOptions(Options):
-    """As :func:`fedstats_app.heads.solve_fedroot`, and what a client sends: ranks as :class:`RankRule` says."""
+    """As :func:`fedstats_app.heads.fedroot.solve_completed`, and what a client sends: ranks by :class:`RankRule`."""
 
     prefix: ClassVar[str] = "fedroot-"
 

@@ -192,7 +192,7 @@ class TrainingResult:
     rounds : sequence of RoundRecord
         In ascending order, at least one; round 0, where it is there, is the start.
     stopped : str
-        Why it ended: `rounds done`, or which plateau.
+        Why it ended: `rounds done`, or why before.
     start_bytes : int
         Bytes up and down, of all clients, that the start itself took: those of the closed-form stage, 0 for a random
         head.

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
-from numpy.typing import NDArray
 
 from fedstats_app.data.clients import training_set
 from fedstats_app.data.paths import without_folders
@@ -96,6 +95,7 @@ def solve_heads(run: Run, state: State) -> State:
     for one in results:
         if one.notes and BELOW_FEDNCM in one.notes[-1]:
             progress.say(f"{display_name(one.method)}: {one.notes[-1]}")
+    labels = asked.label_counts
     # Beside what follows: torch leaves Python to others while it computes.
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
         drawn = thread.submit(
@@ -103,7 +103,7 @@ def solve_heads(run: Run, state: State) -> State:
             folder.plots_path if config.run.plots else None,
             results,
             class_names=run.class_names,
-            label_counts=_label_counts(asked),
+            label_counts=np.stack([counts for _, counts in sorted(labels.items())]) if labels else None,
             confusion_matrices={name: matrix.matrix.numpy() for name, matrix in scores.confusion.items()},
             dataset=without_folders(run.data_name),
             backbone=without_folders(config.backbone.backbone),
@@ -240,13 +240,20 @@ def _draw(folder: Path | None, results: Sequence[MethodResult], **data: Any) -> 
 
 
 def _of_clients(strategy: StatisticsStrategy, federation: Federation) -> dict[str, object]:
-    """Entries of results.json about who answered what."""
+    """Entries of results.json about who answered what, and what nodes' policies did, in numbers of clients."""
     outcomes = strategy.outcomes
+    policy: dict[str, object] = {
+        "num_refused": _num_with(outcomes, "refused"),
+        "num_with_suppressed_classes": sum(outcome.num_suppressed_classes > 0 for outcome in outcomes),
+        "num_warned": sum(bool(outcome.warning) for outcome in outcomes),
+    }
+    if federation.any_app:
+        policy["nodes_running_any_app"] = [str(node) for node in federation.any_app]
     return {
         "num_clients_asked": len(outcomes),
         "num_clients_merged": _num_with(outcomes, "merged"),
         "num_clients_known": _num_with(outcomes, "known"),
-        "policy": _policy_record(outcomes, federation.any_app),
+        "policy": policy,
         "num_unreadable": sum(outcome.num_unreadable for outcome in outcomes),
         "refused_nodes": {str(node): reason for node, reason in federation.refused.items()},
         "wire_bytes_received": strategy.collection.total_wire_bytes,
@@ -279,12 +286,6 @@ def _num_with(outcomes: Sequence[ClientOutcome], what: str) -> int:
     return sum(outcome.outcome == what for outcome in outcomes)
 
 
-def _label_counts(asked: Asked) -> NDArray[np.int64] | None:
-    """(K, C) samples per client and class; None if clients do not show them."""
-    labels = [asked.label_counts[client] for client in sorted(asked.label_counts)]
-    return np.stack(labels) if labels else None
-
-
 def _save_heads(folder: RunFolder, metadata: Mapping[str, str], strategy: StatisticsStrategy, scores: Scores) -> None:
     for name, (feature_map, head) in strategy.mapped_heads.items():
         result = method_result(strategy, name, scores)
@@ -313,14 +314,3 @@ def _what_failed(outcomes: Sequence[ClientOutcome], scores: Scores) -> list[str]
     if unreadable:
         lines.append(f"{unreadable} samples could not be read; their names are in the log of the node that has them")
     return lines
-
-
-def _policy_record(outcomes: Sequence[ClientOutcome], any_app: Sequence[int] = ()) -> dict[str, int | list[str]]:
-    """Count what nodes' policies did in a run, in numbers of clients, and where there was none."""
-    unprotected = {"nodes_running_any_app": [str(node) for node in any_app]} if any_app else {}
-    return {
-        "num_refused": sum(outcome.outcome == "refused" for outcome in outcomes),
-        "num_with_suppressed_classes": sum(outcome.num_suppressed_classes > 0 for outcome in outcomes),
-        "num_warned": sum(bool(outcome.warning) for outcome in outcomes),
-        **unprotected,
-    }

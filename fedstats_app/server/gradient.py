@@ -79,7 +79,6 @@ class GradientTraining(Training):
         else:
             self._take(to_record(checkpoint.arrays))
             load_optimizer_state(self._inner, checkpoint.optimizer)
-            self.stopped = str(checkpoint.metadata["stopped"])
             self.take_up(done)
             # Whether to keep the start may have been asked before the kill, and is asked and charged again.
             self.rounds[-1] = replace(self.rounds[-1], **checkpoint.metadata["costs"])
@@ -87,7 +86,7 @@ class GradientTraining(Training):
             best = latest_checkpoint(self._best_folder)
             self._best = -1.0 if best is None else float(best.metadata["accuracy"])
         self._strategy.on_round = self._after_round
-        if done < num_rounds and not self.stopped:
+        if done < num_rounds:
             self._strategy.start(run.grid, self._arrays, num_rounds - done)
         if self._best >= 0.0:
             self._take_best()
@@ -184,8 +183,8 @@ class GradientTraining(Training):
         """Ask how the model of a round does on what clients hold out, and why some did not say."""
         return evaluate_model_on_clients(self.run.grid, self.request, self.clients, self._arrays, self._fixed, number)
 
-    def _after_round(self, outcome: TrainingRound) -> bool:
-        """Evaluate, record, write a checkpoint; return whether to stop."""
+    def _after_round(self, outcome: TrainingRound) -> None:
+        """Evaluate, record, write a checkpoint."""
         number, tuning = outcome.server_round, self.tuning
         self._take(outcome.arrays)
         self.name_left_out(outcome.left_out)
@@ -199,23 +198,16 @@ class GradientTraining(Training):
             forward_passes=self._forward_passes(outcome),
             seconds=outcome.seconds,
         )
-        stop = self.is_due(number) and self.stop_at_plateau()
         last = number == tuning.num_server_rounds
-        if tuning.checkpoint_every and (stop or last or number % tuning.checkpoint_every == 0):
-            save_checkpoint(
-                self._checkpoints,
-                number,
-                to_tensors(outcome.arrays),
-                optimizer_state(self._inner),
-                {
-                    "name": self.name,
-                    "stopped": self.stopped,
-                    "temperature": self.start_temperature,
-                    "start_loss": self._start_loss,
-                    "costs": {name: getattr(self.rounds[-1], name) for name in _COSTS},
-                },
-            )
-        return stop
+        if tuning.checkpoint_every and (last or number % tuning.checkpoint_every == 0):
+            known = {
+                "name": self.name,
+                "temperature": self.start_temperature,
+                "start_loss": self._start_loss,
+                "costs": {name: getattr(self.rounds[-1], name) for name in _COSTS},
+            }
+            arrays, state = to_tensors(outcome.arrays), optimizer_state(self._inner)
+            save_checkpoint(self._checkpoints, number, arrays, state, known)
 
     def _forward_passes(self, outcome: TrainingRound) -> int:
         """Count the backbone's passes over samples: a probe makes one, once, where stage 1 did not; a backward is two.

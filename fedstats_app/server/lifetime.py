@@ -50,16 +50,26 @@ def lifetime(context: Context) -> Iterator[tuple[AppConfig, RunFolder, Disclosur
     with ExitStack() as held:
         folder: RunFolder | None = None
         try:
-            folder = _early_folder(context, held)
+            if not context.run_config.get("resume"):
+                # Before anything is checked, so that a wrong configuration leaves its reason there too. What is wrong
+                # with the folder itself the configuration's own check says, along with all other problems.
+                with suppress(ValueError, OSError):
+                    folder = _folder(context, str(context.run_config.get("output-dir", "")), "", held)
             config = AppConfig.from_run_config(context.run_config)
-            if folder is None:
-                folder = _locked(_folder_of(config, context), held)
+            folder = folder or _folder(context, config.run.output_dir, config.run.resume, held)
             context.state[_STATE] = ConfigRecord({_FOLDER: str(folder.path)})
             folder.write_status("running")
             folder.remove_traceback()
             ledger = DisclosureLedger(SERVER_SIDE_CODES)
-            with _written_down(ledger, folder, config):
+            try:
                 yield config, folder, ledger
+            except BaseException as error:
+                try:
+                    folder.append_disclosure(ledger.entries(), config.methods)
+                except OSError as second:
+                    error.add_note(f"what left each site could not be written down: {second}")
+                raise
+            folder.append_disclosure(ledger.entries(), config.methods)
             folder.write_status("completed")
             _write_report(folder)
         except BaseException as error:
@@ -73,35 +83,16 @@ def folder_of(context: Context) -> Path:
     return Path(str(context.state.config_records[_STATE][_FOLDER]))
 
 
-def _folder_of(config: AppConfig, context: Context) -> RunFolder:
-    if config.run.resume:
-        return RunFolder.reopen(config.run.resume, context.run_id)
-    return RunFolder.create(config.run.output_dir, context.run_id, name=str(context.node_config.get(FOLDER_NAME, "")))
-
-
-def _locked(folder: RunFolder, held: ExitStack) -> RunFolder:
-    """Return the folder, to which only this process writes from now on."""
+def _folder(context: Context, output_dir: str, resume: str, held: ExitStack) -> RunFolder:
+    """Make a run folder, or open that of an interrupted run; only this process writes to it from now on."""
+    if resume:
+        folder = RunFolder.reopen(resume, context.run_id)
+    else:
+        name = str(context.node_config.get(FOLDER_NAME, ""))
+        folder = RunFolder.create(output_dir, context.run_id, name=name)
     held.enter_context(lock_folder(folder.path))
     remove_unfinished(folder.path)
     return folder
-
-
-@contextmanager
-def _written_down(ledger: DisclosureLedger, folder: RunFolder, config: AppConfig) -> Iterator[None]:
-    """Write down what left each site, also of a run that fails, and then without hiding why."""
-
-    def write() -> None:
-        folder.append_disclosure(ledger.entries(), config.methods)
-
-    try:
-        yield
-    except BaseException as error:
-        try:
-            write()
-        except OSError as second:
-            error.add_note(f"what left each site could not be written down: {second}")
-        raise
-    write()
 
 
 def _write_report(folder: RunFolder) -> None:
@@ -139,12 +130,9 @@ def _tell_failure(folder: RunFolder | None, error: BaseException, *, goes_on: bo
             if state == "failed":
                 folder.write_traceback("".join(traceback.format_exception(error)))
                 elsewhere = True
-    line = f"FAILED: {reason}"
-    if state == "stopped":
-        line = reason
-        if folder is not None:
-            how = f"the same settings with resume='{folder.path}' continue it" if goes_on else BEGINS_ANEW
-            line += f"; {how}"
+    line = reason if state == "stopped" else f"FAILED: {reason}"
+    if state == "stopped" and folder is not None:
+        line += f"; the same settings with resume='{folder.path}' continue it" if goes_on else f"; {BEGINS_ANEW}"
     _tell([*lines, line], LastWord(f"[fedstats] {' '.join(line.split())}", error if elsewhere else None))
 
 
@@ -153,17 +141,6 @@ def _tell(lines: Sequence[str], last: LastWord) -> None:
     with suppress(OSError):  # where what is printed goes to a full disk too
         for line in lines:
             say(line)
-
-
-def _early_folder(context: Context, held: ExitStack) -> RunFolder | None:
-    """Make the run folder before anything is checked, so that a wrong configuration leaves its reason there too."""
-    if context.run_config.get("resume"):
-        return None
-    try:
-        name = str(context.node_config.get(FOLDER_NAME, ""))
-        return _locked(RunFolder.create(str(context.run_config.get("output-dir", "")), context.run_id, name=name), held)
-    except (ValueError, OSError):
-        return None  # the configuration's own check says what is wrong with it, along with all other problems
 
 
 class LastWord(logging.Filter):
@@ -179,8 +156,7 @@ class LastWord(logging.Filter):
 
     def __init__(self, line: str, error: BaseException | None = None) -> None:
         super().__init__()
-        self.line = line
-        self.error = error
+        self.line, self.error = line, error
 
     def stay(self) -> None:
         """Be the last word of this process, in place of any before."""

@@ -62,15 +62,14 @@ class MezoTraining(Training):
         self.repeats = self.size = self.setup.num_directions
         self.files = TrainingFiles(self.run.folder.path / FOLDER / self.name)
         dtype = torch.float64 if self.options.dtype == "float64" else torch.float32
-        self._take_start(
-            {"head.weight": head.weight.to(dtype), "head.bias": torch.nan_to_num(head.bias, neginf=0.0).to(dtype)}
-        )
+        bias = torch.nan_to_num(head.bias, neginf=0.0)
+        self._take_start({"head.weight": head.weight.to(dtype), "head.bias": bias.to(dtype)})
         self.announce(sum(one.numel() for one in self.replica.parameters.values()))
         if not (self.run.config.run.resume and self._resumed()):
             self._begin()
         self.strategy.on_round = self._after_round
         left = self.tuning.num_server_rounds - len(self.strategy.log)
-        if left > 0 and not self.stop_at_plateau():
+        if left > 0:
             self.strategy.start(self.run.grid, num_rounds=left)
             if self.strategy.stalled_rounds >= STALLED_ROUNDS:
                 self.stopped = "the loss no longer changes along any direction"
@@ -155,8 +154,8 @@ class MezoTraining(Training):
 
     # A round
 
-    def _after_round(self, outcome: MezoRound) -> bool:
-        """Evaluate, record, write the log; return whether to stop."""
+    def _after_round(self, outcome: MezoRound) -> None:
+        """Evaluate, record, write the log."""
         number, say = outcome.server_round, self.run.progress.say
         for client, reason in outcome.asked.replayed.items():
             say(f"round {number}: client {client} was brought up to date by the log: {reason}")
@@ -170,7 +169,6 @@ class MezoTraining(Training):
         passes = self.trainer.passes * self.setup.num_directions * used
         self._record(number, outcome.asked, passes, num_clients=len(outcome.num_examples), seconds=outcome.seconds)
         self.files.extend_log([outcome.update], number)
-        return self.is_due(number) and self.stop_at_plateau()
 
     def _record(self, number: int, asked: MezoAnswers, passes: int, **more: Any) -> None:
         if self.on_features:

@@ -27,7 +27,6 @@ from fedstats_app.report.state import State
 from fedstats_app.secure.account import Promise
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.extension import Extension
-from fedstats_app.server.noise import noise_in_words
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.storage.tally import tallied
@@ -123,14 +122,8 @@ class Run:
         """Estimate how long clients will compute, in seconds; 0 if unknown, as for texts, whose length decides.
 
         In a simulation they share this machine, and their samples count one after another; elsewhere they work side by
-        side, and the one with most samples counts, as if its machine were as fast as this one.
-
-        Parameters
-        ----------
-        clients : mapping
-            From client to its number of samples.
-        passes : float
-            Forward passes that every sample takes.
+        side, and the one with most samples counts, as if its machine were as fast as this one. Every sample of the
+        ``clients``, given with their numbers of them, takes so many forward passes.
         """
         if self.backbone.kind != "image" or not clients or not passes:
             return 0.0
@@ -139,12 +132,8 @@ class Run:
 
     def trainable(self, state: State) -> dict[int, int]:
         """Select the clients that are in the heads and can train, with their number of samples."""
-        federation = self.federation
-        return {
-            client: number
-            for client, number in state.clients.items()
-            if number and client in federation.hosts and client not in federation.statistics_only
-        }
+        able = self.federation.hosts.keys() - self.federation.statistics_only
+        return {client: number for client, number in state.clients.items() if number and client in able}
 
     @property
     def most_samples(self) -> int:
@@ -243,18 +232,7 @@ def prepare(
 ) -> Run:
     """Find the clients, load what the run needs, and refuse what cannot work before clients are asked for statistics.
 
-    Parameters
-    ----------
-    config : AppConfig
-        Of the run.
-    folder : RunFolder
-        Of this run, or of the one that it goes on with.
-    grid : Grid
-        Flower's.
-    progress : Progress
-        What is said.
-    on_reply : callable
-        Sees every reply of the run.
+    ``folder`` may be that of an interrupted run; ``on_reply`` sees every reply.
 
     Raises
     ------
@@ -300,12 +278,8 @@ def prepare(
         )
     reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache), read_threads=options.read_threads)
     test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader, progress)
-    clients = ClientGrid(
-        grid,
-        federation.hosts,
-        reply_timeout=config.federation.reply_timeout,
-        window_bytes=config.federation.window_bytes,
-    )
+    timeout, window = config.federation.reply_timeout, config.federation.window_bytes
+    clients = ClientGrid(grid, federation.hosts, reply_timeout=timeout, window_bytes=window)
     clients.on_reply, clients.progress = on_reply, progress
     run = Run(
         config=config.measured(None if test_set is None else test_set.features, progress.say),
@@ -323,18 +297,13 @@ def prepare(
         progress=progress,
     )
     if promise := run.promise:
-        for line in noise_in_words(
-            promise, config.methods, len(class_names), backbone.feature_dim, len(federation.hosts)
-        ):
+        from fedstats_app.server.noise import noise_in_words  # other runs do without
+
+        num_classes, parties = len(class_names), len(federation.hosts)
+        for line in noise_in_words(promise, config.methods, num_classes, backbone.feature_dim, parties):
             progress.say(line)
-    record = run_record(
-        run.config.to_run_config(),
-        data_name,
-        backbone,
-        class_names,
-        clients=len(federation.hosts),
-        supernodes=supernodes,
-    )
+    told = run.config.to_run_config(), data_name, backbone, class_names
+    record = run_record(*told, clients=len(federation.hosts), supernodes=supernodes)
     if simulated and config.partition.by_column:
         record["client_names"] = client_names(config.data, config.partition, config.run.seed)
     if named := {str(client): name for client, name in federation.client_names.items() if name}:

@@ -29,8 +29,6 @@ from fedstats_app.training.training_options import MADE_HEADS, LocalOptions
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.training import EvaluationCounts, TrainingLosses
 
-# A plateau is left by a better accuracy than this; less is what single test samples do.
-MIN_IMPROVEMENT = 1e-4
 # Test features are scored in batches of this size; it changes no prediction but by rounding.
 FEATURE_BATCH = 1024
 
@@ -72,7 +70,7 @@ class Training(ABC):
     rounds : list of RoundRecord
         So far.
     stopped : str
-        Why the training ends early; "" while it does not.
+        Why the training ends: "rounds done", or why before.
     notes : list of str
         For the result.
     learning_rate : float or None
@@ -103,7 +101,7 @@ class Training(ABC):
         self.on_features = self.request.tune == "probe"
         self.rounds: list[RoundRecord] = []
         self.notes: list[str] = []
-        self.stopped = ""
+        self.stopped = "rounds done"
         self._left_out: dict[int, list[float]] = {}
         # A head takes features that are there already, a network images.
         test_set = run.test_set
@@ -130,9 +128,8 @@ class Training(ABC):
         TooFewClients
             If too few clients answer.
         """
-        request = replace(
-            self.request, tune="probe", prompt_tokens=0, tune_bias=True, options=LocalOptions()
-        )  # the whole head goes down
+        # The whole head goes down.
+        request = replace(self.request, tune="probe", prompt_tokens=0, tune_bias=True, options=LocalOptions())
         return training_losses(self.run.grid, request, head, self.clients, self.min_clients)
 
     def say(self, line: str) -> None:
@@ -150,12 +147,8 @@ class Training(ABC):
         if self._test is None:
             return self._score_held_out(number)
         with self.run.progress.doing("evaluating on the test samples"):
-            scores = evaluate(
-                self.model,
-                self._test,
-                batch_size=self._batch_size,
-                present=self.head.head.present if self.run.config.run.mask_absent else None,
-            )
+            present = self.head.head.present if self.run.config.run.mask_absent else None
+            scores = evaluate(self.model, self._test, batch_size=self._batch_size, present=present)
         return scores.confusion.accuracy, scores.loss
 
     def _score_held_out(self, number: int) -> tuple[float | None, float | None]:
@@ -183,16 +176,9 @@ class Training(ABC):
         return number in (0, self.tuning.num_server_rounds) or number % self.tuning.evaluate_every == 0
 
     def record(self, number: int, failures: Mapping[int, str], **costs: Any) -> None:
-        """Score a round where that is due, write it down, and say how it went.
+        """Score :attr:`model` where a round is due, write it down, and say how it went.
 
-        Parameters
-        ----------
-        number : int
-            Of the round, whose model is :attr:`model`.
-        failures : mapping
-            From every client that is not in the average to the reason.
-        **costs
-            As :class:`RoundRecord`.
+        ``failures`` are the reasons of all clients that are not in the average; ``costs`` as :class:`RoundRecord`.
         """
         progress = self.run.progress
         accuracy, loss = self.score(number) if self.is_due(number) else (None, None)
@@ -200,12 +186,8 @@ class Training(ABC):
         if self.tuning.keep == "best" and self.is_due(number):
             # What tells how good a model is must not choose it too, if the server has other samples for that.
             held_out = accuracy if self._test is None else self._score_held_out(number)[0]
-        record = RoundRecord(
-            *(self.trainer.name, self.start, number, accuracy, loss),
-            num_failed=len(failures),
-            held_out_accuracy=held_out,
-            **costs,
-        )
+        of_round, num_failed = (self.trainer.name, self.start, number, accuracy, loss), len(failures)
+        record = RoundRecord(*of_round, num_failed=num_failed, held_out_accuracy=held_out, **costs)
         self.rounds.append(record)
         self.run.folder.append_round(record)
         for client, reason in failures.items():
@@ -222,13 +204,6 @@ class Training(ABC):
         for client, times in left_out.items():
             self._left_out.setdefault(client, []).append(times)
 
-    def stop_at_plateau(self) -> bool:
-        """Return whether training is to end here, for want of a better accuracy or because it was to before."""
-        patience = self.tuning.patience
-        if plateau(self.rounds, patience):
-            self.stopped = f"no better accuracy in {patience} evaluations"
-        return bool(self.stopped)
-
     def result(self) -> TrainingResult:
         """Return what the training did and cost, by its rounds and by formula."""
         trainer, num_examples, num_clients = self.trainer, sum(self.clients.values()), len(self.clients)
@@ -240,7 +215,7 @@ class Training(ABC):
             stage=trainer.name,
             start=self.start,
             rounds=self.rounds,
-            stopped=self.stopped or "rounds done",
+            stopped=self.stopped,
             start_bytes=0 if self.made else self.head.wire_bytes,
             start_forward_passes=0 if self.made else num_examples,
             formula_bytes=(training_bytes if trainer.by_gradient else mezo_bytes)(num_rounds, participants, self.size),
@@ -299,12 +274,3 @@ class Training(ABC):
             f"what it sent was up to {max(times):.3g} times as large as is usual"
             for client, times in sorted(self._left_out.items())
         ]
-
-
-def plateau(rounds: list[RoundRecord], patience: int) -> bool:
-    """Return whether the last ``patience`` evaluations brought no better accuracy than those before them."""
-    told = (one.accuracy if one.held_out_accuracy is None else one.held_out_accuracy for one in rounds)
-    accuracies = [accuracy for accuracy in told if accuracy is not None]
-    if not patience or len(accuracies) <= patience:
-        return False
-    return max(accuracies[-patience:]) < max(accuracies[:-patience]) + MIN_IMPROVEMENT

@@ -25,7 +25,6 @@ from fedstats_app.methods.method import FEW_FEATURES
 from fedstats_app.statistics import (
     CollectedStatistics,
     FeatureMap,
-    StatisticsSpec,
     StatisticsSum,
     merge_specs,
 )
@@ -145,7 +144,9 @@ class StatisticsStrategy(WithoutEvaluation):
             raise ValueError(f"min_clients must be at least 1, got {min_clients}")
         specs = merge_specs(method.specification for method in methods)
         if exact_samples:
-            specs = tuple(_exact(spec, exact_samples, limits.mapped_norm(spec, feature_dim)) for spec in specs)
+            norms = [limits.mapped_norm(spec, feature_dim) for spec in specs]
+            bits = [fraction_bits(exact_samples, n, squares=spec.gram) for n, spec in zip(norms, specs, strict=True)]
+            specs = tuple(replace(spec, fraction_bits=of) for spec, of in zip(specs, bits, strict=True))
         self.request = StatisticsRequest(
             num_classes,
             specs,
@@ -392,10 +393,6 @@ class StatisticsStrategy(WithoutEvaluation):
     def summary(self) -> None:
         """Log what is asked for."""
         logger.info("methods %s, %d rounds, %s", ", ".join(self._methods), self.num_rounds, self.request)
-
-
-def _exact(spec: StatisticsSpec, num_samples: int, norm: float) -> StatisticsSpec:
-    return replace(spec, fraction_bits=fraction_bits(num_samples, norm, squares=spec.gram))
 
 
 def _timed(

@@ -177,50 +177,10 @@ class MezoRounds(SampledTraining):
 
     # The rounds
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
-        num_rounds: int = 3,
-        timeout: float | None = None,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
-        """Run rounds, bring every client's replica to the last one, and return Flower's Result.
-
-        Parameters
-        ----------
-        grid : Grid
-            Flower's, or a :class:`ClientGrid`.
-        initial_arrays : ArrayRecord, optional
-            Not used: the start was given to the constructor.
-        num_rounds : int
-            How many, after those of the log.
-        timeout : float, optional
-            Seconds for each exchange, beside the limit of every request; none by default.
-        train_config, evaluate_config
-            Not used: a node keeps the setup.
-        evaluate_fn : callable, optional
-            Called with the round and the tuned parameters of the server's replica, where it has one.
-
-        Raises
-        ------
-        TooFewClients
-            If ten rounds in a row have too few usable answers, or the curvature cannot be measured.
-        ReplicasDiffer, TrainingDiverged
-            As their names say.
-        """
-        grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid)
+    def begin(self, grid: ClientGrid, timeout: float | None) -> None:
+        """Measure the learning rate, if it is not known."""
         if self.learning_rate is None:
             self.measure_learning_rate(grid, timeout)
-
-        def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
-            return None if evaluate_fn is None or self.replica is None else evaluate_fn(number, self._arrays())
-
-        result = super().start(grid, None, num_rounds, timeout, evaluate_fn=evaluate)
-        result.arrays = self._arrays()
-        return result
 
     @property
     def first_round(self) -> int:  # type: ignore[override]
@@ -251,7 +211,7 @@ class MezoRounds(SampledTraining):
         Raises
         ------
         TooFewClients, ReplicasDiffer, TrainingDiverged
-            See :meth:`start`.
+            See :meth:`SampledTraining.start`.
         """
         asked = self._asked
         self._exchange.collect(asked, replies, self._grid)
@@ -288,8 +248,8 @@ class MezoRounds(SampledTraining):
         """Log what is done."""
         logger.info("FedMeZO on %d clients: %s", len(self.clients), self.setup)
 
-    def _arrays(self) -> ArrayRecord:
-        """Return the tuned parameters of the server's replica; numpy, and so Flower, has no bfloat16."""
+    def shown(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Give the tuned parameters of the server's replica; numpy, and so Flower, has no bfloat16."""
         if self.replica is None:
             return ArrayRecord()
         tensors = {name: parameter.detach() for name, parameter in self.replica.parameters.items()}
@@ -414,14 +374,14 @@ class FedMeZO(MezoRounds):
         initial_arrays : ArrayRecord
             ``weight`` (C, d) and ``bias`` (C,) to start from, such as another strategy's ``result.arrays``.
         num_rounds, timeout, train_config, evaluate_config, evaluate_fn
-            As :meth:`MezoRounds.start`.
+            As :meth:`SampledTraining.start`.
 
         Raises
         ------
         ValueError
             If the arrays are no head of these classes.
         TooFewClients, ReplicasDiffer, TrainingDiverged
-            As :meth:`MezoRounds.start`.
+            As :meth:`SampledTraining.start`.
         """
         given = (initial_arrays or ArrayRecord()).to_torch_state_dict()
         if given.keys() != {"weight", "bias"} or given["weight"].ndim != 2:
@@ -434,12 +394,10 @@ class FedMeZO(MezoRounds):
         nodes = wait_for_nodes(grid, least, wait_timeout=self._wait_timeout, settle_seconds=patience)
         replica = make_replica(self._plan, model)
         super().__init__(self._plan, head, dict.fromkeys(nodes), replica=replica, **self._options)
-        evaluate = None if evaluate_fn is None else lambda number, arrays: evaluate_fn(number, _bare(arrays))
-        result = super().start(grid, None, num_rounds, timeout, evaluate_fn=evaluate)
+        result = super().start(grid, None, num_rounds, timeout, evaluate_fn=evaluate_fn)
         self.synchronise(grid, timeout)
-        result.arrays = _bare(result.arrays)
         return result
 
-
-def _bare(arrays: ArrayRecord) -> ArrayRecord:
-    return ArrayRecord({name.removeprefix("head."): array for name, array in arrays.items()})
+    def shown(self, arrays: ArrayRecord) -> ArrayRecord:
+        """As the base, by the names of the start."""
+        return ArrayRecord({name.removeprefix("head."): array for name, array in super().shown(arrays).items()})

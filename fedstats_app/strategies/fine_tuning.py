@@ -87,13 +87,7 @@ class UpdateLimits:
 
 
 def times_usual(lengths: Mapping[int, float], num_examples: Mapping[int, int]) -> dict[int, float]:
-    """Compute how many times the usual length, over its allowance, each client's update is.
-
-    Parameters
-    ----------
-    lengths, num_examples : mapping
-        From client to the length of its update and to its samples.
-    """
+    """Compute how many times the usual length, over its allowance, the update of each client with its samples is."""
     usual, allowed = usual_size(lengths.values()), allowances(num_examples, steps=True)
     return {client: length / (usual * allowed[client]) if usual else 0.0 for client, length in lengths.items()}
 
@@ -164,15 +158,8 @@ class FineTuning(SampledTraining):
         # One content for all: clients of one SuperNode then share a message.
         content = RecordDict({**(messages[0].content if messages else {}), "fixed": self.fixed})
         self._round.bytes_down = len(messages) * array_bytes(content)
-        return [
-            Message(
-                content,
-                dst_node_id=msg.metadata.dst_node_id,
-                message_type=msg.metadata.message_type,
-                group_id=str(server_round),
-            )
-            for msg in messages
-        ]
+        known = [(msg.metadata.dst_node_id, msg.metadata.message_type) for msg in messages]
+        return [Message(content, node, message_type, group_id=str(server_round)) for node, message_type in known]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

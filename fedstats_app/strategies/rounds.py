@@ -68,24 +68,27 @@ class SampledTraining(WithoutEvaluation):
         grid : Grid
             Flower's, or a :class:`ClientGrid`.
         initial_arrays : ArrayRecord, optional
-            What is trained.
+            What is trained; FedMeZO's constructor has it.
         num_rounds : int
             How many, from ``first_round`` on.
         timeout : float, optional
-            Seconds for each round, beside the limit of every request; none by default.
+            Seconds for each exchange, beside the limit of every request; none by default.
         train_config : ConfigRecord, optional
-            Further entries of the config that clients get.
+            Further entries of the config that clients get; a node of FedMeZO keeps the setup.
         evaluate_config : ConfigRecord, optional
             Not used.
         evaluate_fn : callable, optional
-            As Flower's, with absolute rounds.
+            As Flower's, with absolute rounds, wherever the server has arrays.
 
         Raises
         ------
         TooFewClients
-            If a round has too few usable answers.
+            If a round, or ten of FedMeZO in a row, has too few usable answers.
+        ReplicasDiffer, TrainingDiverged
+            As their names say, by FedMeZO.
         """
         grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid)
+        self.begin(grid, timeout)
         result, config = Result(arrays=initial_arrays or ArrayRecord()), train_config or ConfigRecord()
         first = self.first_round
         last = first + num_rounds - 1
@@ -98,12 +101,21 @@ class SampledTraining(WithoutEvaluation):
                     result.arrays = arrays
                 if metrics is not None:
                     result.train_metrics_clientapp[number] = metrics
-                scores = evaluate_fn(number, result.arrays) if evaluate_fn is not None else None
-                if scores is not None:
-                    result.evaluate_metrics_serverapp[number] = scores
+                if evaluate_fn is not None and (scored := self.shown(result.arrays)):
+                    scores = evaluate_fn(number, scored)
+                    if scores is not None:
+                        result.evaluate_metrics_serverapp[number] = scores
                 if self.is_last():
                     break
+        result.arrays = self.shown(result.arrays)
         return result
+
+    def begin(self, grid: ClientGrid, timeout: float | None) -> None:
+        """Ask what is to be known before the first round."""
+
+    def shown(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Choose what ``evaluate_fn`` and the Result get: by default what was averaged last."""
+        return arrays
 
     @abstractmethod
     def is_last(self) -> bool:

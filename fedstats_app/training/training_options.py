@@ -199,7 +199,6 @@ class TuningOptions(Options):
         "frozen | kept | averaged | groupnorm",
     )
     evaluate_every: int = option(1, whole(1, 1_000_000), "rounds between evaluations")
-    patience: int = option(0, whole(0, 1_000_000), "evaluations without gain before the end; 0 = never")
     checkpoint_every: int = option(10, whole(0, 1_000_000), "rounds between checkpoints; 0 = none")
     keep: Literal["auto", "last", "best"] = option(
         "auto",

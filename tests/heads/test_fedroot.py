@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.heads import solve_fedroot, solve_gaussian, solve_ridge
+from fedstats_app.heads import solve_gaussian, solve_ridge
 from fedstats_app.heads.fedroot import complete, shape_weight, solve_completed
 from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics import (
@@ -110,8 +110,8 @@ def test_full_rank_predicts_as_the_exact_methods(seed: int) -> None:
     drawn = federation(seed)
     held, exact = low_rank(drawn, "full"), FeatureStatistics.from_features(drawn[0], drawn[1], 5)
     fresh = federation(seed + 1)[0]
-    ridge = solve_fedroot(held.rows, held.scatter, held.left_out, head="ridge")
-    within = solve_fedroot(held.rows, held.scatter, held.left_out, head="within")
+    completed = complete(held.rows, held.scatter, held.left_out)
+    ridge, within = solve_completed(completed, head="ridge"), solve_completed(completed, head="within")
 
     expected = (
         solve_ridge(exact, ridge_lambda="auto").predict(fresh),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.heads import LinearHead, SolveReport
-from fedstats_app.heads.linear_head import add_to_diagonal, solve_positive_definite, solve_shifted
+from fedstats_app.heads.linear_head import add_to_diagonal, solve_positive_definite
 from fedstats_app.statistics.accumulation import normalize_rows
 from tests.support.compare import relative_difference
 
@@ -151,18 +151,3 @@ def test_adding_to_the_diagonal_leaves_the_matrix_alone() -> None:
     matrix = torch.zeros(2, 2)
     assert add_to_diagonal(matrix, 3.0).tolist() == [[3.0, 0.0], [0.0, 3.0]]
     assert matrix.count_nonzero() == 0
-
-
-@given(dim=st.integers(1, 20), decades=st.integers(0, 7), seed=st.integers(0, 2**32 - 1))
-def test_without_an_estimate_of_the_condition_a_solution_has_the_same_bits(dim: int, decades: int, seed: int) -> None:
-    matrix = _with_eigenvalues(torch.logspace(0, -decades, dim, dtype=torch.float64), seed)
-    rhs = torch.randn(dim, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    solved = solve_shifted(matrix, 1e-3, rhs)
-    assert solved is not None
-    assert torch.equal(solved, solve_positive_definite(add_to_diagonal(matrix, 1e-3), rhs).x)
-
-
-@pytest.mark.parametrize("smallest", [1e-17, 0.0, -1e-3, 1e-12])
-def test_without_an_estimate_a_singular_matrix_is_not_solved(smallest: float) -> None:
-    matrix = _with_eigenvalues(torch.tensor([1.0, 0.5, smallest], dtype=torch.float64))
-    assert solve_shifted(matrix, 0.0, torch.ones(3, 1, dtype=torch.float64)) is None

@@ -151,7 +151,7 @@ def areas(scores: Tensor, labels: Tensor) -> list[float]:
 
 
 def histograms(scores: Tensor, labels: Tensor) -> MarginHistograms:
-    return MarginHistograms.from_bins(margin_bins(scores), labels)
+    return MarginHistograms.zeros(scores.shape[1]).count_(margin_bins(scores), labels)
 
 
 def draw(num_classes: int, n: int, *, scale: float = 1.0, offset: float = 0.0) -> tuple[Tensor, Tensor]:

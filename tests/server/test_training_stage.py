@@ -221,13 +221,6 @@ def test_resume_refuses_another_run(tmp_path: Path, plain: Path) -> None:
         simulate(tmp_path, resume=str(tmp_path / "nowhere"), **FAST)
 
 
-def test_training_ends_on_a_plateau(tmp_path: Path) -> None:
-    settings = {**FAST, "num_server_rounds": 50, "learning_rate": 1e-9, "patience": 4}
-    folder = simulate(tmp_path, **settings)
-    assert len(rounds(folder, "fedncm-probe")) == 5
-    assert "4 evaluations" in read_json(folder, "results.json")["training"]["fedncm-probe"]["stopped"]
-
-
 def test_what_excludes_each_other_is_said() -> None:
     with pytest.raises(ConfigError, match="start-head: method must name fedcof too"):
         AppConfig.from_run_config({"method": "fedncm", "fine-tune": "probe", "start-head": "fedcof"})

@@ -77,7 +77,7 @@ def _matrix(confusion: ConfusionMatrix) -> list[Tensor]:
 
 
 def _margins(features: Tensor, labels: Tensor, num_classes: int) -> MarginHistograms:
-    return MarginHistograms.from_bins(margin_bins(features[:, :1] * torch.arange(num_classes)), labels)
+    return MarginHistograms.zeros(num_classes).count_(margin_bins(features[:, :1] * torch.arange(num_classes)), labels)
 
 
 def _histograms(margins: MarginHistograms) -> list[Tensor]:
