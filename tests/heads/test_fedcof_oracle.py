@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.heads import solve_oracle, solve_ridge
+from fedstats_app.heads import solve_oracle
 from fedstats_app.heads.fedcof import Covariance
 from fedstats_app.methods import RECORDS
 from fedstats_app.methods.fedcof import OracleOptions
@@ -53,15 +53,6 @@ def test_it_is_the_formula_written_out(sample: Sample, shape: str, gamma: float)
     np.add.at(sums, labels, features)
     head = solve_oracle(merged(sample), covariance=SHAPES[shape], shrinkage=gamma * sample.scale**2)
     assert absolute_difference(head.weight, unit_rows(np.linalg.solve(gram, sums.T).T)) <= 1e-6
-
-
-def test_the_full_one_is_ridge_regression_without_between_class_scatter(federation: Federation) -> None:
-    summed = federation.statistics()
-    ridge = 0.7 * (summed.num_examples - int(summed.present.sum()))
-    head = solve_oracle(ClientStatistics(federation.rows(), summed.gram), shrinkage=0.7)
-    expected = solve_ridge(summed, ridge_lambda=ridge, between_class=False)
-    assert absolute_difference(head.weight, expected.weight) <= 1e-9
-    assert head.report.ridge_effective == pytest.approx(ridge)
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from sklearn.neighbors import NearestCentroid
 
 from fedstats_app.heads import solve_ncm
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
@@ -28,19 +27,6 @@ def test_the_authors_heads_are_ours(federation: Federation) -> None:
     # The FedNCM repository gives NaN for an absent class; a head of ours never has one.
     assert absolute_difference(weight[torch.from_numpy(present)], federation["ref_ncmleg_W_f32"][present]) <= 1e-6
     assert bool(torch.isfinite(weight).all())
-
-
-def test_predictions_are_those_of_the_nearest_centroid_by_cosine() -> None:
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 4, 200)
-    features = rng.normal(size=(4, 8))[labels] * 2 + rng.normal(size=(200, 8))
-    head = solve_ncm(FeatureStatistics.from_features(torch.from_numpy(features), torch.from_numpy(labels), 4))
-    # Euclidean distance between unit vectors orders like the cosine. scikit-learn wants a spread: around each mean.
-    means = np.stack([features[labels == c].mean(axis=0) for c in range(4)])
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
-    centroids = NearestCentroid().fit(np.concatenate([means - 0.1, means + 0.1]), np.tile(range(4), 2))
-    expected = centroids.predict(features / np.linalg.norm(features, axis=1, keepdims=True))
-    assert head.predict(torch.from_numpy(features)).tolist() == expected.tolist()
 
 
 def test_rows_and_sums_give_the_same_bits() -> None:
