@@ -233,11 +233,6 @@ def test_one_pass_gives_the_heads_of_runs_apart(tmp_path: Path) -> None:
     assert "FedCOF (shrinkage 0.1)" in (together / "report.html").read_text()
 
 
-def test_a_variant_may_map_features_otherwise(tmp_path: Path) -> None:
-    folder = simulate(tmp_path, method="fed3r,fed3r@random-features=40@kernel-width=2,fedcgs@random-features=30")
-    assert len(json.loads((folder / "results.json").read_text())["methods"]) == 3
-
-
 def test_ablations_come_from_the_same_pass_and_send_nothing_more(tmp_path: Path) -> None:
     ablations = "oracle,oracle@covariance=diagonal,fedcof@count-noise=laplace,fedcof@between-class=only@shrinkage=1"
     with_them = simulate(tmp_path / "a", method=f"fedcof,fed3r,{ablations}")

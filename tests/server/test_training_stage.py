@@ -61,18 +61,17 @@ def test_probe_of_one_client_is_centralised_sgd_bit_for_bit(tmp_path: Path) -> N
     torch.testing.assert_close(head.bias.float(), bias.detach(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("nodes", [2, 5])
 @pytest.mark.parametrize("tune", ["probe", "full"])
-def test_result_does_not_depend_on_how_clients_are_hosted(tmp_path: Path, nodes: int, tune: str) -> None:
+def test_result_does_not_depend_on_how_clients_are_hosted(tmp_path: Path, tune: str) -> None:
     few = "dirichlet@samples-per-class=60"
     settings = {**FAST, "fine_tune": tune, "num_clients": 6, "fraction_tune": 0.5, "partitioner": few}
     settings["evaluate_every"] = 3  # heads alone are compared
-    folders = [simulate(tmp_path / str(number), nodes=number, shuffle_seed=number, **settings) for number in (1, nodes)]
+    folders = [simulate(tmp_path / str(number), nodes=number, shuffle_seed=number, **settings) for number in (1, 5)]
     for name in sorted(path.name for path in (folders[0] / "heads").iterdir()):
         assert (folders[0] / "heads" / name).read_bytes() == (folders[1] / "heads" / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("optimizer", ["fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedadam-torch"])
+@pytest.mark.parametrize("optimizer", ["fedprox", "fedyogi", "fedadam-torch"])
 def test_every_optimizer_lowers_the_loss(tmp_path: Path, optimizer: str) -> None:
     settings = {**FAST, "start_head": "random", "partitioner": "iid", "learning_rate": 1.0}
     folder = simulate(tmp_path, optimizer=optimizer, **settings)
@@ -181,9 +180,8 @@ def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) ->
     assert [line["num_failed"] for line in rounds(folder, "fedncm-probe")] == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "fedadam", "fedadam-torch"])
-def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, optimizer: str) -> None:
-    settings = {**FAST, "optimizer": optimizer, "start_head": "random,fedncm", "num_server_rounds": 7}
+def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    settings = {**FAST, "optimizer": "fedadam", "start_head": "random,fedncm", "num_server_rounds": 7}
     settings |= {"checkpoint_every": 2, "fraction_tune": 0.5}
     whole = simulate(tmp_path / "whole", **settings)
     # Five clients a round: once in the third round from the random head, once in the third from FedNCM's.
