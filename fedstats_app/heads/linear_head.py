@@ -121,13 +121,6 @@ class LinearHead:
         """Return (n,) int64 class ids, the largest logit's."""
         return self.logits(features, mask_absent=mask_absent).argmax(dim=1)
 
-    def linear(self) -> torch.nn.Linear:
-        """Return the head as a float32 layer, for a network of one's own; absent classes have bias -inf."""
-        layer = torch.nn.Linear(self.feature_dim, self.num_classes, device="meta")
-        bias = self.bias.masked_fill(~self.present, -torch.inf)
-        layer.weight, layer.bias = (torch.nn.Parameter(one.to(torch.float32, copy=True)) for one in (self.weight, bias))
-        return layer
-
     def to(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> LinearHead:
         """Return the head in another dtype or on another device."""
         device = device if device is not None else self.weight.device

@@ -308,18 +308,11 @@ class HeadScores(Addable):
         calibration = CalibrationSums.zeros(temperatures)
         return cls(ConfusionMatrix.zeros(num_classes), calibration, MarginHistograms.zeros(num_classes))
 
-    @classmethod
-    def from_logits(
-        cls, logits: Tensor, labels: Tensor, predictions: Tensor, temperatures: Sequence[float] = TEMPERATURES
-    ) -> HeadScores:
-        """Score (n, C) logits, -inf for classes that the head does not know, and (n,) predictions.
+    def count(self, logits: Tensor, labels: Tensor, predictions: Tensor) -> HeadScores:
+        """Add (n, C) logits, -inf for classes that the head does not know, (n,) labels and (n,) predictions.
 
         Predictions need not be the largest logit's: a run may let absent classes be predicted.
         """
-        return cls.zeros(logits.shape[1], temperatures).count(logits, labels, predictions)
-
-    def count(self, logits: Tensor, labels: Tensor, predictions: Tensor) -> HeadScores:
-        """Add a batch to these scores, without histograms of its own; arguments as of :meth:`from_logits`."""
         self.confusion.count_(labels, predictions)
         self.calibration += CalibrationSums.from_logits(logits, labels, self.calibration.temperatures)
         self.margins.count_(margin_bins(logits), labels)

@@ -111,10 +111,6 @@ class StatisticsSum:
         total.num_rows, total.num_pairs = num_rows, num_pairs
         return total
 
-    def copy(self) -> StatisticsSum:
-        """Return a sum that can be added to without changing this one."""
-        return self.renumbered(torch.arange(self.num_classes), self.num_classes)
-
     def renumbered(self, new_ids: Tensor, num_classes: int) -> StatisticsSum:
         """Return a copy in which class c is class ``new_ids[c]`` of ``num_classes``, the others being absent.
 

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from fedstats_app.data.clients import partitions
 from fedstats_app.grid.collection import ClientOutcome
-from fedstats_app.grid.kept_statistics import KeptStatistics
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.influence import evenly_spaced
+from fedstats_app.server.asking import KeptStatistics
 from fedstats_app.server.influence import SUSPICIOUS, find_harm
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureMap, ScatterFactor

@@ -25,7 +25,7 @@ from fedstats_app.training.start import best_temperature
 from fedstats_app.wire import guard, per_client
 from fedstats_app.wire.evaluation import evaluation_reply, read_evaluation_request
 from fedstats_app.wire.training import losses_reply, nothing_to_train_reply, read_training_task
-from tests.support.clients import Clients, strategy_for
+from tests.support.clients import NUM_CLASSES, Clients, strategy_for
 from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
 CLIENTS = Clients(9)
@@ -42,7 +42,9 @@ def scoring_app(hostile: int | None = None, liar: int | None = None) -> ClientAp
         logits = {
             name: head.logits(request.specs[index].feature_map(features)) for name, (index, head) in heads.items()
         }
-        found = {name: HeadScores.from_logits(one, labels, one.argmax(dim=1)) for name, one in logits.items()}
+        found = {
+            name: HeadScores.zeros(NUM_CLASSES).count(one, labels, one.argmax(dim=1)) for name, one in logits.items()
+        }
         vote = 0 if client_id == liar else 50 + int(client_id or 0)
         reply = evaluation_reply(
             msg, {name: ClientScores(one.confusion, one.margins.filled, vote) for name, one in found.items()}
@@ -77,7 +79,7 @@ def test_counts_of_the_clients_are_those_of_all_samples(name: str) -> None:
     for method, head in strategy.heads.items():
         feature_map, of_all = strategy.methods()[method].specification.feature_map, found.heads[method]
         logits = head.logits(feature_map(CLIENTS.features))
-        central = HeadScores.from_logits(logits, CLIENTS.labels, logits.argmax(dim=1))
+        central = HeadScores.zeros(NUM_CLASSES).count(logits, CLIENTS.labels, logits.argmax(dim=1))
         assert torch.equal(of_all.confusion.matrix, central.confusion.matrix)
         # Feature maps compute in float32, whose rounding depends on how many samples come at once.
         torch.testing.assert_close(

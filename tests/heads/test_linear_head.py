@@ -44,12 +44,7 @@ def test_features_of_another_precision_are_taken_in_the_heads() -> None:
     assert head.logits(torch.ones(1, 2, dtype=torch.float16)).dtype == torch.float64
 
 
-def test_a_layer_of_a_head_scores_float32_features_as_the_head_does() -> None:
-    features = torch.rand(4, 2)
-    layer = HEAD.to(dtype=torch.float64).linear()
-    assert torch.allclose(layer(features), HEAD.logits(features)) and layer.weight.dtype == torch.float32
-    layer.weight.data.zero_()
-    assert bool(HEAD.weight.any())  # a copy
+def test_a_head_is_shown_by_its_size() -> None:
     assert repr(HEAD) == "<LinearHead of 3 classes on 2 features, none>"
 
 

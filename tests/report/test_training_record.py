@@ -142,7 +142,7 @@ def test_a_training_comes_back_from_its_entry_and_all_rounds_of_the_run() -> Non
 
 def test_every_field_is_in_the_entry_but_the_name_and_the_rounds() -> None:
     measured = quality(
-        HeadScores.zeros(2) + HeadScores.from_logits(torch.eye(2), torch.tensor([0, 1]), torch.tensor([0, 0]))
+        HeadScores.zeros(2) + HeadScores.zeros(2).count(torch.eye(2), torch.tensor([0, 1]), torch.tensor([0, 0]))
     )
     training = make_training(
         "fedcof",

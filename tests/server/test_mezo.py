@@ -75,9 +75,7 @@ def fast(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 # Runs of the app
 
 
-@pytest.mark.parametrize(
-    ("tune", "dtype"), [("head", "float32"), ("full", "bfloat16"), ("names:head.*", "float64")]
-)
+@pytest.mark.parametrize(("tune", "dtype"), [("head", "float32"), ("full", "bfloat16"), ("names:head.*", "float64")])
 def test_loss_falls_and_all_replicas_are_one(
     tmp_path: Path, fast: dict[str, Any], tune: str, dtype: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,7 +54,7 @@ def a_test_set_and_a_head(scale: float, *, by_class: bool) -> tuple[ServerTestSe
 
 def scores_of_all(test_set: ServerTestSet, head: LinearHead) -> HeadScores:
     parts = [(head.logits(features), labels) for features, labels in test_set.blocks]
-    found = [HeadScores.from_logits(logits, labels, logits.argmax(dim=1)) for logits, labels in parts]
+    found = [HeadScores.zeros(C).count(logits, labels, logits.argmax(dim=1)) for logits, labels in parts]
     return sum(found, HeadScores.zeros(C))
 
 
@@ -100,7 +100,7 @@ def test_heads_that_lack_a_class_are_scored_as_they_predict(mask_absent: bool) -
     head = LinearHead(head.weight.double(), head.bias.double(), torch.arange(C) != 1)
     parts = [(head.logits(features), labels) for features, labels in test_set.blocks]
     predictions = [head.predict(features, mask_absent=mask_absent) for features, _ in test_set.blocks]
-    found = [HeadScores.from_logits(*part, one) for part, one in zip(parts, predictions, strict=True)]
+    found = [HeadScores.zeros(C).count(*part, one) for part, one in zip(parts, predictions, strict=True)]
     whole = sum(found, HeadScores.zeros(C))
     fitted = whole.calibration.fit()
     assert fitted is not None

@@ -131,7 +131,7 @@ FEDPROX = replace(REQUEST, options=replace(REQUEST.options, proximal_mu=0.1))
 def scores() -> ClientScores:
     """Score 20 samples, of which three of class 3 are said to be taken for no class in particular, and pool 7 more."""
     labels = torch.arange(20) % NUM_CLASSES
-    made = HeadScores.from_logits(torch.zeros(20, NUM_CLASSES).double(), labels, labels)
+    made = HeadScores.zeros(NUM_CLASSES).count(torch.zeros(20, NUM_CLASSES).double(), labels, labels)
     matrix = made.confusion.matrix.clone()
     matrix[3, 3] -= 3
     confusion = ConfusionMatrix(matrix, 7, 5, 3 * (torch.arange(NUM_CLASSES) == 3))
