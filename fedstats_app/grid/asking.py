@@ -63,16 +63,8 @@ def usable(
 ) -> Iterator[tuple[int, Message, Answer]]:
     """Yield client, reply and answer of the replies that can be used, one after another, and note why others cannot.
 
-    Parameters
-    ----------
-    replies : iterable of Message
-        From any node.
-    read : callable
-        From a reply to an answer; raises :class:`RejectedReply`.
-    failures : dict
-        Takes the reasons by client.
-    clients : container of int, optional
-        Who was asked; by default all that answer.
+    ``read`` raises :class:`RejectedReply`, ``failures`` takes the reasons by client; ``clients`` are those that were
+    asked, by default all that answer.
     """
     for reply in replies:
         client = int(reply.metadata.src_node_id)
@@ -96,18 +88,7 @@ def ask(
 ) -> Answers[Answer]:
     """Send the same request to clients and read their replies; one that must not be used is named and left out.
 
-    Parameters
-    ----------
-    grid : Grid
-        Whose nodes are the clients.
-    content : RecordDict
-        The request.
-    message_type : str
-        Of the request.
-    clients : iterable of int
-        Whom to ask.
-    read : callable
-        From a reply to an answer; raises :class:`RejectedReply`.
+    ``read`` raises :class:`RejectedReply` of a reply without an answer.
     """
     asked = set(clients)
     messages = to_all(content, message_type, asked)

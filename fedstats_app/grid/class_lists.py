@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 # Classes of one list that are shown in a reason.
@@ -41,7 +41,7 @@ class ClassList:
     ids: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        """Return the names, with their numbers if they have any, cut to a length that can be read."""
+        """Show the names, with their numbers if they have any, cut to a length that can be read."""
         shown = [f"{name!r}" if number is None else f"{number}: {name!r}" for number, name in self.entries]
         more = len(shown) - CLASSES_SHOWN
         return f"[{', '.join(shown[:CLASSES_SHOWN])}{f', and {more} more' if more > 0 else ''}]"
@@ -107,7 +107,7 @@ class _Agreement:
 
     def __init__(self, lists: Mapping[int, ClassList], max_classes: int | None) -> None:
         self._max_classes = max_classes
-        self._case_matters = {folded for one in lists.values() for folded in _twice(_forms(one.names))}
+        self._case_matters = set().union(*(_twice(one.names) for one in lists.values()))
         self._spellings: dict[str, dict[str, tuple[ClassList, str]]] = defaultdict(dict)
         self._names_of_number: dict[int, dict[str, tuple[ClassList, str]]] = defaultdict(dict)
         self._names: set[str] = set()
@@ -180,15 +180,11 @@ class _Agreement:
 
 def _difference(name: str, other: str) -> str:
     """Return in what two names that look alike differ."""
-    letters = [one for one in name if not one.isascii() and one.lower().translate(_LOOK_ALIKES).isascii()]
-    letters += [one for one in other if not one.isascii() and one.lower().translate(_LOOK_ALIKES).isascii()]
+    letters = [one for one in name + other if not one.isascii() and one.lower().translate(_LOOK_ALIKES).isascii()]
     if _form(name).casefold() == _form(other).casefold() or not letters:
         return "only in letter case"
-    return f"in letters that look alike ({', '.join(dict.fromkeys(map(_letter_name, letters)))})"
-
-
-def _letter_name(letter: str) -> str:
-    return unicodedata.name(letter, f"U+{ord(letter):04X}")
+    named = dict.fromkeys(unicodedata.name(letter, f"U+{ord(letter):04X}") for letter in letters)
+    return f"in letters that look alike ({', '.join(named)})"
 
 
 @functools.lru_cache(maxsize=200_000)
@@ -203,9 +199,7 @@ def _key(name: str) -> str:
     return _form(name).casefold().translate(_LOOK_ALIKES)
 
 
-def _forms(names: Sequence[str]) -> list[str]:
-    return [_key(form) for form in {_form(name) for name in names}]
-
-
-def _twice(values: Collection[str]) -> list[str]:
-    return [value for value, count in Counter(values).items() if count > 1]
+def _twice(names: Sequence[str]) -> set[str]:
+    """Find what several names of one list have in common that a person tells apart."""
+    keys = Counter(_key(form) for form in {_form(name) for name in names})
+    return {key for key, count in keys.items() if count > 1}

@@ -36,17 +36,6 @@ def wait_for_nodes(
     Enough is ``expected`` nodes where the number is known; else at least ``minimum`` once no new one has come for
     ``settle_seconds``.
 
-    Parameters
-    ----------
-    grid : Grid
-        Any.
-    minimum : int
-        Fewer are an error.
-    expected : int, optional
-        How many will come.
-    wait_timeout, settle_seconds : float
-        In seconds.
-
     Raises
     ------
     TooFewClients
@@ -139,8 +128,6 @@ def discover(
 
     Parameters
     ----------
-    grid : Grid
-        Flower's.
     num_clients : int or callable
         Into how many partitions the data set is split, or what returns it once nodes are known to host partitions; node
         p of n hosts the clients p, p + n, p + 2 n, ...
@@ -152,8 +139,6 @@ def discover(
         Of all nodes with data of their own together.
     on_reply : callable, optional
         Called with every reply of a node, to record what left it.
-    progress : callable
-        Takes a line for the user.
 
     Raises
     ------

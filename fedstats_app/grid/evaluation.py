@@ -107,8 +107,6 @@ def evaluate_on_clients(
 
     Parameters
     ----------
-    grid : ClientGrid
-        The one that the heads' statistics were asked for on.
     request : StatisticsRequest
         That for the statistics, with a holdout above 0.
     heads : mapping
@@ -154,14 +152,7 @@ def most_held_out(num_examples: int, holdout: float) -> int:
     """Return how many samples a client can have kept for evaluation, beside those in its statistics.
 
     Half as many more than the share says, and 20: samples that cannot be read are in neither, classes under a floor
-    only in what is kept, and shares are rounded.
-
-    Parameters
-    ----------
-    num_examples : int
-        In its statistics.
-    holdout : float
-        Share that clients are asked to keep; at 0 there is no bound.
+    only in what is kept, and shares are rounded. At a share of 0 there is no bound.
     """
     if holdout == 0.0:
         return LARGEST_WHOLE
@@ -190,25 +181,9 @@ def evaluate_model_on_clients(
 def sum_evaluations(
     grid: ClientGrid, messages: Iterable[Message], clients: Mapping[int, int], holdout: float
 ) -> tuple[EvaluationCounts, dict[int, str]]:
-    """Send requests to evaluate.
+    """Send requests to evaluate, and add up what clients counted; why some are not in it is by client.
 
-    Parameters
-    ----------
-    grid : ClientGrid
-        The clients.
-    messages : iterable of Message
-        A request for each client that is asked.
-    clients : mapping
-        From client to the samples in its statistics: :func:`most_held_out` follows.
-    holdout : float
-        Share that clients keep for evaluation.
-
-    Returns
-    -------
-    counts : EvaluationCounts
-        Of all clients that answered.
-    failures : dict
-        From client to the reason why it is not in there.
+    ``clients`` are given with the number of samples in their statistics, from which :func:`most_held_out` follows.
     """
 
     def read(reply: Message) -> EvaluationCounts:
@@ -231,8 +206,6 @@ def training_losses(
 
     Parameters
     ----------
-    grid : ClientGrid
-        The clients.
     request : TrainingRequest
         Of a probe.
     head : LinearHead
@@ -247,7 +220,6 @@ def training_losses(
     losses : list of float
         In nats, at ``TEMPERATURES``.
     answers : Answers
-        By client.
 
     Raises
     ------

@@ -37,9 +37,8 @@ class InProcessGrid(Grid):
     node_configs : sequence of mapping
         One per node.
     run_id : int
-        Of the run.
     run_config : mapping
-        Of the run, with all defaults.
+        With all defaults.
     """
 
     def __init__(
@@ -51,14 +50,8 @@ class InProcessGrid(Grid):
     ) -> None:
         self._app = app
         self._contexts = {
-            FIRST_NODE_ID + node: Context(
-                run_id,
-                FIRST_NODE_ID + node,
-                dict(node_config),
-                RecordDict(),
-                dict(run_config),
-            )
-            for node, node_config in enumerate(node_configs)
+            node: Context(run_id, node, dict(node_config), RecordDict(), dict(run_config))
+            for node, node_config in enumerate(node_configs, start=FIRST_NODE_ID)
         }
         threads = torch.get_num_threads()
         self._worker = ThreadPoolExecutor(1, "fedstats-clients", lambda: _compute_with(threads))
@@ -162,9 +155,8 @@ def give_id(msg: Message, message_id: str) -> None:
 
 
 def copied(msg: Message) -> Message:
-    """Return a message as its receiver gets it: nothing of it is shared with the sender."""
-    data = msg.metadata
-    content = copied_content(msg.content)
+    """Make the message that a receiver gets: nothing of it is shared with the sender."""
+    data, content = msg.metadata, copied_content(msg.content)
     made = Message(content, data.dst_node_id, data.message_type, ttl=data.ttl, group_id=data.group_id)
     give_id(made, data.message_id)
     return made
@@ -179,12 +171,12 @@ def copied_content(content: RecordDict) -> RecordDict:
     made = RecordDict()
     for name, record in content.items():
         if isinstance(record, ArrayRecord):
-            made[name] = ArrayRecord({key: _copied_array(array) for key, array in record.items()})
+            arrays = {
+                key: Array(array.dtype, array.shape, array.stype, bytes(memoryview(array.data)))
+                for key, array in record.items()
+            }
+            made[name] = ArrayRecord(arrays)
         else:
             # Their values are numbers, texts, bytes, and lists of those.
             made[name] = copy.deepcopy(record)
     return made
-
-
-def _copied_array(array: Array) -> Array:
-    return Array(array.dtype, array.shape, array.stype, bytes(memoryview(array.data)))

@@ -116,14 +116,8 @@ class Asked:
 
     Parameters
     ----------
-    strategy : StatisticsStrategy
-        That folds.
-    folder : RunFolder
-        Gets a line per client.
-    options : RunOptions
-        Which statistics may be kept, and how often.
-    class_names : tuple of str
-        Of the run.
+    strategy, folder, options, class_names
+        Of the run; the folder gets a line per client, the options say which statistics may be kept, and how often.
     num_clients : int
         That are asked.
     show_labels : bool
@@ -179,11 +173,8 @@ class Asked:
     def take_up(self, present: Iterable[int]) -> bool:
         """Continue from what an interrupted run has kept; whether there is anything.
 
-        Parameters
-        ----------
-        present : iterable of int
-            The clients that are there now. One that was merged and is not may have come back with another id: it is
-            then known by its statistics.
+        A client that was merged and is not ``present`` may have come back with another id: it is then known by its
+        statistics.
 
         Raises
         ------

@@ -26,17 +26,7 @@ MAX_LOGIT_BYTES = 400 * 2**20
 
 
 class ServerTestSet:
-    """Test samples of the server, read on first use.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        With the federation's classes.
-    reader : FeatureReader
-        With the run's backbone.
-    progress : Progress, optional
-        Is told how many samples were read.
-    """
+    """Test samples of the server, of the federation's classes, read on first use by the run's backbone."""
 
     def __init__(self, dataset: Dataset, reader: FeatureReader, progress: Progress | None = None) -> None:
         self.dataset, self._reader, self._progress = dataset, reader, progress or Progress()

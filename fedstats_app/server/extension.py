@@ -81,15 +81,7 @@ class Extension:
             self._earlier = None  # the strategy has its own copy, and one can be large
 
     def take_over_clients(self, folder: Path, say: Callable[[str], None]) -> None:
-        """Give a run folder what the earlier one kept of each client; say so where it lacks some.
-
-        Parameters
-        ----------
-        folder : Path
-            Of this run.
-        say : callable
-            Prints a line.
-        """
+        """Give this run's folder what the earlier one kept of each client; say so where it lacks some."""
         if not self._clients:
             return
         earlier = Path(self._folder).expanduser()

@@ -50,16 +50,7 @@ def given_heads(run: Run) -> dict[str, SolvedHead]:
 def fine_tune(run: Run, state: State, *, trainer: Trainer, given: Mapping[str, SolvedHead]) -> State:
     """Train from every head that the run asks for, save what comes of it, and show the results beside each other.
 
-    Parameters
-    ----------
-    run : Run
-        The run.
-    state : State
-        What stage 1 left; the clients in its heads train.
-    trainer : Trainer
-        How.
-    given : mapping
-        What :func:`given_heads` made.
+    The clients in the heads of stage 1 train; ``given`` is what :func:`given_heads` made.
     """
     config, progress, tuning = run.config, run.progress, run.config.tuning
     clients = run.trainable(state)
@@ -155,14 +146,7 @@ def label_word_head(words: Sequence[str], backbone: Backbone, class_names: Seque
 def head_of_file(path: Path, backbone: Backbone, class_names: Sequence[str]) -> SolvedHead:
     """Read a head that an earlier run saved, solved or trained, to train on from.
 
-    Parameters
-    ----------
-    path : Path
-        A ``heads/NAME.safetensors`` of its run folder.
-    backbone : Backbone
-        On whose features it is to be.
-    class_names : sequence of str
-        In the order that its rows are to have.
+    ``path`` is a ``heads/NAME.safetensors`` of its run folder; ``class_names`` say the order of its rows here.
 
     Raises
     ------

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -16,7 +15,7 @@ from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.influence import Influence, Judges, basis_of, influence_of, spreads
 from fedstats_app.methods import display_name
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureMap, StatisticsSum
+from fedstats_app.statistics import ClientStatistics, FeatureMap, StatisticsSum
 from fedstats_app.statistics.collected import sum_without_client
 from fedstats_app.strategies import StatisticsStrategy
 
@@ -67,7 +66,6 @@ def find_harm(
     Parameters
     ----------
     strategy : StatisticsStrategy
-        Finished.
     kept : iterable
         What was kept of the replies; it is read twice.
     test : callable or None
@@ -97,18 +95,13 @@ def find_harm(
     groups += [tuple(suspects)] if suspects else []
     tried = [(trials.influences(group), group) for group in groups]
     num_tried = len(groups) * len(strategy.methods())
-    large = [
-        (found.gain + found.class_gain, group)
-        for influences, group in tried
-        for found in influences.values()
-        if found.is_large(num_tried)
-    ]
-    if not large:
+    found = [(one, group) for influences, group in tried for one in influences.values() if one.is_large(num_tried)]
+    if not found:
         return suspicion, None
-    group = _cleared(max(large)[1], trials)
-    heads = {
-        name: (strategy.methods()[name].specification.feature_map, one) for name, one in trials.heads(group).items()
-    }
+    _, worst = max((one.gain + one.class_gain, group) for one, group in found)
+    group = _cleared(worst, trials)
+    methods = strategy.methods()
+    heads = {name: (methods[name].specification.feature_map, head) for name, head in trials.heads(group).items()}
     who = "the other clients' class means" if test is None else "the server's test samples"
     return suspicion, Harm(group, trials.influences(group), trials.contradicting(group), who, heads)
 
@@ -138,14 +131,8 @@ def _cleared(group: tuple[int, ...], trials: _Trials) -> tuple[int, ...]:
 class _Trials:
     """Heads without some of the suspects, and who is classified correctly by them.
 
-    Parameters
-    ----------
-    strategy : StatisticsStrategy
-        Finished.
-    judges : sequence of Judges
-        The same ones, in the features of every specification.
-    suspects : mapping
-        From client to its place among all, as in ``judges.owners``, and what it sent.
+    The judges are the same in the features of every specification; a suspect has its place among all clients, as in
+    ``judges.owners``, and what it sent.
     """
 
     def __init__(
@@ -160,24 +147,20 @@ class _Trials:
 
     def can_leave_out(self, client: int) -> bool:
         """Whether all that a client sent was kept: Gram matrices from before an interruption are not."""
-        return len(self._suspects[client][1]) == len(self._sums) and all(
-            (one.has_gram or not total.has_gram) and (one.scatter is not None or not total.has_scatter)
-            for one, total in zip(self._suspects[client][1], self._sums, strict=True)
+        _, sent = self._suspects[client]
+        return len(sent) == len(self._sums) and all(
+            one.has_gram >= total.has_gram and (one.scatter is not None) >= total.has_scatter
+            for one, total in zip(sent, self._sums, strict=True)
         )
 
     def heads(self, group: tuple[int, ...]) -> Mapping[str, LinearHead]:
-        """Return every method's head without a group."""
+        """Solve every method's head without a group."""
         if group not in self._heads:
-            sums = self._without(group)
+            sums = list(self._sums)
+            for client in group:
+                sums = list(map(sum_without_client, sums, self._suspects[client][1]))
             self._heads[group] = {name: head for name, (head, _) in self._strategy.solve(sums).items()}
         return self._heads[group]
-
-    def _without(self, group: tuple[int, ...]) -> list[StatisticsSum]:
-        sent = [self._suspects[client][1] for client in group]
-        return [
-            functools.reduce(sum_without_client, (one[index] for one in sent), total)
-            for index, total in enumerate(self._sums)
-        ]
 
     def influences(self, group: tuple[int, ...], *, than: tuple[int, ...] = ()) -> dict[str, Influence]:
         """Return what leaving a group out does to every method's head, and not only those of ``than``."""
@@ -227,15 +210,12 @@ def with_shares(
     counts, num_examples = total.summed(gram=False).class_counts.tolist(), max(total.num_examples, 1)
     position = {outcome.client: index for index, outcome in enumerate(outcomes) if outcome.outcome == "merged"}
     shown = list(outcomes)
-    for client, rows in _rows(kept):
-        own: Counter[int] = Counter()
-        for c, number in zip(rows.class_ids.tolist(), rows.counts.tolist(), strict=True):
-            own[c] += number
-        shares = {class_names[c]: round(number / counts[c], 4) for c, number in sorted(own.items())}
+    for client, (statistics, *_) in kept:
+        own = {c: number for c, number in enumerate(statistics.rows.class_counts().tolist()) if number}
         shown[position[client]] = replace(
             shown[position[client]],
-            share=round(own.total() / num_examples, 4),
-            class_shares=shares,
+            share=round(sum(own.values()) / num_examples, 4),
+            class_shares={class_names[c]: round(number / counts[c], 4) for c, number in own.items()},
             times_usual_spread=round(suspicion[client], 2) if client in suspicion else None,
         )
     return shown
@@ -249,18 +229,17 @@ def harm_lines(
         return []
     shares = {outcome.client: outcome.share for outcome in outcomes}
     lines = []
-    for contradicts in (True, False):
-        some = [client for client in harm.clients if (client in harm.contradicting) == contradicts]
+    contradict = [client for client in harm.clients if client in harm.contradicting]
+    differ = [client for client in harm.clients if client not in harm.contradicting]
+    one_contradicts = "contradicts" if len(contradict) == 1 else "contradict"
+    for some, verb, why in (
+        (contradict, one_contradicts, "their head puts most of these samples into other classes"),
+        (differ, "differ from", "as a site with other cameras, people or classes may"),
+    ):
         if some:
             who = f"client{'s' if len(some) > 1 else ''} {', '.join(map(str, some))}"
             share = f"({100 * math.fsum(shares[client] for client in some):.1f}% of all samples)"
-            verb = "contradict" if contradicts else "differ from"
-            why = (
-                "their head puts most of these samples into other classes"
-                if contradicts
-                else "as a site with other cameras, people or classes may"
-            )
-            lines.append(f"{who} {share} {verb}{'s' if len(some) == 1 and contradicts else ''} the others: {why}")
+            lines.append(f"{who} {share} {verb} the others: {why}")
     gains = []
     for name, found in harm.influences.items():
         worst = f" and {100 * found.class_gain:.0f}% of class {class_names[found.worst_class]!r}"
@@ -270,10 +249,6 @@ def harm_lines(
         )
     flags = " ".join(f"--client {client}" for client in harm.clients)
     return [*lines, "without: " + "; ".join(gains), f"heads without: fedstats remove {folder} {flags}"]
-
-
-def _rows(kept: Clients) -> Iterator[tuple[int, ClassMeanRows]]:
-    return ((client, statistics[0].rows) for client, statistics in kept)
 
 
 def _judges(strategy: StatisticsStrategy, kept: Clients, test: TestSamples | None) -> list[Judges]:
@@ -290,7 +265,7 @@ def _of_clients(kept: Clients, index: int, num_specs: int) -> Judges:
 
     Their owners are places among the clients: Flower's node ids are larger than any tensor holds.
     """
-    pairs = sum(len(torch.unique(rows.class_ids)) for _, rows in _rows(kept))
+    pairs = sum(len(torch.unique(first.rows.class_ids)) for _, (first, *_) in kept)
     step, seen = max(math.ceil(pairs / MAX_JUDGES), 1), 0
     empty = torch.zeros(0, dtype=torch.int64)
     means, counts, labels, owners = [], [empty], [empty], [empty]

@@ -18,23 +18,9 @@ ENOUGH, GOOD = 2.0, 8.0
 
 
 def noise_in_words(promise: Promise, methods: Sequence[str], num_classes: int, dim: int, parties: int) -> Iterator[str]:
-    """Say what a promise costs, and which epsilon would cost little.
+    """Say in a line what a promise costs, and in another which epsilon would cost little.
 
-    Parameters
-    ----------
-    promise : Promise
-        Of the run.
-    methods : sequence of str
-        That are served with noise.
-    num_classes, dim : int
-        C and d.
-    parties : int
-        Clients; all of them add noise, though a part would be enough.
-
-    Yields
-    ------
-    str
-        One or two lines.
+    All parties, the clients, add noise, though a part of them would be enough.
     """
     added = math.sqrt(least_honest(parties) / parties)
     ratio = signal_to_noise(promise.num_samples, num_classes, dim, promise.mu * added)

@@ -14,7 +14,7 @@ import torch
 
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import SUFFIX, SUPERSEDED, head_to_bytes, read_head
-from fedstats_app.report.method_result import MethodResult
+from fedstats_app.report.method_result import MethodResult, quality
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.run_folder import RunFolder
@@ -140,16 +140,7 @@ def _client_named(name: str, clients: Sequence[MergedClient]) -> MergedClient:
 
 
 def _folded(folder: Path, collected: CollectedStatistics, clients: Iterable[MergedClient]) -> tuple[StatisticsSum, ...]:
-    sums = tuple(
-        StatisticsSum(
-            total.num_classes,
-            total.feature_dim,
-            gram=total.has_gram,
-            keep_rows=total.keeps_rows,
-            scatter=total.has_scatter,
-        )
-        for total in collected.sums
-    )
+    sums = tuple(total.emptied() for total in collected.sums)
     for client in clients:
         for total, one in zip(sums, load_client_statistics(folder, client, collected.class_names), strict=True):
             total.add(one)
@@ -240,21 +231,20 @@ def _result(
     name: str, head: LinearHead, rest: CollectedStatistics, before: Mapping[str, Any], what: str
 ) -> MethodResult:
     """Make the entry of a head that is not evaluated yet; its bytes are those of all that had sent any."""
+    report = head.report
     return MethodResult(
         method=name,
-        accuracy=None,
-        macro_accuracy=None,
-        per_class_accuracy=[],
+        **quality(None),
         num_examples=rest.num_examples,
         num_clients=len(rest.clients),
         uplink_bytes=before["uplink_bytes"],
         wire_bytes=before["wire_bytes"],
         solve_seconds=0.0,
-        regulariser=head.report.regulariser or before["regulariser"],
-        ridge_effective=head.report.ridge_effective,
-        condition_number=head.report.condition_number,
-        notes=[*head.report.notes, f"{what} was removed; the bytes are those of before"],
-        parameters=dict(head.report.parameters),
+        regulariser=report.regulariser or before["regulariser"],
+        ridge_effective=report.ridge_effective,
+        condition_number=report.condition_number,
+        notes=[*report.notes, f"{what} was removed; the bytes are those of before"],
+        parameters=dict(report.parameters),
     )
 
 

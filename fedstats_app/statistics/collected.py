@@ -111,6 +111,11 @@ class StatisticsSum:
         total.num_rows, total.num_pairs = num_rows, num_pairs
         return total
 
+    def emptied(self) -> StatisticsSum:
+        """Make a sum of the same kind over no clients."""
+        kind = {"gram": self.has_gram, "keep_rows": self.keeps_rows, "scatter": self.has_scatter}
+        return StatisticsSum(self.num_classes, self.feature_dim, **kind)
+
     def renumbered(self, new_ids: Tensor, num_classes: int) -> StatisticsSum:
         """Return a copy in which class c is class ``new_ids[c]`` of ``num_classes``, the others being absent.
 
