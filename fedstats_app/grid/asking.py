@@ -80,11 +80,7 @@ def usable(
 
 
 def ask(
-    grid: Grid,
-    content: RecordDict,
-    message_type: str,
-    clients: Iterable[int],
-    read: Callable[[Message], Answer],
+    grid: Grid, content: RecordDict, message_type: str, clients: Iterable[int], read: Callable[[Message], Answer]
 ) -> Answers[Answer]:
     """Send the same request to clients and read their replies; one that must not be used is named and left out.
 

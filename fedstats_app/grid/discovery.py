@@ -24,12 +24,7 @@ class TooFewClients(RuntimeError):
 
 
 def wait_for_nodes(
-    grid: Grid,
-    minimum: int,
-    *,
-    expected: int | None = None,
-    wait_timeout: float = 120.0,
-    settle_seconds: float = 3.0,
+    grid: Grid, minimum: int, *, expected: int | None = None, wait_timeout: float = 120.0, settle_seconds: float = 3.0
 ) -> list[int]:
     """Wait until enough nodes are there, and return their ids, ascending.
 

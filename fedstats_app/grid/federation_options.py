@@ -62,11 +62,7 @@ class FederationOptions(Options):
     )
     dp_delta: float = option(0.0, number(0.0, MOST_DELTA), "0 = dp-samples to the power of -1.1")
     dp_samples: int = option(0, whole(0, 10**9), "of all clients, declared; 0 = a simulation's own")
-    fraction_train: float = option(
-        1.0,
-        number(0.0, 1.0, open_low=True),
-        "share of clients asked per round",
-    )
+    fraction_train: float = option(1.0, number(0.0, 1.0, open_low=True), "share of clients asked per round")
     min_clients: int = option(2, whole(1, 1_000_000), "fewer answers than this fail the run")
     wait_timeout: float = option(120.0, number(0.0, 1e7, open_low=True), "seconds to wait for SuperNodes")
     settle_seconds: float = option(10.0, number(0.0, 1e7), "seconds without a new SuperNode before a run starts")

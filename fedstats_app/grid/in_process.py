@@ -42,11 +42,7 @@ class InProcessGrid(Grid):
     """
 
     def __init__(
-        self,
-        app: App,
-        node_configs: Sequence[Mapping[str, Value]],
-        run_id: int,
-        run_config: Mapping[str, Value],
+        self, app: App, node_configs: Sequence[Mapping[str, Value]], run_id: int, run_config: Mapping[str, Value]
     ) -> None:
         self._app = app
         self._contexts = {

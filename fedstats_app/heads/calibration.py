@@ -119,10 +119,7 @@ class CalibrationSums(Addable):
 
     @classmethod
     def from_logits(
-        cls,
-        logits: Tensor,
-        labels: Tensor,
-        temperatures: Sequence[float] = TEMPERATURES,
+        cls, logits: Tensor, labels: Tensor, temperatures: Sequence[float] = TEMPERATURES
     ) -> CalibrationSums:
         """Measure (n, C) scores against (n,) integer labels at every temperature.
 

@@ -14,12 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedstats_app.heads.linear_head import (
-    LinearHead,
-    SolveReport,
-    add_to_diagonal,
-    solve_positive_definite,
-)
+from fedstats_app.heads.linear_head import LinearHead, SolveReport, add_to_diagonal, solve_positive_definite
 from fedstats_app.heads.regularisation import (
     Spread,
     check_regulariser,

@@ -14,13 +14,7 @@ from torch import Tensor
 from fedstats_app.heads.gaussian import solve_gaussian
 from fedstats_app.heads.linear_head import LinearHead, add_to_diagonal, solve_positive_definite
 from fedstats_app.heads.ridge import solve_ridge
-from fedstats_app.heads.scatter import (
-    ClassTotals,
-    class_mean_products,
-    needed_gram,
-    row_scatter,
-    within_class_freedom,
-)
+from fedstats_app.heads.scatter import ClassTotals, class_mean_products, needed_gram, row_scatter, within_class_freedom
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
 from fedstats_app.statistics.accumulation import mirror_upper
 

@@ -93,10 +93,7 @@ def mixed_statistics(
 
 
 def personal_head(
-    global_statistics: FeatureStatistics,
-    local_statistics: FeatureStatistics,
-    mixing: float,
-    solve: MixtureSolver,
+    global_statistics: FeatureStatistics, local_statistics: FeatureStatistics, mixing: float, solve: MixtureSolver
 ) -> LinearHead:
     """Return the head of the mixture; with a = 0 the global one, to the bit.
 

@@ -10,19 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedstats_app.heads.linear_head import (
-    LinearHead,
-    Solution,
-    add_to_diagonal,
-    solve_positive_definite,
-)
+from fedstats_app.heads.linear_head import LinearHead, Solution, add_to_diagonal, solve_positive_definite
 from fedstats_app.heads.regularisation import check_regulariser, likeliest_ridge
-from fedstats_app.heads.scatter import (
-    class_mean_products,
-    mean_product,
-    needed_gram,
-    sample_energy,
-)
+from fedstats_app.heads.scatter import class_mean_products, mean_product, needed_gram, sample_energy
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.accumulation import normalize_rows
 

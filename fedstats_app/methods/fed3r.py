@@ -33,18 +33,13 @@ class Fed3ROptions(Options):
     prefix: ClassVar[str] = "fed3r-"
 
     ridge_lambda: float | Literal["auto"] = option(
-        "auto",
-        number(0.0, word="auto"),
-        "auto = largest evidence, or a number (paper: 0.01)",
-        key="ridge-lambda",
+        "auto", number(0.0, word="auto"), "auto = largest evidence, or a number (paper: 0.01)", key="ridge-lambda"
     )
     between_class: bool = option(True, flag, "false leaves the between-class scatter out")
     fit_bias: bool = option(False, flag, "true = a constant feature, as in the official code", rare=True)
     normalize: bool = option(True, flag, "false keeps the rows' lengths (AFL, with ridge-lambda 0)", rare=True)
     solver: Literal["cholesky", "pinv32"] = option(
-        "cholesky",
-        one_of("cholesky", "pinv32"),
-        "pinv32 = float32 pseudo-inverse, as in the papers",
+        "cholesky", one_of("cholesky", "pinv32"), "pinv32 = float32 pseudo-inverse, as in the papers"
     )
     class_balance: bool = option(False, flag, "classes weigh alike (long tails)", rare=True)
     random_features: int = option(0, whole(0, 100_000), "random Fourier features (Fed3R-RF); 0 = none", rare=True)

@@ -32,20 +32,13 @@ class FedCOFOptions(Options):
     owner: ClassVar[str] = "fedcof-count-noise"
 
     shrinkage: float | Literal["auto"] = option(
-        "auto",
-        number(0.0, word="auto", infinite=True),
-        "gamma: auto, or a number (paper: 1, MobileNetV2 0.1)",
+        "auto", number(0.0, word="auto", infinite=True), "gamma: auto, or a number (paper: 1, MobileNetV2 0.1)"
     )
     between_class: bool | Literal["only"] = option(
         False, flag_or("only"), 'true = also between-class scatter | "only" = this alone'
     )
     means_per_class: int = option(1, whole(1, 10_000), "disjoint means per class and client")
-    samples_per_mean: int = option(
-        2,
-        whole(2, 1_000_000),
-        "fewest samples of each",
-        rare=True,
-    )
+    samples_per_mean: int = option(2, whole(2, 1_000_000), "fewest samples of each", rare=True)
     count_noise: Literal["none", "uniform", "gaussian", "laplace"] = option(
         "none",
         one_of("none", "uniform", "gaussian", "laplace"),
@@ -109,10 +102,7 @@ class OracleOptions(Options):
     prefix: ClassVar[str] = "oracle-"
 
     covariance: Literal["full", "diagonal", "spherical"] = option(
-        "full",
-        one_of("full", "diagonal", "spherical"),
-        "full | diagonal | spherical, of clients' classes",
-        rare=True,
+        "full", one_of("full", "diagonal", "spherical"), "full | diagonal | spherical, of clients' classes", rare=True
     )
     shrinkage: float | Literal["auto"] = option("auto", number(0.0, word="auto"), "gamma: auto, or a number")
 

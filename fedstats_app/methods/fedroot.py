@@ -39,17 +39,11 @@ class FedRootOptions(Options):
     )
     means_per_class: int = option(1, whole(1, 10_000), "disjoint means per class and client")
     head: Literal["both", "ridge", "within"] = option(
-        "both",
-        one_of("both", "ridge", "within"),
-        "ridge (Fed3R's) | within (FedCGS's) | both = their sum",
-        rare=True,
+        "both", one_of("both", "ridge", "within"), "ridge (Fed3R's) | within (FedCGS's) | both = their sum", rare=True
     )
     ridge_lambda: float | Literal["auto"] = option("auto", number(0.0, word="auto"), "auto, or a number", rare=True)
     shrinkage: float | Literal["auto"] = option(
-        "auto",
-        number(0.0, word="auto"),
-        "of head within: auto, or a number times tr(Sigma)/d",
-        rare=True,
+        "auto", number(0.0, word="auto"), "of head within: auto, or a number times tr(Sigma)/d", rare=True
     )
     class_balance: bool = option(False, flag, "classes weigh alike (long tails)", rare=True)
 

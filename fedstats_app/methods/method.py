@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
     from fedstats_app.heads import LinearHead
     from fedstats_app.heads.noisy import NoisyStatistics
-    from fedstats_app.statistics import (
-        FeatureMap,
-        FeatureStatistics,
-        LowRankStatistics,
-        StatisticsSpec,
-        StatisticsSum,
-    )
+    from fedstats_app.statistics import FeatureMap, FeatureStatistics, LowRankStatistics, StatisticsSpec, StatisticsSum
 
 # Up to so many a solve is made on one thread of torch; with more, all of them are worth the last bits.
 FEW_FEATURES = 2048
@@ -115,10 +109,9 @@ class Method(Generic[OptionsType]):
     adds : callable
         Whether with some options secure sums serve a method that keeps rows: ``solve`` takes
         :class:`fedstats_app.heads.scatter.SummedRows` too.
-    keeps_rows : bool or callable
-        Every client's rows are kept, always or with some options, and ``solve`` takes them,
-        :class:`ClassMeanRows`, instead of their sum, :class:`FeatureStatistics`; where it needs a Gram matrix both, as
-        if of one client, :class:`ClientStatistics`.
+    keeps_rows : bool
+        Every client's rows are kept, and ``solve`` takes them, :class:`ClassMeanRows`, instead of their sum,
+        :class:`FeatureStatistics`; where it needs a Gram matrix both, as if of one client, :class:`ClientStatistics`.
     complete : callable or None
         From rows that are kept and the factors' sums to the :class:`FeatureStatistics` that ``solve`` takes then.
     personal : Personal, callable or None
@@ -140,7 +133,7 @@ class Method(Generic[OptionsType]):
     needs: Needs = field(default_factory=Needs)
     options: type[OptionsType] = Options  # type: ignore[assignment]  # an empty group
     specify: Callable[[OptionsType, int], StatisticsSpec] | None = None
-    keeps_rows: bool | Callable[[OptionsType], bool] = False
+    keeps_rows: bool = False
     adds: Callable[[OptionsType], bool] = lambda options: False
     complete: Callable[[LowRankStatistics], FeatureStatistics] | None = None
     personal: Personal | Callable[[OptionsType], Personal] | None = None
@@ -211,8 +204,7 @@ class ConfiguredMethod:
     @property
     def keeps_rows(self) -> bool:
         """Whether every client's rows are kept."""
-        keeps = self.method.keeps_rows
-        return keeps(self.options) if callable(keeps) else keeps
+        return self.method.keeps_rows
 
     @property
     def uplink(self) -> Uplink | None:
@@ -271,13 +263,7 @@ class ConfiguredMethod:
         return complete(statistics.low_rank())
 
     def fixed(self, parameters: Mapping[str, float]) -> ConfiguredMethod:
-        """Return the method with the regulariser of a head that it solved, for :meth:`solve_mixture`.
-
-        Parameters
-        ----------
-        parameters : mapping
-            The head's ``report.parameters``.
-        """
+        """Fix the regulariser to that of a solved head's ``report.parameters``, for :meth:`solve_mixture`."""
         name = self._personal.regulariser
         return replace(self, options=replace(self.options, **{name: parameters[name]})) if name else self
 
@@ -293,9 +279,8 @@ class ConfiguredMethod:
         value = getattr(self.options, name) if name else 0.0
         if value == "auto":
             raise ValueError(f"{name} must be a number for a personal head, got auto")
-        if not self._personal.per_sample:
-            return self
-        return replace(self, options=replace(self.options, **{name: value * samples_ratio}))
+        ratio = samples_ratio if self._personal.per_sample else 1.0
+        return replace(self, options=replace(self.options, **{name: value * ratio})) if name else self
 
     def solve_mixture(self, statistics: FeatureStatistics, samples_ratio: float) -> LinearHead:
         """Return a client's own head, as :meth:`scaled` for its number of samples."""

@@ -199,11 +199,7 @@ class ClassMeanRows:
 
 
 def plan_rows(
-    labels: Tensor,
-    *,
-    means_per_class: int = 1,
-    min_samples_per_mean: int = 2,
-    generator: torch.Generator | None = None,
+    labels: Tensor, *, means_per_class: int = 1, min_samples_per_mean: int = 2, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
     """Decide which samples share a mean, before any feature is known.
 

@@ -150,10 +150,7 @@ class StatisticsAccumulator:
         check_labels(labels, num_classes)
         self._labels, self._num_classes = labels.to(device="cpu", dtype=torch.int64), num_classes
         self._class_ids, self._row_of_sample = planned or plan_rows(
-            labels,
-            means_per_class=means_per_class,
-            min_samples_per_mean=min_samples_per_mean,
-            generator=generator,
+            labels, means_per_class=means_per_class, min_samples_per_mean=min_samples_per_mean, generator=generator
         )
         where = accumulation_device(torch.device(device))
         self._sums = torch.zeros(len(self._class_ids), feature_dim, dtype=torch.float64, device=where)

@@ -22,12 +22,7 @@ from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.heads import LinearHead, solve_ncm
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.methods.method import FEW_FEATURES
-from fedstats_app.statistics import (
-    CollectedStatistics,
-    FeatureMap,
-    StatisticsSum,
-    merge_specs,
-)
+from fedstats_app.statistics import CollectedStatistics, FeatureMap, StatisticsSum, merge_specs
 from fedstats_app.statistics.exact import fraction_bits
 from fedstats_app.threads import beside_each_other
 from fedstats_app.wire import QUERY_STATISTICS, Limits, ReceivedStatistics, StatisticsRequest

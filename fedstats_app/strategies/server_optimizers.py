@@ -16,11 +16,7 @@ from fedstats_app.training.training_options import OptimizerOptions
 from fedstats_app.wire.arrays import to_record, to_tensors
 
 # All clients that FineTuning shows; it never asks these strategies to evaluate.
-EVERYBODY = {
-    "fraction_train": 1.0,
-    "min_train_nodes": 1,
-    "min_available_nodes": 1,
-}
+EVERYBODY = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}
 
 
 class FedAdamTorch(FedAvg):
