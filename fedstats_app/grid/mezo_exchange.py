@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,10 +19,6 @@ from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, MEZO, Behind, MezoReply
 
 # Keeps the rounds' seeds apart from every other draw by (seed, number).
 SEED_STREAM = 0x3E20
-
-
-class ReplicasDiffer(RuntimeError):
-    """No digest has a majority, and the server has no replica of its own to say which is right."""
 
 
 @dataclass
@@ -63,8 +58,8 @@ class MezoExchange:
         From client to its number of samples, None where it is not known.
     log : sequence of Update
         All updates so far, which the holder of the list also appends to.
-    replica : Replica or None
-        The server's own; without one the digest of most nodes counts.
+    replica : Replica
+        The server's own, whose digest all others must have.
     training : int
         Number of the training in the run.
     """
@@ -75,7 +70,7 @@ class MezoExchange:
         start: Mapping[str, Tensor],
         clients: Mapping[int, int | None],
         log: Sequence[Update],
-        replica: Replica | None,
+        replica: Replica,
         training: int,
     ) -> None:
         self.setup, self.start, self.clients, self.log = setup, dict(start), dict(clients), log
@@ -92,13 +87,7 @@ class MezoExchange:
         return self._to_clients(asked, {client: self._known.get(client, -1) for client in clients}, message_type)
 
     def ask(self, grid: Grid, clients: Iterable[int], wanted: Wanted, timeout: float | None) -> MezoAnswers:
-        """Ask clients.
-
-        Raises
-        ------
-        ReplicasDiffer
-            If it is unknown which digest is right.
-        """
+        """Ask clients."""
         asked = MezoAnswers(wanted=wanted)
         replies = grid.send_and_receive(self.messages(asked, clients), timeout=timeout)
         self.collect(asked, replies, grid, timeout)
@@ -110,15 +99,9 @@ class MezoExchange:
         """Read the replies to a question, and ask those again that could not follow or whose replica differs.
 
         Without a grid none is asked again; ``timeout`` is in seconds, for that.
-
-        Raises
-        ------
-        ReplicasDiffer
-            If it is unknown which digest is right.
         """
-        end = len(self.log)
+        end, expected = len(self.log), self.replica.digest()
         answers, behind = self._read(asked, replies)
-        expected = self._digest(answers)
         wrong = [client for client, answer in answers.items() if answer.digest != expected]
         following = {client: last for client, last in behind.items() if last <= end}
         restarting = dict.fromkeys(sorted({*wrong, *(behind.keys() - following.keys())}), -1)
@@ -128,7 +111,6 @@ class MezoExchange:
         again = self._to_clients(asked, following) + self._to_clients(asked, restarting, restart=True)
         if again and grid is not None:
             answers, behind = self._read(asked, grid.send_and_receive(again, timeout=timeout))
-            expected = expected or self._digest(answers)
             for client, answer in answers.items():
                 if answer.digest == expected:
                     asked.of[client] = answer
@@ -180,18 +162,6 @@ class MezoExchange:
                 answers[client] = answer
                 asked.bytes_up += answer.num_bytes
         return answers, behind
-
-    def _digest(self, answers: Mapping[int, MezoReply]) -> bytes:
-        """Return the digest that every replica must have: the server's, or that of most nodes; b"" without any."""
-        if self.replica is not None:
-            return self.replica.digest()
-        votes = Counter(answer.digest for answer in answers.values()).most_common(2)
-        if len(votes) > 1 and votes[0][1] == votes[1][1]:
-            raise ReplicasDiffer(
-                f"round {len(self.log) + 1}: two digests of the replicas have {votes[0][1]} nodes each, and the server "
-                "has no replica of its own to tell which is right"
-            )
-        return votes[0][0] if votes else b""
 
 
 def _round_in_words(last: int) -> str:

@@ -91,8 +91,8 @@ class MezoRounds(SampledTraining):
     learning_rate : float, optional
         By default half of 1 / (mean curvature along the first directions), which the clients measure once: the trace of
         the loss's Hessian is what limits a step along a random direction.
-    replica : Replica, optional
-        The server's own. Without one, the digest of most nodes counts.
+    replica : Replica
+        The server's own.
     log : sequence of Update
         To go on from.
     rates : mapping, optional
@@ -137,8 +137,8 @@ class MezoRounds(SampledTraining):
         start: Mapping[str, Tensor],
         clients: Mapping[int, int | None],
         *,
+        replica: Replica,
         learning_rate: float | None = None,
-        replica: Replica | None = None,
         log: Sequence[Update] = (),
         rates: Mapping[int, float] | None = None,
         fraction: float = 1.0,
@@ -156,8 +156,7 @@ class MezoRounds(SampledTraining):
         self._average = ScalarAverage(weighting, clip, outlier)
         self.setup, self.replica, self.max_share = setup, replica, max_share
         self.on_round: Callable[[MezoRound], bool | None] | None = None
-        if replica is not None and replica.round != len(self.log):
-            replica.apply(self.log[replica.round :])
+        replica.apply(self.log[replica.round :])
         guarded = learning_rate is None if guarded is None else guarded
         self._rate = LearningRate(learning_rate, guarded=guarded, rates=rates or {}, log=self.log)
         self._asked, self._void_rounds = MezoAnswers(), 0
@@ -210,7 +209,7 @@ class MezoRounds(SampledTraining):
 
         Raises
         ------
-        TooFewClients, ReplicasDiffer, TrainingDiverged
+        TooFewClients, TrainingDiverged
             See :meth:`SampledTraining.start`.
         """
         asked = self._asked
@@ -235,10 +234,9 @@ class MezoRounds(SampledTraining):
         steps = self._rate.steps(server_round, averaged.means) if enough else (0.0,) * self.setup.num_directions
         update = Update(self._exchange.seed(server_round), steps)
         self.log.append(update)
-        if self.replica is not None:
-            self.replica.apply([update])
-            if not self.replica.is_finite:
-                raise TrainingDiverged(f"round {server_round}: the parameters are not finite; choose a smaller rate")
+        self.replica.apply([update])
+        if not self.replica.is_finite:
+            raise TrainingDiverged(f"round {server_round}: the parameters are not finite; choose a smaller rate")
         merged = {client: answer.num_examples for client, answer in usable.items()} if enough else {}
         seconds = time.perf_counter() - asked.started
         self._last = MezoRound(server_round, update, merged, averaged.clipped, averaged.left_out, asked, seconds)
@@ -250,8 +248,6 @@ class MezoRounds(SampledTraining):
 
     def shown(self, arrays: ArrayRecord) -> ArrayRecord:
         """Give the tuned parameters of the server's replica; numpy, and so Flower, has no bfloat16."""
-        if self.replica is None:
-            return ArrayRecord()
         tensors = {name: parameter.detach() for name, parameter in self.replica.parameters.items()}
         return to_record({name: one.float() if one.dtype == torch.bfloat16 else one for name, one in tensors.items()})
 
@@ -380,7 +376,7 @@ class FedMeZO(MezoRounds):
         ------
         ValueError
             If the arrays are no head of these classes.
-        TooFewClients, ReplicasDiffer, TrainingDiverged
+        TooFewClients, TrainingDiverged
             As :meth:`SampledTraining.start`.
         """
         given = (initial_arrays or ArrayRecord()).to_torch_state_dict()

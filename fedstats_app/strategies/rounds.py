@@ -78,14 +78,14 @@ class SampledTraining(WithoutEvaluation):
         evaluate_config : ConfigRecord, optional
             Not used.
         evaluate_fn : callable, optional
-            As Flower's, with absolute rounds, wherever the server has arrays.
+            As Flower's, with absolute rounds.
 
         Raises
         ------
         TooFewClients
             If a round, or ten of FedMeZO in a row, has too few usable answers.
-        ReplicasDiffer, TrainingDiverged
-            As their names say, by FedMeZO.
+        TrainingDiverged
+            By FedMeZO.
         """
         grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid)
         self.begin(grid, timeout)
@@ -101,10 +101,9 @@ class SampledTraining(WithoutEvaluation):
                     result.arrays = arrays
                 if metrics is not None:
                     result.train_metrics_clientapp[number] = metrics
-                if evaluate_fn is not None and (scored := self.shown(result.arrays)):
-                    scores = evaluate_fn(number, scored)
-                    if scores is not None:
-                        result.evaluate_metrics_serverapp[number] = scores
+                scores = evaluate_fn(number, self.shown(result.arrays)) if evaluate_fn is not None else None
+                if scores is not None:
+                    result.evaluate_metrics_serverapp[number] = scores
                 if self.is_last():
                     break
         result.arrays = self.shown(result.arrays)

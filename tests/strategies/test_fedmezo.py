@@ -28,9 +28,7 @@ Answer = Callable[[MezoRequest, int], MezoReply]
 FIXED: dict[str, Any] = {"weighting": "uniform", "clip": 0.0, "outlier": 0.0}
 
 
-def strategy_of(
-    answer: Answer, counts: list[int], replica: Replica | None = None, **options: Any
-) -> tuple[MezoRounds, ClientGrid]:
+def strategy_of(answer: Answer, counts: list[int], replica: Replica, **options: Any) -> tuple[MezoRounds, ClientGrid]:
     """Return a strategy and nodes that answer as a function says, given the request and the number of the node."""
 
     def app(msg: Message, context: Context) -> Message:
@@ -38,8 +36,7 @@ def strategy_of(
 
     grid = ClientGrid(LocalGrid(app, [{} for _ in counts]))
     clients = {FIRST_NODE_ID + node: count for node, count in enumerate(counts)}
-    num_directions = 1 if replica is None else replica.num_directions
-    setup = MezoSetup(TrainingRequest(3, "probe"), num_directions=num_directions)
+    setup = MezoSetup(TrainingRequest(3, "probe"), num_directions=replica.num_directions)
     return MezoRounds(setup, {}, clients, replica=replica, **options), grid
 
 
@@ -78,15 +75,19 @@ def test_a_given_rate_follows_algorithm_2(weighting: str, name: str, monkeypatch
     assert not strategy.rates
 
 
-def scripted(rounds: list[float]) -> Answer:
-    return lambda request, _: MezoReply((rounds[request.round - 1],), 10, bytes(16))
+def scripted(slopes: list[float], **options: Any) -> tuple[MezoRounds, ClientGrid]:
+    """Make a strategy whose three nodes all measure these slopes, round by round."""
+    server = Replica(nn.Linear(2, 3).double(), ["weight", "bias"])
+    return strategy_of(
+        lambda request, _: MezoReply((slopes[request.round - 1],), 10, server.digest()), [10] * 3, server, **options
+    )
 
 
 SPIKES = [1.0, -1.0, 2.0, 1.0, -2.0, 1.0, 1.0, 3e3, -3e3, 3e3, 1.0, -1.0]
 
 
 def test_a_given_rate_and_the_steps_that_follow_from_it_never_change() -> None:
-    strategy, grid = strategy_of(scripted(SPIKES), [10, 10, 10], learning_rate=0.5, **FIXED)
+    strategy, grid = scripted(SPIKES, learning_rate=0.5, **FIXED)
     strategy.start(grid, num_rounds=len(SPIKES))
     assert [update.steps for update in strategy.log] == [(0.5 * value,) for value in SPIKES]
     assert strategy.learning_rate == 0.5 and not strategy.rates
@@ -95,7 +96,7 @@ def test_a_given_rate_and_the_steps_that_follow_from_it_never_change() -> None:
 def test_a_rate_that_was_found_is_halved_and_comes_back() -> None:
     """So that the test above could fail."""
     slopes = [*SPIKES, *[1.0] * 200]
-    strategy, grid = strategy_of(scripted(slopes), [10, 10, 10], learning_rate=0.5, guarded=True, **FIXED)
+    strategy, grid = scripted(slopes, learning_rate=0.5, guarded=True, **FIXED)
     strategy.start(grid, num_rounds=len(slopes))
     assert list(strategy.rates) == [8, 9, 10, 60, 110, 160]
     assert min(strategy.rates.values()) == 0.5 / 8 and strategy.learning_rate == 0.5
@@ -105,4 +106,4 @@ def test_a_rate_that_was_found_is_halved_and_comes_back() -> None:
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan])
 def test_a_rate_is_positive_and_finite(rate: float) -> None:
     with pytest.raises(ValueError, match="learning_rate must be positive and finite, got"):
-        strategy_of(scripted([]), [1], learning_rate=rate)
+        scripted([], learning_rate=rate)
