@@ -181,12 +181,7 @@ NO_GRAM = FeatureStatistics.zeros(2, 3, gram=False)
         (solve_ridge, SUMS, {"ridge_lambda": float("nan")}, r"ridge_lambda must be.*got nan"),
         (solve_ridge, SUMS, {"ridge_lambda": float("inf")}, r"ridge_lambda must be.*got inf"),
         (solve_ridge, SUMS, {"ridge_lambda": "best"}, r"ridge_lambda must be.*got 'best'"),
-        (
-            solve_ridge,
-            SUMS,
-            {"fit_bias": True, "between_class": False},
-            "fit_bias is defined with between-class",
-        ),
+        (solve_ridge, SUMS, {"fit_bias": True, "between_class": False}, "fit_bias is defined with between-class"),
         (solve_ridge, NO_GRAM, {}, "needs statistics with a Gram matrix, got gram=None"),
         (solve_gaussian, SUMS, {"shrinkage": -1e-3}, r'shrinkage must be a finite number >= 0 or "auto", got -0.001'),
         (solve_gaussian, SUMS, {"shrinkage": float("nan")}, r'must be a finite number >= 0 or "auto", got nan'),

@@ -37,11 +37,7 @@ def merged(sample: Sample) -> ClientStatistics:
     return reduce(add, [spec.from_features(*part, sample.num_classes) for part in sample.parts])
 
 
-@given(
-    samples(kinds=KINDS),
-    st.sampled_from(sorted(SHAPES)),
-    st.sampled_from([0.5, 3.0]),
-)
+@given(samples(kinds=KINDS), st.sampled_from(sorted(SHAPES)), st.sampled_from([0.5, 3.0]))
 def test_it_is_the_formula_written_out(sample: Sample, shape: str, gamma: float) -> None:
     features, labels = (torch.cat([part[index] for part in sample.parts]).numpy() for index in (0, 1))
     features = features.astype(np.float64) / sample.scale  # in float32 the division would round, unlike the statistics

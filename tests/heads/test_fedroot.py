@@ -184,10 +184,7 @@ def test_both_heads_are_added_at_one_scale_without_the_noise_of_class_means() ->
     gaussian, noise = (len(y) - 4) * inverse @ means.T, np.trace(scatter @ inverse)
     squared = np.einsum("cd,dc->c", means, gaussian) - noise / n
     weight, bias = np.zeros((DIM, 4)), np.zeros(4)
-    for w, b in (
-        (ridge / np.linalg.norm(ridge, axis=0), np.zeros(4)),
-        (gaussian, np.log(n / n.sum()) - squared / 2),
-    ):
+    for w, b in ((ridge / np.linalg.norm(ridge, axis=0), np.zeros(4)), (gaussian, np.log(n / n.sum()) - squared / 2)):
         scores = means @ w + b
         lead = (np.diag(scores) - scores.mean(axis=1)) @ n / n.sum()
         weight, bias = weight + w / lead, bias + b / lead

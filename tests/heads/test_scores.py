@@ -16,17 +16,8 @@ from sklearn.metrics import (
 )
 from torch import Tensor
 
-from fedstats_app.heads import (
-    ConfusionMatrix,
-    MarginHistograms,
-    margin_bins,
-)
-from fedstats_app.heads.scores import (
-    BINS_PER_OCTAVE,
-    LARGEST_EXPONENT,
-    SMALLEST_EXPONENT,
-    ZERO_BIN,
-)
+from fedstats_app.heads import ConfusionMatrix, MarginHistograms, margin_bins
+from fedstats_app.heads.scores import BINS_PER_OCTAVE, LARGEST_EXPONENT, SMALLEST_EXPONENT, ZERO_BIN
 
 ZERO, NONE = torch.tensor([0, 0]), torch.zeros(2, 2, dtype=torch.int64)
 
@@ -89,10 +80,7 @@ def test_narrow_integers_do_not_overflow(dtype: torch.dtype) -> None:
         (lambda: ConfusionMatrix(torch.zeros(2, 2)), r"int64, got \(2, 2\) torch.float32"),
         (lambda: ConfusionMatrix(NONE, elsewhere=torch.zeros(2)), r"elsewhere must be \(2\) int64"),
         (lambda: ConfusionMatrix.from_predictions(torch.tensor([0, 2]), ZERO, 2), r"\[0, 2\), got values from 0 to 2"),
-        (
-            lambda: ConfusionMatrix.from_predictions(ZERO, torch.tensor([0, -1]), 2),
-            r"got values from -1 to 0",
-        ),
+        (lambda: ConfusionMatrix.from_predictions(ZERO, torch.tensor([0, -1]), 2), r"got values from -1 to 0"),
         (lambda: ConfusionMatrix.from_predictions(ZERO, ZERO.float(), 2), r"int64.*got \(2,\) torch.float32"),
     ],
 )

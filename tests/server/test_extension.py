@@ -143,10 +143,7 @@ def test_a_node_that_spells_a_class_otherwise_than_the_earlier_run_takes_no_part
 @pytest.mark.parametrize(
     ("changes", "error", "reason"),
     [
-        ({"backbone": "tiny", "backbone_weights": "random", "input_size": 32}, ValueError, r"backbone \(fingerprint\)"),
-        ({"method": "fedncm"}, ValueError, "statistics"),
         (TWO_MEANS, ValueError, "of another kind: statistics .methods, means per class"),
-        ({"fedcgs_random_features": 16}, ValueError, "feature maps"),
         ({"extend": "/nowhere"}, FileNotFoundError, "no statistics at /nowhere"),
         ({"extend": "runs/1"}, ConfigError, "extend: must be the absolute path"),
     ],

@@ -226,15 +226,7 @@ class Federation:
         return folder
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"dtype": "bfloat16"},
-        {"distribution": "gaussian", "tuned": "head"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"distribution": "gaussian", "tuned": "head"}], ids=str)
 def test_absent_late_and_new_nodes_end_with_the_same_bits(tmp_path: Path, options: dict[str, Any]) -> None:
     federation = Federation(tmp_path, 4, **options)
     draw = np.random.default_rng(0)

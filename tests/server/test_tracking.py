@@ -165,11 +165,7 @@ class Broken:
 
 @pytest.mark.parametrize("failing", ["start", "scalars", "file", "finish"])
 def test_a_tracker_that_fails_is_named_once_and_harms_nothing(
-    failing: str,
-    tmp_path: Path,
-    untracked: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    failing: str, tmp_path: Path, untracked: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = Broken(failing)
 
