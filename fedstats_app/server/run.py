@@ -45,14 +45,13 @@ _TIMED_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Run:
-    """One run.
+    """All that the stages of a run have in common.
 
     Attributes
     ----------
     config : AppConfig
         With nothing left to be measured.
     folder : RunFolder
-        Where everything is written down.
     reader : FeatureReader
         With the pre-trained backbone.
     feature_norm : FeatureNorm
@@ -70,11 +69,9 @@ class Run:
     federation : Federation
         Who came, hosting which clients.
     grid : ClientGrid
-        The clients as nodes.
     test_set : ServerTestSet or None
         None where models are evaluated on what clients hold out.
     progress : Progress
-        What is said.
     """
 
     config: AppConfig

@@ -39,15 +39,11 @@ class Training(ABC):
     Parameters
     ----------
     run : Run
-        The run.
     trainer : Trainer
-        Who trains.
     clients : mapping
         From those that can train to their number of samples.
     start : str
-        Name of the head to start from.
-    head : SolvedHead
-        That head.
+        Name of the head to start from, ``head``.
     number : int
         Of the training in the run.
 
@@ -67,8 +63,6 @@ class Training(ABC):
         Local epochs, or directions, of a round.
     size : int
         Numbers that the papers' formula of bytes counts: trained parameters, or directions.
-    rounds : list of RoundRecord
-        So far.
     stopped : str
         Why the training ends: "rounds done", or why before.
     notes : list of str
