@@ -1,4 +1,4 @@
-"""FedNCM's head, and rows around the geometric median: what one client among many says changes them little."""
+"""FedNCM's head: the golden federations, the authors' heads, and the same bits from rows and from sums."""
 
 from __future__ import annotations
 

@@ -104,17 +104,6 @@ def test_what_is_left_out_keeps_the_trace(sample: Sample, rank: int, dtype: str)
     assert bool(torch.isfinite(sent.directions).all()) and bool(torch.isfinite(sent.values).all())
 
 
-@pytest.mark.parametrize("n", [30, 200])
-def test_the_order_of_the_samples_does_not_show(n: int) -> None:
-    features, labels = drawn(n, 64)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(3))
-    one, other = (factor_of(features[at], labels[at]).truncated(5, torch.float32) for at in (torch.arange(n), order))
-    for first, second in ((one.scaled(), other.scaled()), (one.values, other.values)):
-        product = [part.T @ part if part.ndim == 2 else part for part in (first, second)]
-        assert relative_difference(product[0], product[1]) <= 1e-6
-    assert one.left_out == pytest.approx(other.left_out, rel=1e-6)
-
-
 @given(samples(kinds=("random", "non-negative", "duplicates", "one constant feature", "low rank")))
 def test_a_gram_matrix_or_its_factor_gives_the_same_factor(sample: Sample) -> None:
     formed = factor_of(sample.features, sample.labels)
