@@ -7,8 +7,8 @@ FedProto the means of its classes.
 from __future__ import annotations
 
 import logging
+import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import choose_mixing, personal_head
 from fedstats_app.privacy import NodePolicy, mean_loss_above_floor
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.storage.files import read_tensors, tensors_to_bytes, write_atomically
+from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import LocalReport, alignment_loss, train_locally
 from fedstats_app.training.model import TunedModel
@@ -50,54 +50,8 @@ VALIDATION_STREAM = 0x5E1F
 # Samples per forward pass where nothing is trained; it changes the last bits only.
 FEATURE_BATCH = 64
 HEAD = {"head.weight", "head.bias"}
-# In the metadata of the file of a client's own model.
-ROUND = "round"
 
 logger = logging.getLogger("fedstats_app")
-
-
-@dataclass(frozen=True)
-class OwnModel:
-    """What is kept of a client's model from one round of a run to the next: in deployment every message is a process.
-
-    There is one file per run and client. It goes when the last round is done; those of interrupted runs stay, and may
-    be deleted.
-    """
-
-    path: Path
-
-    @classmethod
-    def of(cls, root: Path, run_id: int, client: int) -> OwnModel:
-        """Return a client's under the folder of what lasts on a node."""
-        return cls(root / f"{run_id}-{client}.safetensors")
-
-    def save(self, tensors: Mapping[str, Tensor], server_round: int) -> None:
-        """Replace what is kept by the model of a round; if it cannot be written, what was there before stays."""
-        # What a model learned from few samples can be read from it: only this user may.
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(self.path, tensors_to_bytes(tensors, {ROUND: str(server_round)}, digest=True))
-
-    def resume(self, model: TunedModel, server_round: int) -> bool:
-        """Load what is kept if it is of this round, and return whether it is; if not, the log says why.
-
-        An older one would not be what the server thinks it is.
-        """
-        if not self.path.is_file():
-            logger.warning("%s is not there: the client starts again", self.path)
-            return False
-        try:
-            tensors, metadata = read_tensors(self.path)
-            if metadata.get(ROUND) != str(server_round):
-                raise ValueError(f"it is of round {metadata.get(ROUND)}, not of round {server_round}")
-            model.load_trained_state(tensors)
-        except ValueError as error:
-            logger.warning("%s cannot be used, the client starts again: %s", self.path, error)
-            return False
-        return True
-
-    def forget(self) -> None:
-        """Delete what is kept, if there is something."""
-        self.path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -110,7 +64,7 @@ class _Client:
     reader: FeatureReader
     policy: NodePolicy
     mask_absent: bool
-    own_model: OwnModel
+    own_model: Path
 
     @property
     def floor(self) -> int:
@@ -160,17 +114,18 @@ def prototypes(msg: Message, context: Context, client_id: int | None) -> Message
     """Take part in a round of FedProto: go on with one's own model, held near the prototypes, and send class means."""
     started = time.perf_counter()
     task, last = read_prototype_task(msg)
-    client = _client(task.training, context, client_id)
-    model, restarted = _start_model(task, client), False
-    if task.training.server_round > 1:
-        restarted = not client.own_model.resume(model, task.training.server_round - 1)
+    client, server_round = _client(task.training, context, client_id), task.training.server_round
+    model = _start_model(task, client)
+    restarted = server_round > 1 and not resumed(client.own_model, model, server_round - 1)
     before = client.num_correct(model, task.predictable) if last else 0
     report = _train(model, task, client)
     class_ids, means = _class_means(model, client.training, client.above_floor)
     if last:
-        client.own_model.forget()
+        shutil.rmtree(client.own_model, ignore_errors=True)
     else:
-        client.own_model.save(model.trained_state(), task.training.server_round)
+        # What a model learned from few samples can be read from it: only this user may.
+        client.own_model.mkdir(parents=True, exist_ok=True, mode=0o700)
+        save_checkpoint(client.own_model, server_round, model.trained_state(), {}, {})
     metrics = PrototypeMetrics(
         report.num_examples,
         client.num_test if last else 0,
@@ -219,8 +174,25 @@ def _client(task: TrainingTask, context: Context, client_id: int | None) -> _Cli
     split, reader = site.split_for(request), site.reader(request.backbone_fingerprint)
     training, test = (samples_of(request, reader, split.dataset, part)[0] for part in (split.kept, split.held_out))
     name = context.node_id if client_id is None else client_id
-    own_model = OwnModel.of(site.node.state_root(site.config.cache), context.run_id, name)
+    own_model = site.node.state_root(site.config.cache) / f"{context.run_id}-{name}"
     return _Client(site.number, training, test, reader, site.policy, site.config.run.mask_absent, own_model)
+
+
+def resumed(own_model: Path, model: TunedModel, server_round: int) -> bool:
+    """Load what a client kept of its model after this round, and return whether it has; if not, the log says why.
+
+    In deployment every message is a process. What is kept goes when the last round is done; that of interrupted runs
+    stays, and may be deleted. An older model would not be what the server thinks it is.
+    """
+    try:
+        kept = latest_checkpoint(own_model)
+        if kept is None or kept.round != server_round:
+            raise ValueError(f"there is none of round {server_round}")
+        model.load_trained_state(kept.arrays)
+    except ValueError as error:
+        logger.warning("%s: the client starts again: %s", own_model, error)
+        return False
+    return True
 
 
 def _start_model(task: PersonalTask, client: _Client) -> TunedModel:

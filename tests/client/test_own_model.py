@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedstats_app.client.personal import OwnModel
+from fedstats_app.client.personal import resumed
 from fedstats_app.heads import LinearHead
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.storage.checkpoint import save_checkpoint
 from fedstats_app.training.model import TunedModel
 from tests.support.compare import same_bits
 
@@ -31,41 +31,26 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(same_bits(one[name], other[name]) for name in one)
 
 
-def test_a_model_goes_on_where_it_was(tmp_path: Path) -> None:
-    kept, trained = OwnModel.of(tmp_path / "state", 17, 4), model(0)
-    kept.save(trained.trained_state(), 3)
-    again = model(1)
-    assert kept.resume(again, 3)
+def test_a_model_goes_on_after_the_round_it_was_kept_in_only(tmp_path: Path) -> None:
+    trained, again = model(0), model(1)
+    save_checkpoint(tmp_path, 3, trained.trained_state(), {}, {})
+    assert resumed(tmp_path, again, 3)
     assert same(again.trained_state(), trained.trained_state())
-    kept.save(model(2).trained_state(), 4)
-    assert kept.resume(again, 4) and same(again.trained_state(), model(2).trained_state())
-    assert [file.name for file in kept.path.parent.iterdir()] == ["17-4.safetensors"]
-    kept.forget()
-    kept.forget()  # twice is no error
-    assert not list(kept.path.parent.iterdir())
+    assert not resumed(tmp_path, again, 4)
 
 
-def test_only_the_user_can_read_it(tmp_path: Path) -> None:
-    kept = OwnModel.of(tmp_path / "state", 1, 1)
-    kept.save(model(0).trained_state(), 1)
-    assert stat.S_IMODE(kept.path.parent.stat().st_mode) & 0o077 == 0
-
-
-@pytest.mark.parametrize("what", ["missing", "truncated", "changed", "empty", "another round", "another model"])
+@pytest.mark.parametrize("what", ["missing", "damaged", "another model"])
 def test_what_cannot_be_used_is_left_alone_and_said(
     tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept = OwnModel.of(tmp_path, 1, 1)
-    kept.save(model(0, width=5 if what == "another model" else 3).trained_state(), 2)
-    data = kept.path.read_bytes()
+    path = save_checkpoint(tmp_path, 2, model(0, width=5 if what == "another model" else 3).trained_state(), {}, {})
     if what == "missing":
-        kept.path.unlink()
-    elif what in ("truncated", "changed", "empty"):
-        broken = {"truncated": data[:-20], "changed": data[:-1] + bytes([data[-1] ^ 1]), "empty": b""}
-        kept.path.write_bytes(broken[what])
+        path.unlink()
+    elif what == "damaged":
+        path.write_bytes(path.read_bytes()[:-20])
     fresh = model(1)
     before = fresh.trained_state()
-    assert not kept.resume(fresh, 3 if what == "another round" else 2)
+    assert not resumed(tmp_path, fresh, 2)
     assert same(fresh.trained_state(), before)
     assert "the client starts again" in caplog.text
 
