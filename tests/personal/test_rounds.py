@@ -97,7 +97,7 @@ def test_prototypes_on_the_wire_are_means_of_the_round_before(data: Path, tmp_pa
 def test_a_client_without_its_model_starts_again_and_says_so(data: Path, tmp_path: Path, how: str) -> None:
     def forgetful(msg: Message, context: Context, client_id: int | None) -> Message:
         if client_id == 1 and msg.content["config"]["server-round"] == 2:
-            (file,) = tmp_path.glob("*-1.safetensors")
+            (file,) = tmp_path.glob("*-1/*.safetensors")
             file.unlink() if how == "lost" else file.write_bytes(file.read_bytes()[:-8] + b"damaged!")
         return client_personal.prototypes(msg, context, client_id)
 

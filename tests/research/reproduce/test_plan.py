@@ -67,10 +67,8 @@ def test_trainings_share_a_run_only_with_themselves() -> None:
 
 def test_numbers_of_shared_runs_are_those_of_runs_of_their_own(small: Mapping[str, Any], tmp_path: Path) -> None:
     options: list[dict[str, Any]] = [
-        {"method": "fedncm"},
         {"method": "fedcof", "fedcof-shrinkage": 1.0},
         {"method": "fedcof", "fedcof-shrinkage": 1e-3},
-        {"method": "fedcof", "fedcof-between-class": True, "fedcof-shrinkage": 1.0},
         {"method": "fed3r", "ridge-lambda": 0.01, "fed3r-between-class": False},
     ]
     columns = [Column(str(index), {}, entry=one["method"]) for index, one in enumerate(options)]
