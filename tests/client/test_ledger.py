@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from fedstats_app import client_app
 from fedstats_app.backbones.feature_reader import FeatureReader
@@ -122,6 +122,12 @@ def test_floors_that_a_run_raises_give_no_single_feature(node: Node) -> None:
     assert num_learned(features_of(node, 0), sums) == 0
 
 
+def add_ant(place: Path, number: int) -> None:
+    site_folder(place / "more", ("ant",), seed=50 + number, images=1)
+    shutil.move(place / "more" / "ant" / "0.png", place / "ant" / f"new{number}.png")
+    shutil.rmtree(place / "more")
+
+
 def test_changed_data_give_no_single_feature(node: Node) -> None:
     """One image more, one less, and every kind of question after each."""
     place, generous = Path(str(node["data-path"])), {**node, "max-statistics-questions": 1000}
@@ -136,9 +142,7 @@ def test_changed_data_give_no_single_feature(node: Node) -> None:
 
     learn()
     for number in range(4):
-        site_folder(place / "more", ("ant",), seed=50 + number, images=1)
-        shutil.move(place / "more" / "ant" / "0.png", place / "ant" / f"new{number}.png")
-        shutil.rmtree(place / "more")
+        add_ant(place, number)
         learn()
         (place / "ant" / f"{number}.png").unlink()
         learn()
@@ -297,8 +301,6 @@ def training_message(number: int) -> RecordDict:
     request = TrainingRequest(2, "probe", holdout=0.25, class_names=CLASSES)
     values = {**to_values(request), "server-round": number}
     state = {"head.weight": torch.zeros(2, 32), "head.bias": torch.zeros(2)}
-    from flwr.app import ConfigRecord
-
     return RecordDict({"arrays": to_record(state), "fixed": to_record({}), "config": ConfigRecord(values)})
 
 
@@ -316,9 +318,7 @@ def test_few_changes_leave_what_was_spent_and_many_begin_anew(node: Node) -> Non
     other = question(StatisticsSpec(gram=True))
     first = ask(small, question().to_content())
     for number in range(FLOOR - 1):
-        site_folder(place / "more", ("ant",), seed=90 + number, images=1)
-        shutil.move(place / "more" / "ant" / "0.png", place / "ant" / f"new{number}.png")
-        shutil.rmtree(place / "more")
+        add_ant(place, number)
 
     assert content_to_bytes(ask(small, question().to_content()).content) == content_to_bytes(first.content)
     assert ask(small, other.to_content()).has_error()
@@ -327,9 +327,7 @@ def test_few_changes_leave_what_was_spent_and_many_begin_anew(node: Node) -> Non
     smaller = read_statistics_reply(ask(small, question().to_content()), question())
     assert 44 - 2 * FLOOR < smaller.num_examples <= 44 - FLOOR
 
-    site_folder(place / "more", ("ant",), seed=99, images=1)
-    shutil.move(place / "more" / "ant" / "0.png", place / "ant" / "new4.png")
-    shutil.rmtree(place / "more")
+    add_ant(place, FLOOR - 1)
 
     assert not ask(small, other.to_content()).has_error()
     assert read_statistics_reply(ask({**node}, question().to_content()), question()).num_examples > 44 - FLOOR
@@ -373,24 +371,19 @@ def test_the_first_run_says_how_much_is_held_out_unless_the_owner_does(node: Nod
     assert held_out(own, 0.2) == 22
 
 
-@pytest.mark.parametrize("spelt", ["{}/", "{}/.", "{}/../site", "{}/../link", "another state-dir"])
+@pytest.mark.parametrize("spelt", ["{}/", "{}/.", "{}/../site", "{}/../link", "another state-dir", "moved"])
 def test_the_ledger_is_of_the_folder_however_it_is_named(node: Node, tmp_path: Path, spelt: str) -> None:
     """A fresh ledger would divide data anew that have changed, and the difference is of what was added."""
     one = {**node, "max-statistics-questions": 1}
     (tmp_path / "link").symlink_to(str(node["data-path"]))
     assert not ask(one, question().to_content()).has_error()
-    other = {**one, "data-path": spelt.format(node["data-path"])}
-    if "{}" not in spelt:
-        other = {**one, "state-dir": str(tmp_path / "another")}
+    if "{}" in spelt:
+        one["data-path"] = spelt.format(node["data-path"])
+    else:
+        one["state-dir"] = str(tmp_path / spelt)
+    if spelt == "moved":  # with the ledger in it
+        shutil.move(tmp_path / "state", tmp_path / spelt)
 
-    assert "max-statistics-questions" in ask(other, question(StatisticsSpec(gram=True)).to_content()).error.reason
-
-
-def test_a_ledger_that_was_moved_with_its_state_dir_is_found(node: Node, tmp_path: Path) -> None:
-    one = {**node, "max-statistics-questions": 1}
-    assert not ask(one, question().to_content()).has_error()
-    shutil.move(tmp_path / "state", tmp_path / "moved")
-    one["state-dir"] = str(tmp_path / "moved")
     assert "max-statistics-questions" in ask(one, question(StatisticsSpec(gram=True)).to_content()).error.reason
 
 
