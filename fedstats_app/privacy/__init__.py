@@ -4,7 +4,6 @@ Apart from Flower, configuration and disk: torch tensors and values in, values o
 and what stands below them.
 """
 
-from fedstats_app.privacy.cells import Cells
 from fedstats_app.privacy.evaluation import (
     BITS_OF_MODEL,
     LARGEST_LOSS,
@@ -17,7 +16,7 @@ from fedstats_app.privacy.evaluation import (
     named_samples,
 )
 from fedstats_app.privacy.node_policy import NodePolicy, says_much_about_samples
-from fedstats_app.privacy.suppression import StatisticsAboveFloor, statistics_above_floor
+from fedstats_app.privacy.suppression import Cells, StatisticsAboveFloor, statistics_above_floor
 from fedstats_app.training.limits import RefusedByPolicy
 
 __all__ = [

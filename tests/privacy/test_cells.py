@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.privacy import Cells
-from fedstats_app.privacy.cells import merged
+from fedstats_app.privacy.suppression import merged
 
 
 @given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 20))
