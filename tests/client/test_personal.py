@@ -1,4 +1,4 @@
-"""What a node refuses, and clients that lack samples; what they compute is tested with the server's side."""
+"""What a node refuses, clients that lack samples, and a model of their own between rounds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 from PIL import Image
+from torch import Tensor, nn
 
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.client import personal as client_personal
+from fedstats_app.client.personal import resumed
+from fedstats_app.heads import LinearHead
 from fedstats_app.methods import METHODS
 from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.storage.checkpoint import save_checkpoint
 from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.start import random_head
 from fedstats_app.training.training_options import LocalOptions
@@ -34,6 +39,7 @@ from fedstats_app.wire.personal import (
     read_personal_reply,
     read_prototype_reply,
 )
+from tests.support.compare import same_bits
 from tests.support.local_grid import instruction
 from tests.support.simulation import site_folder
 
@@ -150,3 +156,52 @@ def test_absent_classes_are_not_predicted_unless_asked_for(tmp_path: Path) -> No
 def test_few_test_samples_are_not_counted_under_a_floor(site: Path) -> None:
     reply = personalised(start(), context(site, min_class_count=6, min_batch_size=4))
     assert reply.num_test == 0 and reply.correct_after == 0
+
+
+def model(seed: int, width: int = 3) -> TunedModel:
+    generator = torch.Generator().manual_seed(seed)
+    backbone = nn.Linear(4, width)
+    for parameter in backbone.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator)
+    return TunedModel(
+        LinearHead(torch.randn(2, width, generator=generator), torch.zeros(2)), backbone=backbone, tune="full"
+    )
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(same_bits(one[name], other[name]) for name in one)
+
+
+def test_a_model_goes_on_after_the_round_it_was_kept_in_only(tmp_path: Path) -> None:
+    trained, again = model(0), model(1)
+    save_checkpoint(tmp_path, 3, trained.trained_state(), {}, {})
+    assert resumed(tmp_path, again, 3)
+    assert same(again.trained_state(), trained.trained_state())
+    assert not resumed(tmp_path, again, 4)
+
+
+@pytest.mark.parametrize("what", ["missing", "damaged", "another model"])
+def test_what_cannot_be_used_is_left_alone_and_said(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = save_checkpoint(tmp_path, 2, model(0, width=5 if what == "another model" else 3).trained_state(), {}, {})
+    if what == "missing":
+        path.unlink()
+    elif what == "damaged":
+        path.write_bytes(path.read_bytes()[:-20])
+    fresh = model(1)
+    before = fresh.trained_state()
+    assert not resumed(tmp_path, fresh, 2)
+    assert same(fresh.trained_state(), before)
+    assert "the client starts again" in caplog.text
+
+
+def test_the_owner_says_where_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = NodeConfig.from_node_config({"partition-id": 0, "num-partitions": 1, "state-dir": str(tmp_path / "own")})
+    assert node.state_root(AppConfig().cache) == tmp_path / "own"
+    config = AppConfig.from_run_config({"cache-dir": str(tmp_path / "cache"), "feature-cache": "off"})
+    assert NodeConfig("", 0, 1).state_root(config.cache) == tmp_path / "cache" / "state"
+    assert NodeConfig("/data", cache_dir="/node").state_root(config.cache) == Path("/node/state")
+    # On a node with data of its own the run does not say where files go.
+    monkeypatch.setenv("FEDSTATS_CACHE", str(tmp_path / "default"))
+    assert NodeConfig("/data").state_root(config.cache) == tmp_path / "default" / "state"
