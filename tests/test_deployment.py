@@ -22,15 +22,7 @@ from fedstats_app.data import load_dataset
 from fedstats_app.methods import METHODS
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
-from tests.support.deployment import (
-    DEMO,
-    PATIENCE,
-    Deployment,
-    Script,
-    demo,
-    script_environment,
-    wait_until,
-)
+from tests.support.deployment import DEMO, PATIENCE, Deployment, Script, demo, script_environment, wait_until
 from tests.support.faulty_nodes import MEZO_ROUNDS, SITES, FaultyRun, lines, merged_folder, run_with_faults
 from tests.support.flower import REAL_RUNS, processes_naming
 from tests.support.simulation import read_json, simulate

@@ -6,13 +6,7 @@ import subprocess
 from pathlib import Path
 
 from tests.docs.markdown import REPOSITORY, blocks
-from tests.support.deployment import (
-    PATIENCE,
-    PORTS,
-    free_range,
-    script_environment,
-    wait_until,
-)
+from tests.support.deployment import PATIENCE, PORTS, free_range, script_environment, wait_until
 from tests.support.flower import REAL_RUNS, processes_naming
 from tests.support.simulation import site_folder
 

@@ -11,11 +11,7 @@ from flwr.app import Context, Message
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.site import Site
 from fedstats_app.privacy import statistics_above_floor
-from fedstats_app.wire.statistics import (
-    StatisticsRequest,
-    read_statistics_request,
-    statistics_reply,
-)
+from fedstats_app.wire.statistics import StatisticsRequest, read_statistics_request, statistics_reply
 
 logger = logging.getLogger("fedstats_app")
 

@@ -5,13 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, HeadScores, MarginHistograms, margin_bins
-from fedstats_app.privacy import (
-    NodePolicy,
-    bits_of_head,
-    confusion_above_floor,
-    loss_above_floor,
-    margins_above_floor,
-)
+from fedstats_app.privacy import NodePolicy, bits_of_head, confusion_above_floor, loss_above_floor, margins_above_floor
 
 NUM_CLASSES = 4
 samples = st.lists(st.tuples(st.integers(0, NUM_CLASSES - 1), st.integers(0, NUM_CLASSES - 1)), max_size=40)

@@ -18,11 +18,7 @@ from fedstats_app.heads import (
 from fedstats_app.privacy import confusion_above_floor, margins_above_floor
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
 from fedstats_app.wire import StatisticsRequest
-from fedstats_app.wire.evaluation import (
-    evaluation_content,
-    evaluation_reply,
-    read_evaluation_reply,
-)
+from fedstats_app.wire.evaluation import evaluation_content, evaluation_reply, read_evaluation_reply
 from tests.support.local_grid import instruction
 
 C, D = 4, 3

@@ -17,12 +17,7 @@ from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.methods import METHODS, PERSONAL_METHODS
 from fedstats_app.settings.option import as_text
-from fedstats_app.statistics import (
-    FeatureStatistics,
-    RandomFourierFeatures,
-    RandomProjection,
-    StatisticsSpec,
-)
+from fedstats_app.statistics import FeatureStatistics, RandomFourierFeatures, RandomProjection, StatisticsSpec
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire import (
