@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import secrets
+import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -82,36 +83,50 @@ def _name_of(node: NodeConfig) -> str:
     return hashlib.sha256(os.path.realpath(Path(node.data_path).expanduser()).encode()).hexdigest()[:16]
 
 
+class _File(LedgerFile):
+    """Refuses, without the path, what cannot be written down; the reason is in the log."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Give a connection as :class:`LedgerFile` does."""
+        try:
+            with super().transaction() as connection:
+                yield connection
+        except LedgerError as error:
+            logger.error("the ledger cannot be kept: %s", error)
+            raise RefusedByPolicy(
+                "this node answers nothing, because it cannot write its ledger (state-dir; the reason is in its log)"
+            ) from error
+
+
 class Ledger:
-    """The ledger of one node; every method refuses, with the reason in the log, where it cannot be written."""
+    """The ledger of one node; every method refuses where it cannot be written."""
 
     def __init__(self, config: AppConfig, node: NodeConfig) -> None:
         self._node, self._data, self._floor = node, node.data_options(config.data), max(node.class_floor(0), 1)
         name = _name_of(node)
         own = node.state_root(config.cache) / f"ledger-{name}.sqlite"
-        self._file = LedgerFile(_first_place(default_cache_root() / STATE_FOLDER / f"ledger-{name}.place", own))
+        self._file = _File(_first_place(default_cache_root() / STATE_FOLDER / f"ledger-{name}.place", own))
 
     def open(self) -> None:
         """Make the ledger if it is not there, or refuse."""
-        with _or_refuse():
-            self._file.fact("data", self._node.data_path)
+        self._file.fact("data", self._node.data_path)
 
     def layout(self) -> Layout:
         """Return the layout of the data as they are now; new samples get a cell once they are as many as the floor."""
         dataset = own_dataset(self._node.data_path, self._data)
-        with _or_refuse():
-            share = self._node.holdout_fraction
-            if share is None:
-                share = float(self._file.fact("holdout-fraction", str(self._data.holdout_fraction)))
-            reading = sorted(self._data.reading.items())
-            key = _digest([dataset.fingerprint, reading, _table_stamp(self._node.data_path), self._floor, share])
-            if (kept := self._kept(key)) is not None:
-                return kept
-            # Every file is read, once for data that do not change: not while other processes wait for the ledger.
-            by_class: defaultdict[str, dict[bytes, int]] = defaultdict(dict)
-            for index, identity in enumerate(sample_identities(dataset)):
-                by_class[dataset.class_names[dataset.labels[index]]][identity] = index
-            return self._draw(key, by_class, len(dataset), share)
+        share = self._node.holdout_fraction
+        if share is None:
+            share = float(self._file.fact("holdout-fraction", str(self._data.holdout_fraction)))
+        reading = sorted(self._data.reading.items())
+        key = _digest([dataset.fingerprint, reading, _table_stamp(self._node.data_path), self._floor, share])
+        if (kept := self._kept(key)) is not None:
+            return kept
+        # Every file is read, once for data that do not change: not while other processes wait for the ledger.
+        by_class: defaultdict[str, dict[bytes, int]] = defaultdict(dict)
+        for index, identity in enumerate(sample_identities(dataset)):
+            by_class[dataset.class_names[dataset.labels[index]]][identity] = index
+        return self._draw(key, by_class, len(dataset), share)
 
     def check_unchanged(self) -> None:
         """Refuse if a sample in use is no longer what it was when its cell was drawn; call it once all were read.
@@ -120,7 +135,7 @@ class Ledger:
         """
         cell = self.layout().cell
         identities = sample_identities(own_dataset(self._node.data_path, self._data))
-        with _or_refuse(), self._file.transaction() as connection:
+        with self._file.transaction() as connection:
             members = {cell.number: set(cell.members) for cell in cells_of(connection)}
             used = np.flatnonzero(cell >= 0).tolist()
             if all(identities[index] in members[int(cell[index])] for index in used):
@@ -164,27 +179,24 @@ class Ledger:
         """Note questions before they are answered, or refuse where they would be too many."""
         limit = {QUESTIONS: self._node.max_questions, BITS: self._node.max_bits, ROUNDS: self._node.max_rounds}[kind]
         generation = self.layout().generation
-        with _or_refuse():
-            try:
-                self._file.spend(generation, kind, questions, limit)
-            except Exhausted as error:
-                logger.error("refused: %s (%s)", error, LIMITS[kind])
-                raise RefusedByPolicy(
-                    f"this node answers at most {limit} different {kind} ({LIMITS[kind]}) for one version of its data"
-                ) from None
+        try:
+            self._file.spend(generation, kind, questions, limit)
+        except Exhausted as error:
+            logger.error("refused: %s (%s)", error, LIMITS[kind])
+            raise RefusedByPolicy(
+                f"this node answers at most {limit} different {kind} ({LIMITS[kind]}) for one version of its data"
+            ) from None
 
     def identity(self) -> bytes:
         """Return 16 random bytes by which this version of the node's data is known in secure sums, for good."""
         from fedstats_app.secure.plan import IDENTITY_BYTES  # other runs do without
 
-        with _or_refuse():
-            name = f"secure-identity|{self.layout().in_use}"
-            return bytes.fromhex(self._file.fact(name, secrets.token_hex(IDENTITY_BYTES)))
+        name = f"secure-identity|{self.layout().in_use}"
+        return bytes.fromhex(self._file.fact(name, secrets.token_hex(IDENTITY_BYTES)))
 
     def summed_over(self) -> list[bytes]:
         """List all sums of the data in any version, each with its kind and parties, as the wire's history has them."""
-        with _or_refuse():
-            facts = self._file.among("secure-sums")
+        facts = self._file.among("secure-sums")
         return [f"{name.split('|')[1]}|".encode() + bytes.fromhex("".join(json.loads(facts[name]))) for name in facts]
 
     def keep_rules(self, rules: object) -> None:
@@ -193,11 +205,10 @@ class Ledger:
         Sums over the same clients by two rules differ by the samples that only one lets in, perhaps of one client.
         """
         rules = repr([rules, sorted(self._data.reading.items())])
-        with _or_refuse():
-            if self._file.fact(f"secure-rules|{self.layout().generation}", rules) != rules:
-                raise RefusedByPolicy(
-                    "this node's data are summed by other rules before (min-class-count, folders, columns)"
-                )
+        if self._file.fact(f"secure-rules|{self.layout().generation}", rules) != rules:
+            raise RefusedByPolicy(
+                "this node's data are summed by other rules before (min-class-count, folders, columns)"
+            )
 
     def sum_over(self, kind: str, parties: Sequence[str], least: int, earlier: Collection[Sequence[str]]) -> None:
         """Note over which parties, each with a version of its data, this node's data are summed, or refuse.
@@ -215,15 +226,13 @@ class Ledger:
                     "(secure-min-clients): take part with the same clients and data as before"
                 )
 
-        with _or_refuse():
-            self._file.note_among(f"secure-sums|{kind}", json.dumps(list(parties)), check)
+        self._file.note_among(f"secure-sums|{kind}", json.dumps(list(parties)), check)
 
     def noise_key(self, question: str) -> bytes:
         """Return the key of the noise that answers a question: the same for the same one, and known to nobody else."""
         from fedstats_app.secure.masks import derived
 
-        with _or_refuse():
-            secret = bytes.fromhex(self._file.fact("dp-secret", secrets.token_hex(32)))
+        secret = bytes.fromhex(self._file.fact("dp-secret", secrets.token_hex(32)))
         return derived(secret, b"", f"noise|{question}")
 
     def charge(self, question: str, mu: float, run: int, *, room: float) -> None:
@@ -246,19 +255,17 @@ class Ledger:
                 f"owner's delta {delta:g}, and ends at {limit:g} (dp-max-epsilon)"
             )
 
-        with _or_refuse():
-            self._file.note_among("dp-spent", json.dumps([question, mu]), check)
-            self._file.fact(f"dp-of-run|{run}|{question}", repr(mu))
+        self._file.note_among("dp-spent", json.dumps([question, mu]), check)
+        self._file.fact(f"dp-of-run|{run}|{question}", repr(mu))
 
     def keep_survivors(self, question: str, parties: Sequence[str]) -> None:
         """Refuse to unmask noise that was unmasked over other parties: the difference would be without it."""
         kept = json.dumps(list(parties))
-        with _or_refuse():
-            if self._file.fact(f"dp-survivors|{question}", kept) != kept:
-                raise RefusedByPolicy(
-                    "the same question was answered over other clients, with the same noise: another seed gives fresh "
-                    "noise, which is charged"
-                )
+        if self._file.fact(f"dp-survivors|{question}", kept) != kept:
+            raise RefusedByPolicy(
+                "the same question was answered over other clients, with the same noise: another seed gives fresh "
+                "noise, which is charged"
+            )
 
     def answered(
         self, request: StatisticsRequest, fingerprint: str, rules: object, form: Callable[[], RecordDict]
@@ -272,16 +279,14 @@ class Ledger:
         specs = [_digest([spec.to_dict(), *context]) for spec in request.specs]
         question = _digest([specs, request.wire_dtype, request.num_classes, list(request.class_names)])
         in_use = self.layout().in_use
-        with _or_refuse():
-            if (kept := self._file.answer(in_use, question)) is not None and kept[1] is not None:
-                return content_from_bytes(kept[1])
+        if (kept := self._file.answer(in_use, question)) is not None and kept[1] is not None:
+            return content_from_bytes(kept[1])
         self.spend(QUESTIONS, specs)
         content = form()
         self.check_unchanged()
         # The time that it took is part of what is given again, but not of what must be the same.
         digest = content_digest({name: record for name, record in content.items() if name != "metrics"})
-        with _or_refuse():
-            kept_digest, body = self._file.keep(in_use, question, digest, content_to_bytes(content))
+        kept_digest, body = self._file.keep(in_use, question, digest, content_to_bytes(content))
         if body is not None:
             return content_from_bytes(body)
         if kept_digest != digest:
@@ -317,10 +322,8 @@ def _asked(msg: Message, context: Context) -> Iterator[tuple[str, int]]:
     heads = [record for name, record in content.items() if name.startswith("head.")]
     rest = {name: record for name, record in content.items() if not name.startswith("head.")}
     for head in heads:
-        present = head.get("present")
-        num_classes = (
-            present.shape[0] if isinstance(present, Array) and present.shape else 1
-        )  # else it is refused later
+        present = head.get("present")  # what has no shape is refused later
+        num_classes = present.shape[0] if isinstance(present, Array) and present.shape else 1
         yield _digest([settings, content_digest({**rest, "head": head})]), bits_of_head(num_classes)
     if not heads:
         yield _digest([context.run_id, settings, kind, content_digest(content)]), BITS_OF_MODEL
@@ -368,23 +371,10 @@ def is_within_budget(reply: Message, config: AppConfig, node: NodeConfig, run_id
 
 def _sent(path: Path) -> dict[str, Any]:
     try:
-        return {
-            run: sent for run, sent in json.loads(path.read_text(encoding="utf-8")).items() if isinstance(sent, dict)
-        }
+        kept = json.loads(path.read_text(encoding="utf-8")).items()
+        return {run: sent for run, sent in kept if isinstance(sent, dict)}
     except (OSError, ValueError, AttributeError):
         return {}
-
-
-@contextmanager
-def _or_refuse() -> Iterator[None]:
-    """Turn what keeps the ledger from being written into a refusal that names no path."""
-    try:
-        yield
-    except LedgerError as error:
-        logger.error("the ledger cannot be kept: %s", error)
-        raise RefusedByPolicy(
-            "this node answers nothing, because it cannot write its ledger (state-dir; the reason is in its log)"
-        ) from error
 
 
 def _layout(generation: int, placed: NDArray[np.int64]) -> Layout:
