@@ -36,7 +36,6 @@ from fedstats_app.wire.reading import (
     whole,
 )
 
-TRAIN = "train"
 EVALUATE_MODEL = "evaluate.model"
 TRAINING_LOSSES = "train.losses"
 
