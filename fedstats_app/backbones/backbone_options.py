@@ -140,9 +140,7 @@ class BackboneOptions(Options):
     input_std: str = option("", channels(0.0, 10.0), "likewise")
     text_max_length: int = option(0, whole(0, 1_000_000), "tokens of a text; 0 = the model's own")
     text_pooling: Literal["auto", "mean", "first"] = option(
-        "auto",
-        one_of("auto", "mean", "first"),
-        "mean | first token; auto = the model's own, else mean",
+        "auto", one_of("auto", "mean", "first"), "mean | first token; auto = the model's own, else mean"
     )
     text_template: str = option(
         "", text_template, 'a prompt: "{text} It was {mask}."; of two columns: "{first}? {mask}, {second}"'
@@ -153,9 +151,7 @@ class BackboneOptions(Options):
         "auto = openvino if installed, on a CPU | torch | openvino | openvino-bf16",
     )
     batch_size: int | Literal["auto"] = option(
-        16,
-        whole(1, 4096, word="auto"),
-        "per forward pass, decides the last bits; auto = by device",
+        16, whole(1, 4096, word="auto"), "per forward pass, decides the last bits; auto = by device"
     )
     read_threads: int = option(0, whole(0, 64), "reading images ahead")
     device: str = option("auto", device_name, "auto | cpu | cuda | cuda:N | mps")

@@ -43,9 +43,7 @@ class DataOptions(Options):
     """Data: where samples come from, and what clients keep of theirs for evaluation."""
 
     dataset: str = option(
-        "builtin",
-        dataset_spec,
-        "builtin | hub:NAME | folder:/PATH, or /PATH | parquet:/PATH | csv:/PATH | arrow:/PATH",
+        "builtin", dataset_spec, "builtin | hub:NAME | folder:/PATH, or /PATH | parquet:/PATH | csv:/PATH | arrow:/PATH"
     )
     test_dataset: str = option(
         "", empty_or(dataset_spec), 'the server\'s test data; "" = the test split, else held-out parts'
@@ -57,9 +55,7 @@ class DataOptions(Options):
         "auto", one_of(*FOLDER_LEVELS), "auto = classes, or an error in doubt | class | domain/class"
     )
     holdout_fraction: float = option(
-        0.2,
-        number(0.0, 0.9, open_low=True),
-        "share kept for evaluation without a test split",
+        0.2, number(0.0, 0.9, open_low=True), "share kept for evaluation without a test split"
     )
     classes: str = option("", word_list, '"10" = the first 10; "cat,dog"; "" = all')
     left_out_domain: str = option("", empty_or(column_and_value), "COLUMN=VALUE: the test set, not trained on")
@@ -98,11 +94,7 @@ class PartitionOptions(Options):
 
     owner: ClassVar[str] = "partitioner"
 
-    num_clients: int = option(
-        100,
-        whole(0, 1_000_000),
-        "0 = as many as partition-column has values or flwr: makes",
-    )
+    num_clients: int = option(100, whole(0, 1_000_000), "0 = as many as partition-column has values or flwr: makes")
     partitioner: str = option(
         "dirichlet",
         _a_partitioner,
@@ -115,28 +107,16 @@ class PartitionOptions(Options):
         2, whole(1, 1_000_000), "classes of a client", at="pathological@classes-per-client"
     )
     partition_uniform_share: float = option(
-        0.2,
-        number(0.0, 1.0),
-        "share of samples from all classes",
-        at="fedpac@uniform-share",
+        0.2, number(0.0, 1.0), "share of samples from all classes", at="fedpac@uniform-share"
     )
     samples_per_class: int = option(
-        0,
-        whole(0, 1_000_000_000),
-        "most training samples of a class; 0 = all",
-        at="@samples-per-class",
+        0, whole(0, 1_000_000_000), "most training samples of a class; 0 = all", at="@samples-per-class"
     )
     samples_per_client: int = option(
-        0,
-        whole(0, 1_000_000_000),
-        "most samples of a client; 0 = all",
-        at="@samples-per-client",
+        0, whole(0, 1_000_000_000), "most samples of a client; 0 = all", at="@samples-per-client"
     )
     training_flips: Literal["none", "random", "both"] = option(
-        "none",
-        one_of("none", "random", "both"),
-        "random = an image or its mirror image | both",
-        at="@flips",
+        "none", one_of("none", "random", "both"), "random = an image or its mirror image | both", at="@flips"
     )
 
     @property

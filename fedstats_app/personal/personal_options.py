@@ -25,20 +25,12 @@ class PersonalOptions(Options):
     )
     personal_epochs: int = option(20, whole(1, 100_000), "of local-only, one-shot, fedavg-ft", at="@epochs")
     personal_rounds: int = option(20, whole(1, 100_000), "of one local epoch: fedavg-ft, fedproto", at="@rounds")
-    personal_batch_size: int = option(
-        128,
-        whole(1, 1_000_000),
-        "samples per step",
-        at="@batch-size",
-    )
+    personal_batch_size: int = option(128, whole(1, 1_000_000), "samples per step", at="@batch-size")
     personal_learning_rate: float = option(0.01, number(0.0, open_low=True), "of SGD", at="@learning-rate")
     personal_momentum: float = option(0.5, number(0.0, 1.0), "of SGD", at="@momentum")
     personal_weight_decay: float = option(5e-4, number(0.0), "of SGD", at="@weight-decay")
     alignment_weight: float = option(
-        1.0,
-        number(0.0),
-        "pulls features to class means (one-shot, fedproto)",
-        at="@alignment-weight",
+        1.0, number(0.0), "pulls features to class means (one-shot, fedproto)", at="@alignment-weight"
     )
 
     @property

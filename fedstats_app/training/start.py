@@ -130,12 +130,7 @@ def probe_step(class_counts: Tensor, class_sums: Tensor) -> float | None:
 
 
 def probe_rate(
-    step: float,
-    *,
-    num_steps: int = 1,
-    made_classes: int = 0,
-    momentum: float = 0.0,
-    temperature: float = 1.0,
+    step: float, *, num_steps: int = 1, made_classes: int = 0, momentum: float = 0.0, temperature: float = 1.0
 ) -> float:
     """Return the rate of SGD at which a linear probe learns fast and loses little of what its start knows.
 

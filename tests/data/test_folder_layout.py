@@ -81,12 +81,7 @@ def test_a_test_folder_without_labels_is_left_out_and_said(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "folders",
-    [
-        ("train", "bus", "tram"),
-        ("valid", "invalid"),
-        ("bullet train/a", "bullet train/b", "car"),
-        ("test", "control"),
-    ],
+    [("train", "bus", "tram"), ("valid", "invalid"), ("bullet train/a", "bullet train/b", "car"), ("test", "control")],
 )
 def test_classes_of_such_names_stay_classes(tmp_path: Path, folders: tuple[str, ...]) -> None:
     found, held = both(tree(tmp_path, *folders))

@@ -79,12 +79,7 @@ class _Model:
 
 
 def load_text_backbone(
-    name: str,
-    *,
-    weights: str = "",
-    max_length: int = 0,
-    options: TextOptions | None = None,
-    **running: Unpack[Running],
+    name: str, *, weights: str = "", max_length: int = 0, options: TextOptions | None = None, **running: Unpack[Running]
 ) -> Backbone:
     """Load a frozen language model.
 
