@@ -1,4 +1,3 @@
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,8 +9,6 @@ import pytest
 from PIL import Image
 
 from tests.support.hub_cache import HubCache
-
-_REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def random_images(n: int, *, seed: int = 0) -> list[Image.Image]:
@@ -66,17 +63,3 @@ def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HubCache:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert snapshot.constants is constants
     return HubCache(root)
-
-
-@pytest.fixture
-def shared_weights() -> Callable[[str], str]:
-    """Path of a real weights file that is not part of the repository."""
-
-    def find(name: str) -> str:
-        folder = Path(os.environ.get("FEDSTATS_SHARED", _REPOSITORY.parent / "shared"))
-        file = folder / "data" / "weights" / name
-        if not file.is_file():
-            pytest.skip(f"{name} is not here: set FEDSTATS_SHARED to the folder that has data/weights/{name}")
-        return str(file)
-
-    return find

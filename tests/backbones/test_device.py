@@ -7,9 +7,7 @@ import torch
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.device import automatic_batch_size
-from fedstats_app.backbones.registry import load_backbone, loaded_backbone
-from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError
+from fedstats_app.backbones.registry import load_backbone
 from tests.backbones.conftest import random_images
 
 
@@ -58,12 +56,3 @@ def test_a_backbone_tries_its_own_network(monkeypatch: pytest.MonkeyPatch) -> No
     )
     assert backbone.batch_size == 32
     assert [len(block) for block in backbone.extract(random_images(33))] == [32, 1]
-
-
-def test_the_key_takes_a_number_or_auto() -> None:
-    config = AppConfig.of(backbone="random:tiny", batch_size="auto", device="cpu")
-    assert loaded_backbone(config.backbone).batch_size == 4
-    assert AppConfig.from_run_config(config.to_run_config()) == config
-    for wrong in (0, "large", True):
-        with pytest.raises(ConfigError, match='batch-size: must be a whole number from 1 to 4096 or "auto"'):
-            AppConfig.of(batch_size=wrong)

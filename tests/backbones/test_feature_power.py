@@ -69,11 +69,12 @@ def test_what_is_no_power_is_refused(settings: dict[str, object], said: str) -> 
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("training", ["none", "full"])
-def test_a_saved_head_predicts_with_it(tmp_path: Path, training: str) -> None:
-    settings = {"fine_tune": training, "num_server_rounds": 1} if training != "none" else {}
-    folder = simulate(tmp_path, method="fedncm", feature_power=0.5, **settings)
-    for head in sorted((folder / "heads").glob("fedncm*.safetensors")):
-        if head.stem.startswith("fedncm") and "backbone" not in head.stem:
-            (features,) = list(load(folder, head.stem).backbone.extract([IMAGE]))
-            assert float(features.norm()) == pytest.approx(1.0, abs=1e-5)
+def test_saved_and_trained_heads_predict_with_power_mean_and_deviation(tmp_path: Path) -> None:
+    of_input = {"input_mean": "0.4914,0.4822,0.4465", "input_std": "0.2023,0.1994,0.201"}
+    folder = simulate(tmp_path, method="fedncm", feature_power=0.5, fine_tune="full", num_server_rounds=1, **of_input)
+    for name in ("fedncm", "fedncm-full"):
+        backbone = load(folder, name).backbone
+        (features,) = list(backbone.extract([IMAGE]))
+        assert float(features.norm()) == pytest.approx(1.0, abs=1e-5)
+        spec = backbone.transform.spec
+        assert (spec["mean"], spec["std"]) == ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.201])

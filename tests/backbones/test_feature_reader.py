@@ -71,13 +71,6 @@ def test_cached_features_are_the_same_bits_and_skip_the_backbone(sample: Dataset
     assert torch.equal(second, fresh) and torch.equal(first, fresh[:60])
 
 
-def test_another_backbone_has_another_cache(sample: Dataset, tmp_path: Path) -> None:
-    small, large = load_backbone("random:tiny", input_size=16), load_backbone("random:tiny", input_size=32)
-    read(FeatureReader(small, tmp_path), sample, np.arange(5))
-    other, _ = read(FeatureReader(large, tmp_path), sample, np.arange(5))
-    assert torch.equal(other, read(FeatureReader(large), sample, np.arange(5))[0])
-
-
 def test_unreadable_samples_are_left_out_counted_and_named_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -191,9 +184,3 @@ def test_features_are_the_same_bits_with_any_number_of_threads(tmp_path: Path) -
     for threads in (1, 3):
         found, number = features(threads)
         assert torch.equal(found, alone) and number == 1
-
-
-def test_the_number_of_threads_is_checked() -> None:
-    assert AppConfig.of(read_threads=0).backbone.read_threads == 0
-    with pytest.raises(ConfigError, match="read-threads: "):
-        AppConfig.of(read_threads=-1)

@@ -58,16 +58,13 @@ def refusing_hub(hub_cache: HubCache, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield code
 
 
-def test_a_gate_is_one_message_with_what_to_do(refusing_hub: list[str]) -> None:
+def test_a_gate_or_an_unknown_name_is_one_message_with_what_to_do(refusing_hub: list[str]) -> None:
     with pytest.raises(WeightsError) as caught:
         hub_folder("MahmoodLab/UNI")
     message = str(caught.value)
     assert "terms must be accepted at https://huggingface.co/MahmoodLab/UNI, then sign in by `hf auth login`" in message
     assert "hf download MahmoodLab/UNI" in message and "backbone-weights" in message
     assert "\n" not in message and "127.0.0.1" not in message
-
-
-def test_a_name_that_nobody_has(refusing_hub: list[str]) -> None:
     refusing_hub[0] = "RepoNotFound"
     with pytest.raises(WeightsError, match="has no such model, or it is private"):
         hub_folder("nobody/nothing")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,10 +10,8 @@ from PIL import Image
 from fedstats_app.backbones import load_backbone
 from fedstats_app.backbones.backbone_options import BackboneOptions
 from fedstats_app.backbones.registry import loaded_backbone
-from fedstats_app.report.classifier import load
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
-from tests.support.simulation import simulate
 
 CIFAR_MEAN, CIFAR_STD = "0.4914,0.4822,0.4465", "0.2023,0.1994,0.201"
 
@@ -57,9 +53,3 @@ def test_what_is_no_mean_or_deviation_is_refused(settings: dict[str, object], sa
     with pytest.raises(ConfigError) as caught:
         AppConfig.of(**settings)
     assert said in str(caught.value)
-
-
-def test_a_saved_head_predicts_with_them(tmp_path: Path) -> None:
-    folder = simulate(tmp_path, method="fedncm", input_mean=CIFAR_MEAN, input_std=CIFAR_STD)
-    transform = load(folder).backbone.transform_spec
-    assert transform["mean"] == [0.4914, 0.4822, 0.4465] and transform["std"] == [0.2023, 0.1994, 0.201]

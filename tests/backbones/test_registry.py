@@ -35,12 +35,6 @@ def test_another_process_needs_no_network_and_no_torchvision_and_draws_the_same_
         assert (again.module.state_dict()[next(iter(again.module.state_dict()))] != 0).any()
 
 
-def test_default_options() -> None:
-    backbone = load_backbone("efficientnet_lite0", device="cpu")
-    assert (backbone.name, backbone.input_size, backbone.batch_size) == ("efficientnet_lite0", 224, 32)
-    assert backbone.transform_spec["mean"] == [127 / 255] * 3
-
-
 def test_loading_leaves_the_callers_random_stream_alone() -> None:
     torch.manual_seed(1)
     expected = torch.rand(3)

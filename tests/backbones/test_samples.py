@@ -62,14 +62,6 @@ def test_texts_that_cannot_be_read_are_left_out_counted_and_named(
     assert "text 'bad/03.txt' cannot be read: a text is wanted here, and it is not in UTF-8" in caplog.text
 
 
-def test_cached_features_of_texts_are_the_same_bits(reviews: Dataset, backbone: Backbone, tmp_path: Path) -> None:
-    order = np.random.default_rng(0).permutation(24)
-    fresh = torch.cat([block for block, _ in FeatureReader(backbone).blocks(reviews, order)])
-    list(FeatureReader(backbone, tmp_path / "cache").blocks(reviews, order[:10]))
-    again = torch.cat([block for block, _ in FeatureReader(backbone, tmp_path / "cache").blocks(reviews, order)])
-    assert torch.equal(again, fresh)
-
-
 def test_data_of_the_other_kind_are_refused(reviews: Dataset, backbone: Backbone) -> None:
     images = load_backbone("random:tiny", device="cpu")
     with pytest.raises(ValueError, match=r"backbone random:tiny takes images, but folder:.* holds texts"):

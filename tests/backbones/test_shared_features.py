@@ -86,8 +86,9 @@ def test_a_part_of_a_data_set_shares_with_the_whole(counting: Counting, tmp_path
 def test_another_backbone_shares_nothing(two: tuple[Dataset, Dataset], counting: Counting, tmp_path: Path) -> None:
     counting.features(two[0], tmp_path / "cache")
     other = load_backbone("random:tiny", input_size=24, batch_size=4)
-    found, _ = read(FeatureReader(other, tmp_path / "cache"), two[1], np.arange(len(two[1])))
-    assert torch.equal(found, read(FeatureReader(other), two[1], np.arange(len(two[1])))[0])
+    for dataset in two:
+        found, _ = read(FeatureReader(other, tmp_path / "cache"), dataset, np.arange(len(dataset)))
+        assert torch.equal(found, read(FeatureReader(other), dataset, np.arange(len(dataset)))[0])
 
 
 @pytest.mark.parametrize("damage", ["flipped list", "cut list", "flipped part", "part gone", "list of another part"])

@@ -152,7 +152,7 @@ def test_the_transform_is_the_folders(tmp_path: Path) -> None:
             loaded(save(tmp_path / "wrong", model_of("ViT"), **wrong))
 
 
-@pytest.mark.parametrize("kind", ["ViT", "Dinov2", "DINOv3ViT", "SiglipVision", "CLIPVision"])
+@pytest.mark.parametrize("kind", ["ViT", "Dinov2"])  # one that resamples when asked to, one that always does
 def test_other_sizes_are_multiples_of_a_patch(kind: str, tmp_path: Path) -> None:
     folder = save(tmp_path / "model", model_of(kind))
     assert loaded(folder, input_size=48).feature_dim == 48

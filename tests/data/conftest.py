@@ -1,7 +1,6 @@
 """Small images and data sets that the data tests share."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +47,3 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hf-cache"))
-
-
-@pytest.fixture
-def shared_data() -> Callable[[str], Path]:
-    """Find a folder of the shared data, or skip the test."""
-
-    def find(name: str) -> Path:
-        default = Path(__file__).resolve().parents[2].parent / "shared"
-        folder = Path(os.environ.get("FEDSTATS_SHARED", default)) / "data" / name
-        if not folder.is_dir():
-            pytest.skip(f"no shared data at {folder}; FEDSTATS_SHARED names its folder")
-        return folder
-
-    return find

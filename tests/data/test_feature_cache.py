@@ -27,21 +27,18 @@ def features_of(indices: np.ndarray) -> np.ndarray:
     return (np.asarray(indices)[:, None] * 10.0 + np.arange(3)).astype(np.float32)  # (n, 3)
 
 
-def test_empty_cache_knows_nothing_and_makes_no_folder(tmp_path: Path) -> None:
-    features, known = FeatureCache(tmp_path / "root", KEY).lookup(np.arange(4))
-    assert features is None
-    np.testing.assert_array_equal(known, [False] * 4)
-    assert not (tmp_path / "root").exists()
-
-
-def test_partly_known(tmp_path: Path) -> None:
-    cache = FeatureCache(tmp_path, KEY)
+def test_what_is_stored_is_known_and_nothing_else(tmp_path: Path) -> None:
+    cache, early = FeatureCache(tmp_path / "root", KEY), FeatureCache(tmp_path / "root", KEY)
+    features, known = early.lookup(np.arange(4))
+    assert features is None and not known.any() and not (tmp_path / "root").exists()
     assert cache.store(np.array([5, 2]), features_of(np.array([5, 2])))
     features, known = cache.lookup(np.array([2, 3, 5, 2, 900]))
     assert features is not None and features.dtype == np.float32 and features.shape == (5, 3)
     np.testing.assert_array_equal(known, [True, False, True, True, False])
     np.testing.assert_array_equal(features[known], features_of(np.array([2, 5, 2])))
     assert np.isnan(features[~known]).all()
+    assert early.lookup(np.array([5, 2]))[1].all(), "parts of others are found when something is missing"
+    assert FeatureCache(tmp_path / "root", OTHER_KEY).lookup(np.array([5, 2]))[0] is None
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -60,24 +57,12 @@ def test_another_partition_of_the_same_data_finds_all(
         np.testing.assert_array_equal(features, features_of(part))
 
 
-def test_parts_of_others_are_found_when_something_is_missing(tmp_path: Path) -> None:
-    early = FeatureCache(tmp_path, KEY)
-    assert not early.lookup(np.arange(2))[1].any()
-    FeatureCache(tmp_path, KEY).store(np.arange(2), features_of(np.arange(2)))
-    assert early.lookup(np.arange(2))[1].all()
-
-
 def test_disk_is_not_searched_when_all_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = FeatureCache(tmp_path, KEY)
     cache.store(np.arange(3), features_of(np.arange(3)))
     assert cache.lookup(np.arange(3))[1].all()
     monkeypatch.setattr(os, "listdir", lambda folder: pytest.fail("searched the disk"))
     assert cache.lookup(np.array([2, 0]))[1].all()
-
-
-def test_keys_do_not_mix(tmp_path: Path) -> None:
-    FeatureCache(tmp_path, KEY).store(np.arange(3), features_of(np.arange(3)))
-    assert FeatureCache(tmp_path, OTHER_KEY).lookup(np.arange(3))[0] is None
 
 
 def store_many(root: str, worker: int) -> None:

@@ -31,9 +31,7 @@ def both(root: Path, **reading: str) -> tuple[Dataset, Dataset | None]:
 SPELLINGS = [
     ("train", "test"),
     ("Training", "Testing"),
-    ("TRAIN", "TEST"),
     ("train_set", "test_set"),
-    ("training_data", "testing_data"),
     ("Train Images", "Test Images"),
     ("trainset", "testset"),
     ("seg_train", "seg_test"),
@@ -41,8 +39,6 @@ SPELLINGS = [
     ("train", "val"),
     ("train", "Valid"),
     ("training", "validation"),
-    ("train", "eval"),
-    ("train", "dev"),
 ]
 
 
@@ -56,7 +52,7 @@ def test_splits_are_known_by_their_names(tmp_path: Path, train: str, test: str, 
     assert held is not None
     assert found.class_names == held.class_names == ("cat", "dog")
     assert (len(found), len(held)) == (4, 2)
-    validation = test.lower() in ("val", "valid", "validation", "eval", "dev")
+    validation = test.lower().startswith("val")
     assert any("is used as the test split" in note for note in found.notes) is validation
     assert any("archive" in note for note in found.notes) is bool(wrapper)
 
@@ -118,17 +114,12 @@ def test_domains_are_a_column_where_the_user_says_so(tmp_path: Path) -> None:
         assert (found.columns["domain"][index], found.class_names[found.labels[index]]) == (domain, name)
 
 
-def test_folders_below_classes_stay_a_column_where_the_user_says_so(tmp_path: Path) -> None:
-    tree(tmp_path, "dog/photo", "dog/sketch", "cat/photo", "cat/sketch")
-    found, _ = both(tmp_path, folder_levels="class")
-    assert found.class_names == ("cat", "dog") and set(found.columns["subfolder"]) == {"photo", "sketch"}
-
-
 def test_a_split_by_the_folders_below_says_which_the_classes_are(tmp_path: Path) -> None:
     tree(tmp_path, "dog/photo", "dog/sketch", "cat/photo", "cat/sketch")
     by_column = {"partitioner": "natural-id", "partition_column": "subfolder", "num_clients": 0}
     config = AppConfig.of(dataset=f"folder:{tmp_path}", **by_column)
-    assert training_set(config.data).class_names == ("cat", "dog")
+    found = training_set(config.data)
+    assert found.class_names == ("cat", "dog") and set(found.columns["subfolder"]) == {"photo", "sketch"}
     assert [len(part) for part in partitions(config.data, config.partition, 0)] == [4, 4]
 
 

@@ -121,12 +121,6 @@ def test_dirichlet_favours_no_client() -> None:
         assert abs(samples[client] - 39.2) < 4 * counts.sum(axis=2).std() / 40**0.5
 
 
-def test_dirichlet_may_leave_clients_empty() -> None:
-    parts = partition(make_dataset(np.repeat(np.arange(2), 50)), partitioner="dirichlet", num_clients=50, alpha=0.01)
-    assert min(map(len, parts)) == 0 and sum(map(len, parts)) == 100
-    assert all(part.dtype == np.int64 for part in parts)
-
-
 def test_alpha_decides_how_uneven_the_split_is() -> None:
     dataset = make_dataset(np.repeat(np.arange(10), 200))
     for name in ("dirichlet", "fedcof", "fedcgs"):
@@ -135,6 +129,8 @@ def test_alpha_decides_how_uneven_the_split_is() -> None:
             parts = partition(dataset, partitioner=name, num_clients=20, alpha=alpha)
             pairs.append(sum(len(np.unique(dataset.labels[part])) for part in parts))
         assert pairs[0] < 120 and pairs[1] > 190  # of 20 clients x 10 classes
+    few = partition(make_dataset(np.repeat(np.arange(2), 50)), partitioner="dirichlet", num_clients=50, alpha=0.01)
+    assert min(map(len, few)) == 0 and sum(map(len, few)) == 100, "clients may be empty"
 
 
 @quick
@@ -257,21 +253,8 @@ def test_what_flwr_datasets_cannot_split_is_said(written: str, message: str) -> 
         split(six_sites(240, 0), f"flwr:{written}", 6)
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        "ShardPartitioner",
-        "Iid(3)",
-        "a.Iid()",
-        "Iid(n=print())",
-        "Iid(**{'n': 3})",
-        "Iid(n=",
-        "Iid(n=x)",
-        "",
-        "(" * 500,
-        f"Iid(n=[{'1,' * 9999}])",
-    ],
-)
-def test_what_is_no_call_with_literals_is_refused_with_the_run_config(written: str) -> None:
-    with pytest.raises(ConfigError, match=r"partitioner: must be flwr:NAME\(argument=value"):
-        AppConfig.from_run_config({"partitioner": f"flwr:{written}"})
+def test_what_is_no_call_with_literals_is_refused_with_the_run_config() -> None:
+    calls = ["Iid(3)", "a.Iid()", "Iid(n=print())", "Iid(**{'n': 3})", "Iid(n=", "Iid(n=x)", f"Iid(n=[{'1,' * 9999}])"]
+    for written in ("ShardPartitioner", "", "(" * 500, *calls):
+        with pytest.raises(ConfigError, match=r"partitioner: must be flwr:NAME\(argument=value"):
+            AppConfig.from_run_config({"partitioner": f"flwr:{written}"})

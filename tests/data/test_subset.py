@@ -59,10 +59,8 @@ def test_at_most_so_many_of_a_class(labels: list[int], number: int, seed: int) -
     np.testing.assert_array_equal(np.bincount(values[chosen], minlength=5), expected)
     assert set(chosen) <= set(at_most_per_class(values, number + 1, seed))
     np.testing.assert_array_equal(chosen, at_most_per_class(values, number, seed))
-
-
-def test_another_seed_draws_others() -> None:
-    assert set(at_most_per_class(np.zeros(1000, int), 10, 0)) != set(at_most_per_class(np.zeros(1000, int), 10, 1))
+    zeros = np.zeros(1000, int)
+    assert set(at_most_per_class(zeros, 10, seed)) != set(at_most_per_class(zeros, 10, seed + 1))
 
 
 def test_a_domain_is_left_out() -> None:
@@ -77,12 +75,8 @@ def test_a_domain_is_left_out() -> None:
 
 @pytest.fixture
 def domains(tmp_path: Path) -> str:
-    tree(
-        tmp_path,
-        *(f"{domain}/{name}" for domain in ("art", "photo", "sketch") for name in ("cat", "dog", "owl")),
-        images=4,
-    )
-    return f"folder:{tmp_path}"
+    names = [f"{domain}/{name}" for domain in ("art", "photo", "sketch") for name in ("cat", "dog", "owl")]
+    return f"folder:{tree(tmp_path, *names, images=4)}"
 
 
 def test_a_run_leaves_a_domain_out_and_tests_on_it(domains: str) -> None:
@@ -100,13 +94,6 @@ def test_a_run_leaves_a_domain_out_and_tests_on_it(domains: str) -> None:
     assert len(np.unique(used)) == len(used) and np.bincount(train.labels[used]).max() <= 6
     for part, domain in zip(parts, ("art", "photo"), strict=True):
         assert set(train.columns["domain"][part]) == {domain}
-
-
-def test_without_these_keys_a_split_is_what_it_was() -> None:
-    config = AppConfig.of(num_clients=7)
-    few = AppConfig.of(num_clients=7, partitioner="dirichlet@samples-per-class=1000000@samples-per-client=1000000")
-    for part, same in zip(*(partitions(one.data, one.partition, 3) for one in (config, few)), strict=True):
-        np.testing.assert_array_equal(part, same)
 
 
 def test_what_cannot_be_is_said_before_a_run() -> None:
@@ -189,25 +176,17 @@ def test_a_cache_of_contents_does_not_take_a_mirror_image_for_the_image(tmp_path
 
 
 def test_runs_train_on_them_and_neither_test_nor_hold_out_any(tmp_path: Path) -> None:
-    settings = {"method": "fedncm", "fine_tune": "probe", "num_server_rounds": 1, "wire_dtype": "float32"}
+    settings: dict[str, Any] = {"method": "fedncm", "statistics_error": True, "wire_dtype": "float32"}
 
     def results(flips: str, keep: str) -> dict[str, Any]:
-        folder = tmp_path / f"{flips}-{keep}"
-        run = simulate(
-            folder,
-            partitioner=f"dirichlet@samples-per-class=50@flips={flips}",
-            statistics_error=True,
-            keep=keep,
-            **settings,
-        )  # type: ignore[arg-type]
+        settings.update(partitioner=f"dirichlet@samples-per-class=50@flips={flips}", keep=keep)
+        run = simulate(tmp_path / f"{flips}-{keep}", fine_tune="probe", num_server_rounds=1, **settings)
         return read_json(run, "results.json")  # type: ignore[no-any-return]
 
-    none, random, both = (results(flips, "last") for flips in ("none", "random", "both"))
-    numbers = [one["methods"]["fedncm"]["num_examples"] for one in (none, random, both)]
-    assert numbers == [500, 500, 1000]
-    assert {one["num_test_examples"] for one in (none, random, both)} == {2000}
-    assert max(one["statistics_error"]["class_means"]["relative"] for one in (none, random, both)) < 1e-6
-    assert len({one["methods"]["fedncm"]["calibration"]["nll_before"] for one in (none, random, both)}) == 3
+    random, both = results("random", "last"), results("both", "last")
+    assert [one["methods"]["fedncm"]["num_examples"] for one in (random, both)] == [500, 1000]
+    assert {one["num_test_examples"] for one in (random, both)} == {2000}
+    assert max(one["statistics_error"]["class_means"]["relative"] for one in (random, both)) < 1e-6
     # What clients keep to choose the best round is held out before anything is mirrored.
     kept = [results(flips, "best")["methods"]["fedncm"]["num_examples"] for flips in ("none", "both")]
     assert kept[1] == 2 * kept[0] < 2 * 500

@@ -3,7 +3,6 @@
 import io
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +69,8 @@ def test_plain_columns_in_several_files_and_test_split(tmp_path: Path) -> None:
     assert [train.sample(i).getpixel((0, 0))[0] for i in range(3)] == [1, 2, 3]
     np.testing.assert_array_equal(train.columns["user"], [9, 8, 8])
     assert train.fingerprint != test.fingerprint
+    write_table(tmp_path / "train-1.parquet", image=structs(png(4)), label=["bee"], user=[8])
+    assert load_dataset(f"parquet:{tmp_path}", "train").fingerprint != train.fingerprint
 
 
 @pytest.mark.parametrize("values", [[png(1), png(2)], "paths"])
@@ -110,15 +111,10 @@ def test_rows_without_a_readable_image_are_named(tmp_path: Path) -> None:
             train.sample(index)
 
 
-def test_fingerprint_follows_content(tmp_path: Path) -> None:
-    fingerprints = []
-    for value in (1, 2, 1):
-        write_table(tmp_path / "train.parquet", image=structs(png(value)), label=[0])
-        fingerprints.append(load_dataset(f"parquet:{tmp_path}", "train").fingerprint)
-    assert fingerprints[0] == fingerprints[2] != fingerprints[1]
-
-
 def test_columns_are_detected_only_if_there_is_one_choice(tmp_path: Path) -> None:
+    none = write_table(tmp_path / "none.parquet", colour=["a"], label=[0])
+    with pytest.raises(DatasetError, match="no column has a usual name for the image"):
+        load_dataset(f"parquet:{none}", "train")
     write_table(tmp_path / "train.parquet", image=structs(png(1)), label=[0], target=[1], photo=structs(png(2)))
     spec = f"parquet:{tmp_path}"
     with pytest.raises(DatasetError, match=r"several.*\['label', 'target'\].*label-column"):
@@ -129,12 +125,6 @@ def test_columns_are_detected_only_if_there_is_one_choice(tmp_path: Path) -> Non
     np.testing.assert_array_equal(chosen.labels, [1])
     assert chosen.sample(0).getpixel((0, 0)) == (2, 2, 2)
     assert set(chosen.columns) == {"label"}
-
-
-def test_no_image_column(tmp_path: Path) -> None:
-    write_table(tmp_path / "train.parquet", colour=["a"], label=[0])
-    with pytest.raises(DatasetError, match="no column has a usual name for the image"):
-        load_dataset(f"parquet:{tmp_path}", "train")
 
 
 @pytest.mark.parametrize(
@@ -225,13 +215,3 @@ def test_hub_data_set_is_loaded_in_its_own_order(monkeypatch: pytest.MonkeyPatch
     test = load_dataset(spec, "test")
     assert test is not None and test.class_names == train.class_names and test.labels.tolist() == [9]
     assert test.fingerprint != train.fingerprint
-
-
-def test_real_parquet(shared_data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    test = load_dataset(f"parquet:{shared_data('cifar100_25k')}", "test")
-    assert test is not None and len(test) == 5000 and len(test.class_names) == 100
-    np.testing.assert_array_equal(np.bincount(test.labels), [50] * 100)
-    assert test.sample(4999).size == (32, 32)
-    assert set(test.columns) == {"coarse_label", "filename"}
-    row_of_class = np.flatnonzero(test.labels == test.class_names.index("whale"))[0]
-    assert test.columns["coarse_label"][row_of_class] == "aquatic_mammals"

@@ -138,14 +138,6 @@ def test_other_precisions_go_through_maps_and_heads(network: nn.Module, dtype: t
     assert model(samples.inputs(torch.arange(3)).to(dtype)).dtype == dtype
 
 
-def test_inputs_of_whole_numbers_stay_so() -> None:
-    model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 3))
-    samples = Exact(torch.arange(8).view(4, 2), torch.tensor([0, 1, 2, 0]))
-    for dtype in (torch.float32, torch.bfloat16):
-        perturbation = Perturbation(model.to(dtype), ["0.weight", "2.weight"])
-        assert math.isfinite(mean_loss(perturbation, samples, 3, PROBE, 1))
-
-
 def test_a_loss_that_is_no_number_is_divergence() -> None:
     model = nn.Linear(2, 3)
     samples = TensorSamples(torch.full((4, 2), 3e38), torch.tensor([0, 1, 2, 0]))
@@ -282,10 +274,3 @@ def test_a_loss_that_is_not_finite_far_away_is_measured_less_far() -> None:
     samples = TensorSamples(torch.ones(3, 2), torch.tensor([0, 0, 1]))
     (made,) = curvatures(Perturbation(model, ["weight", "bias"]), samples, 3, [Probe(3, 0, 1e-3, Directions())])
     assert math.isfinite(made)
-
-
-def test_a_curvature_needs_samples() -> None:
-    model, _ = problem()
-    nothing = TensorSamples(torch.empty(0, 6), torch.empty(0, dtype=torch.int64))
-    with pytest.raises(ValueError, match="at least one sample"):
-        curvatures(Perturbation(model, ["head.bias"]), nothing, 8, [Probe(1, 0, 1e-3)])

@@ -208,11 +208,6 @@ def test_about_half_of_the_images_are_flipped_anew_in_each_epoch() -> None:
     assert flipped(7) == [first, second]
 
 
-def test_features_cannot_be_flipped() -> None:
-    with pytest.raises(ValueError, match=r"only images .* can be flipped, got \(8, 8\)"):
-        train_locally(TunedModel(HEAD, tune="probe"), make_features(20), replace(OPTIONS, flip=True), key=KEY)
-
-
 # What is reported
 
 
@@ -264,16 +259,19 @@ def test_parameters_that_are_not_finite_at_the_end_are_an_error() -> None:
         train_locally(TunedModel(HEAD, tune="probe"), scaled, options, key=KEY)
 
 
-@pytest.mark.parametrize("labels", [[0, 1, 3], [0, 1, -100]])
-def test_labels_out_of_range_are_refused(labels: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"labels must lie in \[0, 3\), got"):
-        samples = TensorSamples(torch.zeros(3, 8), torch.tensor(labels))
-        train_locally(TunedModel(HEAD, tune="probe"), samples, OPTIONS, key=KEY)
-
-
-def test_nothing_to_train_on_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one sample"):
-        train_locally(TunedModel(HEAD, tune="probe"), make_features(0), OPTIONS, key=KEY)
+@pytest.mark.parametrize(
+    ("labels", "flip", "message"),
+    [
+        ([0, 1, 3], False, r"labels must lie in \[0, 3\), got"),
+        ([0, 1, -100], False, r"labels must lie in \[0, 3\), got"),
+        ([], False, "at least one sample"),
+        ([0, 1], True, r"only images .* can be flipped, got \(2, 8\)"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused(labels: list[int], flip: bool, message: str) -> None:
+    samples = TensorSamples(torch.zeros(len(labels), 8), torch.tensor(labels, dtype=torch.int64))
+    with pytest.raises(ValueError, match=message):
+        train_locally(TunedModel(HEAD, tune="probe"), samples, replace(OPTIONS, flip=flip), key=KEY)
 
 
 @pytest.mark.parametrize(

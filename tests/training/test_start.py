@@ -53,13 +53,6 @@ def test_temperatures_at_the_edges() -> None:
         best_temperature([1.0, math.nan])
 
 
-def test_a_loss_needs_samples() -> None:
-    model, _ = problem()
-    nothing = TensorSamples(torch.empty(0, 6), torch.empty(0, dtype=torch.int64))
-    with pytest.raises(ValueError, match="at least one sample"):
-        losses_by_temperature(model, nothing, 8)
-
-
 def test_a_model_of_a_backbone_has_a_temperature_too() -> None:
     model, samples = problem()
     whole = TunedModel(model.to_head(), backbone=nn.Identity(), tune="full", temperature=2.0)

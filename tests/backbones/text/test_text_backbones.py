@@ -91,14 +91,13 @@ def test_transformers_models_are_pooled_by_mean_or_first_token(bert: Path, pooli
         torch.testing.assert_close(got, hidden.mean(0) if pooling == "mean" else hidden[0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize(
-    "pooling",
+    ("pooling", "normalise"),
     [
-        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
-        {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True},
-        {"pooling_mode_max_tokens": True},
-        {"pooling_mode": "lasttoken"},
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, True),
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, False),
+        ({"pooling_mode_max_tokens": True}, True),
+        ({"pooling_mode": "lasttoken"}, False),
     ],
 )
 def test_a_folder_of_sentence_transformers_gives_what_the_library_gives(

@@ -42,7 +42,3 @@ def test_features_are_those_of_torch_and_the_same_bits_whatever_the_grouping(cac
     assert torch.equal(made.flip(0), features(fast, TEXTS[::-1]))
     assert torch.equal(made, torch.cat([features(fast, [text]) for text in TEXTS]))
     assert torch.equal(made, features(tiny("openvino", cache, template), TEXTS))
-
-
-def test_auto_leaves_small_language_models_to_torch(cache: Path) -> None:
-    assert tiny("auto", cache).engine == "torch"
