@@ -121,37 +121,30 @@ def group_norm(module: nn.Module, num_groups: int = 8) -> nn.Module:
 
 
 def _group_norm_like(layer: nn.BatchNorm2d, num_groups: int) -> nn.GroupNorm:
-    groups = math.gcd(num_groups, layer.num_features)
-    made = nn.GroupNorm(groups, layer.num_features, eps=layer.eps, affine=layer.affine)
+    channels = layer.num_features
+    made = nn.GroupNorm(math.gcd(num_groups, channels), channels, eps=layer.eps, affine=layer.affine)
     if layer.affine:
         made.weight, made.bias = layer.weight, layer.bias
     return made.train(layer.training)
 
 
 def pool_tokens(tokens: Tensor, num_prefix: int, pooling: str) -> Tensor:
-    """Pool the last hidden states of an image's tokens.
+    """Pool the last hidden states (B, T, d) of an image's tokens.
 
     Parameters
     ----------
     tokens : Tensor
-        (B, T, d): ``num_prefix`` class and register tokens, the class token first, then one token per patch.
+        ``num_prefix`` class and register tokens, the class token first, then one token per patch.
     num_prefix : int
-        Tokens that are no patch; they are not in the mean.
+        Tokens that are not in the mean.
     pooling : {"cls", "mean", "cls+mean"}
-        Of the class token, of the mean over patches, or of both, one after the other, as Virchow's authors do.
-
-    Returns
-    -------
-    Tensor
-        (B, d), or (B, 2 d) for "cls+mean".
+        The class token, the mean over patches, or both, one after the other, as Virchow's authors do: (B, 2 d).
 
     Raises
     ------
     ValueError
-        If there is no class token to take, or the pooling is another.
+        If there is no class token to take.
     """
-    if pooling not in ("cls", "mean", "cls+mean"):
-        raise ValueError(f"pooling of tokens must be cls, mean or cls+mean, got {pooling!r}")
     if pooling != "mean" and num_prefix < 1:
         raise ValueError(f"backbone-pooling {pooling!r} needs a class token, and this network has none")
     parts = {"cls": lambda: tokens[:, 0], "mean": lambda: tokens[:, num_prefix:].mean(dim=1)}
@@ -182,19 +175,7 @@ class PoweredFeatures(nn.Module):
 
 
 class PooledTokens(nn.Module):
-    """A network whose tokens are pooled as asked: (B, 3, H, W) -> (B, d) or (B, 2 d).
-
-    Parameters
-    ----------
-    network : nn.Module
-        Holds the weights.
-    tokens : callable
-        From images (B, 3, H, W) to the network's last hidden states (B, T, d).
-    num_prefix : int
-        Of these, class and register tokens.
-    pooling : {"cls", "mean", "cls+mean"}
-        As for :func:`pool_tokens`.
-    """
+    """A network whose ``tokens``, its last hidden states (B, T, d), are pooled as by :func:`pool_tokens`."""
 
     def __init__(
         self, network: nn.Module, tokens: Callable[[nn.Module, Tensor], Tensor], num_prefix: int, pooling: str

@@ -173,11 +173,6 @@ class Backbone:
         )
 
     @property
-    def transform_spec(self) -> dict[str, object]:
-        """The transform as values that JSON can hold."""
-        return self.transform.spec
-
-    @property
     def engine(self) -> Engine:
         """What computes the features. Asked for the first time, the network is exported if that was not done before.
 
@@ -271,9 +266,12 @@ class Backbone:
             yield torch.stack([finished[place] for place in sorted(finished)])
 
     def _empty_batch(self, shape: tuple[int, ...]) -> Tensor:
-        # Page-locked memory, as copies to a GPU like it.
-        pinned, size = self.device.type == "cuda", (self.batch_size, *shape)
-        return torch.empty(size, dtype=self.transform.dtype, memory_format=self._memory_format, pin_memory=pinned)
+        return torch.empty(
+            (self.batch_size, *shape),
+            dtype=self.transform.dtype,
+            memory_format=self._memory_format,
+            pin_memory=self.device.type == "cuda",  # which makes copies to a GPU faster
+        )
 
     def forward_batch(self, batch: Tensor) -> Tensor:
         """Compute the features of one full batch of transformed samples.

@@ -20,33 +20,23 @@ MOST = 256
 
 
 def resolve_device(device: str) -> torch.device:
-    """Return the device that an option names.
-
-    Parameters
-    ----------
-    device : str
-        "cpu", "cuda", "cuda:N", "mps", or "auto" (cuda where there is one, else cpu).
+    """Return the device of "cpu", "cuda", "cuda:N", "mps", or "auto" (cuda where there is one, else cpu).
 
     Raises
     ------
     ValueError
         If it is none of these, or not on this machine.
     """
-    allowed = "auto, cpu, cuda, cuda:N, mps"
     if device == "auto":
         # Not mps: it has no float64, in which statistics are accumulated on the backbone's device.
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        resolved = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"device must be one of {allowed}; got {device!r}") from error
-    if resolved.type not in ("cpu", "cuda", "mps"):
-        raise ValueError(f"device must be one of {allowed}; got {device!r}")
-    num_devices = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if (resolved.index or 0) >= num_devices[resolved.type]:
-        found = num_devices[resolved.type]
-        raise ValueError(f"device {device!r} is not on this machine: {resolved.type} devices found: {found}")
-    return resolved
+    kind, _, index = device.partition(":")
+    found = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if kind not in found or not (index or "0").isdecimal():
+        raise ValueError(f"device must be one of auto, cpu, cuda, cuda:N, mps; got {device!r}")
+    if int(index or 0) >= found[kind]:
+        raise ValueError(f"device {device!r} is not on this machine: {kind} devices found: {found[kind]}")
+    return torch.device(device)
 
 
 def resolve_autocast(autocast: str, device: torch.device) -> torch.dtype | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 from typing import Literal
 
@@ -15,6 +16,8 @@ ENGINES = ("auto", TORCH, OPENVINO, BFLOAT16)
 NODE_ENGINES = ("auto", TORCH, OPENVINO)
 # Of the difference between features by such an engine and by plain torch, relative to the latter's length.
 BOUND = 1e-4
+# Reading metadata takes milliseconds, and the version is asked for with every client.
+_installed_version = functools.cache(importlib.metadata.version)
 # Weights of a network below which OpenVINO's own start takes longer than torch for thousands of images.
 SMALL_NETWORK = 500_000
 
@@ -25,28 +28,20 @@ class EngineError(ValueError):
 
 def openvino_version() -> str:
     """Return the version of OpenVINO, "" where it is not installed; it is not imported."""
-    if importlib.util.find_spec("openvino") is None:
-        return ""
-    return _installed_version()
-
-
-@functools.cache
-def _installed_version() -> str:
-    """Return it from the package's metadata, whose reading takes milliseconds and is asked for with every client."""
-    from importlib import metadata
-
-    return metadata.version("openvino")
+    return "" if importlib.util.find_spec("openvino") is None else _installed_version("openvino")
 
 
 def chosen_engine(asked: str, *, device: str, autocast: str, num_weights: int) -> tuple[Engine, str]:
     """Return the engine that an option stands for on this machine, and why in words.
 
+    "auto" is OpenVINO if it is installed, on the CPU in float32 and for networks that are not small; else torch.
+
     Parameters
     ----------
     asked : {"auto", "torch", "openvino", "openvino-bf16"}
-        "auto" is OpenVINO where it is installed, on the CPU in float32 and for networks that are not small; else torch.
-    device : str
-        Where torch would compute: "cpu", "cuda" or "mps".
+        The option.
+    device : {"cpu", "cuda", "mps"}
+        Where torch would compute.
     autocast : str
         Torch's precision, "none" for float32.
     num_weights : int
@@ -61,11 +56,10 @@ def chosen_engine(asked: str, *, device: str, autocast: str, num_weights: int) -
     """
     if asked not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}; got {asked!r}")
-    against = {
-        f"it computes on the CPU, the device is {device}": device != "cpu",
-        f"autocast {autocast} is of torch": autocast != "none",
-    }
-    reason = next((why for why, holds in against.items() if holds), "")
+    on_cpu = device == "cpu"
+    reason = "" if on_cpu else f"it computes on the CPU, the device is {device}"
+    if on_cpu and autocast != "none":
+        reason = f"autocast {autocast} is of torch"
     if asked == TORCH:
         return TORCH, "as asked for"
     if asked == "auto":

@@ -19,7 +19,6 @@ _WEIGHTS = (
     ("pytorch_model*.bin", "pytorch_model.bin.index.json"),
     ("*.pth",),
 )
-_SUBFOLDERS = ("*/*",)
 
 
 def hub_folder(
@@ -28,7 +27,7 @@ def hub_folder(
     wanted: Sequence[str] = _DESCRIPTION,
     weights: Sequence[Sequence[str]] = _WEIGHTS,
     required: Sequence[str] = ("config.json",),
-    ignored: Sequence[str] = _SUBFOLDERS,
+    ignored: Sequence[str] = ("*/*",),
 ) -> Path:
     """Find a model's folder in the hub's cache, or download it.
 
@@ -54,11 +53,12 @@ def hub_folder(
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     repository, _, revision = name.partition("@")
+    at = f" --revision {revision}" if revision else ""
     advice = (
-        f"download {repository} where the hub can be reached ({_command(repository, revision)}), copy its folder here "
-        f"and name that folder in backbone-weights, or put it into the hub's cache {constants.HF_HUB_CACHE}"
+        f"download {repository} where the hub can be reached (hf download {repository}{at} --local-dir FOLDER), copy "
+        "its folder here and name that folder in backbone-weights, or put it into the hub's cache "
+        f"{constants.HF_HUB_CACHE}"
     )
-
     snapshot = functools.partial(
         snapshot_download, repository, revision=revision or None, ignore_patterns=list(ignored)
     )
@@ -93,20 +93,13 @@ def hub_folder(
         raise OSError(f"it has none of {', '.join(required)}, or no weights")
 
 
-def read_json(folder: Path, name: str, source: str) -> Any:
-    """Read a file of a model's folder.
-
-    Raises
-    ------
-    WeightsError
-        If it is missing or no JSON.
-    """
+def read_json(folder: Path, name: str, source: str, kind: type[dict[str, Any]] | type[list[Any]] = dict) -> Any:
+    """Read a file of a model's folder, which holds one JSON object or list; a WeightsError says why it cannot."""
     try:
-        return json.loads((folder / name).read_text(encoding="utf-8"))
+        content = json.loads((folder / name).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise WeightsError(f"{source}: {name} cannot be read: {error}") from error
-
-
-def _command(repository: str, revision: str) -> str:
-    at = f" --revision {revision}" if revision else ""
-    return f"hf download {repository}{at} --local-dir FOLDER"
+    if not isinstance(content, kind):
+        wanted = "object" if kind is dict else "list"
+        raise WeightsError(f"{source}: {name} must be a JSON {wanted}, got {type(content).__name__}")
+    return content

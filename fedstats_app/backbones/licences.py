@@ -31,8 +31,6 @@ class Licence:
         As the source names it, such as ``apache-2.0``; ``unknown`` if no source says; ``none`` for random weights.
     source : str
         Who says so, in words.
-    terms : tuple of str
-        What it restricts: some of ``no-derivatives``, ``non-commercial``, ``acceptance`` and ``own-terms``.
     """
 
     name: str
@@ -76,30 +74,19 @@ _STANDARD = re.compile(r"apache-2\.0|mit|bsd.*|isc|unlicense|cc0-1\.0|cc-by.*|mp
 
 
 def licence_named(name: str | None, source: str, *, gated: bool = False) -> Licence:
-    """Return a licence by its name, with the terms that the name tells.
+    """Return a licence by an identifier such as the hub's, with the terms that the name tells.
 
-    Parameters
-    ----------
-    name : str or None
-        An identifier such as the hub's; "" , None, ``other`` and ``unknown`` are unknown.
-    source : str
-        Who says so, in words.
-    gated : bool
-        Whether terms are accepted before the weights are given out.
+    "", None, ``other`` and ``unknown`` are unknown; ``gated`` says that terms are accepted before weights are given.
     """
     plain = (name or "").strip().strip("\"'").lower()
-    terms: list[Term] = []
-    if re.search(r"(^|-)nd(-|$)", plain):
-        terms.append("no-derivatives")
-    if _NON_COMMERCIAL.search(plain):
-        terms.append("non-commercial")
-    if gated or _ACCEPTANCE.match(plain):
-        terms.append("acceptance")
-    if plain in ("", "other", "unknown"):
-        return Licence(UNKNOWN.name, source, tuple(terms))
-    if not _STANDARD.fullmatch(plain):
-        terms.append("own-terms")
-    return Licence(plain, source, tuple(terms))
+    unknown = plain in ("", "other", "unknown")
+    told: dict[Term, bool] = {
+        "no-derivatives": re.search(r"(^|-)nd(-|$)", plain) is not None,
+        "non-commercial": _NON_COMMERCIAL.search(plain) is not None,
+        "acceptance": gated or _ACCEPTANCE.match(plain) is not None,
+        "own-terms": not unknown and not _STANDARD.fullmatch(plain),
+    }
+    return Licence(UNKNOWN.name if unknown else plain, source, tuple(term for term, holds in told.items() if holds))
 
 
 def licence_of_hub_name(repository: str) -> Licence:

@@ -23,15 +23,7 @@ _WORDS = ("the", "cat", "sat", "on", "a", "mat", "was", "good", "bad", "news", "
 
 @dataclass(frozen=True)
 class FeatureNorm:
-    """A bound of the norm of features, and how it is known.
-
-    Attributes
-    ----------
-    bound : float
-        No feature's Euclidean norm is larger.
-    source : str
-        Why, in words.
-    """
+    """A bound of the Euclidean norm of features, and in words how it is known."""
 
     bound: float
     source: str
@@ -47,15 +39,11 @@ def feature_norm(backbone: Backbone) -> FeatureNorm:
     module, dim = backbone.module, backbone.feature_dim
     if getattr(module, "normalise", False):
         return FeatureNorm(1.0, "the encoder divides by the length")
-    if isinstance(module, EfficientNetLite0) or isinstance(_last_layer(module), nn.ReLU6):
+    if isinstance(module, EfficientNetLite0) or isinstance([*module.modules()][-1], nn.ReLU6):
         return FeatureNorm(6.0 * math.sqrt(dim), "6 sqrt(d): means of a ReLU6")
     probes = _images(backbone.transform.input_size) if backbone.kind == "image" else _texts()
     largest = max(float(torch.linalg.vector_norm(block, dim=1).max()) for block in backbone.extract(probes))
     return FeatureNorm(PROBE_FACTOR * largest, f"{PROBE_FACTOR:.0f} times the largest of the probes")
-
-
-def _last_layer(module: nn.Module) -> nn.Module:
-    return list(module.modules())[-1]
 
 
 def _images(side: int) -> Iterator[Image.Image]:
@@ -75,17 +63,7 @@ def _texts() -> Iterator[str]:
 
 
 def seconds_per_sample(backbone: Backbone, inputs: torch.Tensor, at_least: float = 0.5) -> float:
-    """Time full batches through the network, at least one, after one that is not counted.
-
-    Parameters
-    ----------
-    backbone : Backbone
-        Whose network it is.
-    inputs : Tensor
-        What one sample becomes; the batch repeats it.
-    at_least : float
-        Seconds that are spent.
-    """
+    """Time full batches of one input through the network for some seconds, after a batch that is not counted."""
     batch = torch.stack([inputs] * backbone.batch_size)
     backbone.forward_batch(batch)
     started, passes = time.perf_counter(), 0

@@ -166,8 +166,7 @@ class OpenVINOEngine:
         except Exception as error:  # whatever a library that reads a stranger's network raises
             first = str(error).strip().partition("\n")[0]
             raise EngineError(f"OpenVINO cannot run this network ({type(error).__name__}: {first:.200})") from error
-        error_of_rows = torch.linalg.vector_norm(made - expected, dim=1) / torch.linalg.vector_norm(expected, dim=1)
-        largest = float(error_of_rows.max())
+        largest = float(((made - expected).norm(dim=1) / expected.norm(dim=1)).max())
         if not largest <= BOUND:
             raise EngineError(f"OpenVINO's features differ from torch's by {largest:.1e}, more than {BOUND:.0e}")
         return content

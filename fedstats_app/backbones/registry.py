@@ -58,11 +58,10 @@ def _tiny() -> Architecture:
 
 def _wide() -> Architecture:
     """One layer of random features of 8 x 8 pixels, d = 1280: for measuring what is not the backbone, at its size."""
-
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(192, 1280), nn.ReLU6())
-
-    return Architecture(build, ImageTransform(8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)))
+    return Architecture(
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 1280), nn.ReLU6()),
+        ImageTransform(8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+    )
 
 
 # Builders, not architectures: describing one of torchvision's imports torchvision.
@@ -95,7 +94,7 @@ def load_backbone(
     feature_power: float = 1.0,
     **running: Unpack[Running],
 ) -> Backbone:
-    """Load a frozen backbone.
+    """Load a frozen backbone; its name is ``name``, with ``random:`` before it where weights are random.
 
     Parameters
     ----------
@@ -131,11 +130,6 @@ def load_backbone(
         ``batch_size``, ``device``, ``autocast``, ``channels_last``, ``engine``, ``engine_cache``: see
         :class:`Backbone`. They do not enter the fingerprint, but for an engine in bfloat16.
 
-    Returns
-    -------
-    Backbone
-        Its name is ``name``, with ``random:`` before it where weights are random.
-
     Raises
     ------
     ValueError
@@ -150,17 +144,12 @@ def load_backbone(
         if weights not in ("", "random"):
             raise ValueError(f"backbone {name!r} has random weights; weights must be '' or 'random', got {weights!r}")
         weights = "random"
-    if input_size < 0:
-        raise ValueError(f"input_size must be at least 1 pixel, or 0 for the backbone's own; got {input_size}")
-    if norm not in ("batch", "group"):
-        raise ValueError(f"norm must be batch or group, got {norm!r}")
     if is_text_backbone(base_name):
-        if mean or std:
-            raise ValueError(f"backbone {name!r} takes texts: there is no mean and std of them, got {mean} and {std}")
-        if feature_power != 1.0:
-            raise ValueError(f"backbone {name!r} takes texts: feature_power must be 1, got {feature_power}")
-        if arguments or pooling != "auto":
-            raise ValueError(f"backbone {name!r} takes texts: it has text-pooling, got {arguments!r} and {pooling!r}")
+        power = None if feature_power == 1.0 else feature_power
+        of_images = {"mean": mean, "std": std, "feature_power": power, "arguments": arguments}
+        of_images["pooling"] = "" if pooling == "auto" else pooling
+        if given := {key: value for key, value in of_images.items() if value}:
+            raise ValueError(f"backbone {name!r} takes texts: {', '.join(of_images)} are for images, got {given}")
         from fedstats_app.backbones.text.loading import load_text_backbone
 
         return load_text_backbone(
@@ -185,9 +174,8 @@ def load_backbone(
     identity, transform, features = architecture.identity, architecture.transform, architecture.describe(module)
     module = architecture.wrap(module)
     if feature_power != 1.0:
-        module = PoweredFeatures(module, feature_power)
-        identity = f"{identity or base_name} to the power {feature_power:g}"
-        features += f", to the power {feature_power:g} and of length one"
+        module, raised = PoweredFeatures(module, feature_power), f"to the power {feature_power:g}"
+        identity, features = f"{identity or base_name} {raised}", f"{features}, {raised} and of length one"
     if input_size:
         transform = dataclasses.replace(transform, input_size=input_size)
     transform = dataclasses.replace(transform, mean=mean or transform.mean, std=std or transform.std)
@@ -242,15 +230,7 @@ def _weights(architecture: Architecture, name: str, weights: str) -> tuple[Mappi
 
 @functools.lru_cache(maxsize=1)
 def loaded_backbone(options: BackboneOptions, engine_cache: Path | None = None) -> Backbone:
-    """Return a backbone as its options say; those of a run are :meth:`fedstats_app.settings.AppConfig.backbone_for`.
-
-    Parameters
-    ----------
-    options : BackboneOptions
-        As they are used.
-    engine_cache : Path, optional
-        Folder of the caches, for networks exported to an engine.
-    """
+    """Load a backbone as its options say; those of a run are :meth:`fedstats_app.settings.AppConfig.backbone_for`."""
     started = time.perf_counter()
     backbone = load_backbone(
         options.backbone,

@@ -11,14 +11,14 @@ import difflib
 import importlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from fedstats_app.backbones.architecture import DESCRIPTIONS, Architecture, PooledTokens
+from fedstats_app.backbones.architecture import DESCRIPTIONS, Architecture, OfficialWeights, PooledTokens
 from fedstats_app.backbones.hub import hub_folder
 from fedstats_app.backbones.licences import Licence, first_known, licence_named, licence_of_card, licence_of_hub_name
 from fedstats_app.backbones.names import HUB, LOCAL, TIMM, Argument, arguments_text, checked_arguments
@@ -49,7 +49,7 @@ def timm_architecture(
     arguments : mapping, optional
         For the network's constructor, over those of the config.json.
     pooling : {"auto", "pooled", "cls", "mean", "cls+mean"}
-        Which of the network's outputs are the features; auto and pooled are what its configuration says.
+        auto and pooled are what the network's configuration says.
 
     Raises
     ------
@@ -66,7 +66,8 @@ def timm_architecture(
         raise ModuleNotFoundError(f"backbone timm:{name} needs timm: pip install 'fedstats-app[timm]'") from error
     given = _folder_of(timm, name)
     asked = {**given.arguments, **(arguments or {})}
-    data = timm.data.resolve_data_config({}, pretrained_cfg={**given.config, "num_classes": 0})
+    config = {**given.config, "num_classes": 0}
+    data = timm.data.resolve_data_config({}, pretrained_cfg=config)
     channels, height, width = data["input_size"]
     if isinstance(size := asked.get("img_size"), int):
         height = width = size
@@ -74,39 +75,29 @@ def timm_architecture(
         raise ValueError(f"timm:{name} takes images of shape {data['input_size']}; only square RGB ones are supported")
     shown = f"timm:{name}" + (f" with {arguments_text(arguments)}" if arguments else "")
 
+    def made(**loading: Any) -> nn.Module:
+        layers = {key: _layer(timm, key, value) for key, value in asked.items()}
+        network: nn.Module = timm.create_model(given.architecture, num_classes=0, **loading, **layers)
+        return network
+
     def build() -> nn.Module:
         try:
-            network: nn.Module = timm.create_model(
-                given.architecture,
-                pretrained=False,
-                pretrained_cfg={**given.config, "num_classes": 0},
-                num_classes=0,
-                **{key: _layer(timm, key, value) for key, value in asked.items()},
-            )
+            return made(pretrained=False, pretrained_cfg=config)
         except (TypeError, ValueError, AssertionError, RuntimeError, AttributeError) as error:
             raise ValueError(f"timm cannot make {shown} (backbone-arguments, config.json): {error}") from error
-        return network
 
     def convert(state: Mapping[str, Tensor], source: str) -> Mapping[str, Tensor]:
         """Let timm itself read older layouts and resample position embeddings."""
-        config = {**given.config, "num_classes": 0, "classifier": None, "label_offset": None}
+        without_classifier = {**config, "classifier": None, "label_offset": None}
+        overlay = {"state_dict": dict(state), "custom_load": False}
         try:
-            network = timm.create_model(
-                given.architecture,
-                pretrained=True,
-                pretrained_cfg=config,
-                pretrained_cfg_overlay={"state_dict": dict(state), "custom_load": False},
-                num_classes=0,
-                **{key: _layer(timm, key, value) for key, value in asked.items()},
-            )
+            return made(pretrained=True, pretrained_cfg=without_classifier, pretrained_cfg_overlay=overlay).state_dict()
         except (RuntimeError, KeyError, ValueError, AssertionError) as error:
             raise WeightsError(f"weights from {source} do not fit the backbone: {error}") from error
-        made: Mapping[str, Tensor] = network.state_dict()
-        return made
 
     heads = given.config.get("classifier") or ()
     heads = (heads,) if isinstance(heads, str) else tuple(heads)
-    identity = f"{TIMM}{given.identity}" + (f"({arguments_text(asked)})" if asked else "")
+    identity = f"{TIMM}{given.architecture}" + (f"({arguments_text(asked)})" if asked else "")
     return Architecture(
         build=build,
         transform=ImageTransform(height, tuple(data["mean"]), tuple(data["std"]), data["interpolation"]),
@@ -129,15 +120,11 @@ class TimmFolder:
     Attributes
     ----------
     architecture : str
-        timm's name.
+        timm's name, which is the network's wherever it was found.
     config : mapping
         What timm calls the pretrained configuration, without sources of weights.
     arguments : mapping
         For the constructor.
-    identity : str
-        The network's name wherever it was found.
-    licence : Licence
-        Of the weights.
     weights : callable
         Returns a state dict, and in words where it came from.
     """
@@ -145,20 +132,12 @@ class TimmFolder:
     architecture: str
     config: Mapping[str, Any]
     arguments: Mapping[str, Argument]
-    identity: str
     licence: Licence
-    weights: Callable[[], tuple[Mapping[str, Tensor], str]]
+    weights: OfficialWeights
 
 
 def read_timm_folder(folder: Path, source: str) -> TimmFolder:
-    """Read the folder's config.json; weights are read when they are asked for.
-
-    Parameters
-    ----------
-    folder : Path
-        Of this machine.
-    source : str
-        Where it came from, in words.
+    """Read the config.json of a folder that came from ``source``; weights are read when they are asked for.
 
     Raises
     ------
@@ -183,7 +162,7 @@ def read_timm_folder(folder: Path, source: str) -> TimmFolder:
     if lacking := [key for key in ("input_size", "mean", "std") if key not in config]:
         logger.warning("%s: config.json does not say %s: timm's defaults are taken", source, ", ".join(lacking))
     licence = first_known(licence_of_card(folder), licence_named(given.get("license"), "the model's config.json"))
-    return TimmFolder(architecture, config, arguments, architecture, licence, lambda: (read_state_file(folder), source))
+    return TimmFolder(architecture, config, arguments, licence, lambda: (read_state_file(folder), source))
 
 
 def _tuples(value: Any) -> Any:
@@ -195,8 +174,7 @@ def _folder_of(timm: Any, name: str) -> TimmFolder:
     if name.startswith(HUB):
         repository = name.removeprefix(HUB)
         found = read_timm_folder(hub_folder(repository), f"hub {repository}")
-        licence = first_known(found.licence, licence_of_hub_name(repository))
-        found = dataclasses.replace(found, licence=licence)
+        found = dataclasses.replace(found, licence=first_known(found.licence, licence_of_hub_name(repository)))
     elif name.startswith(LOCAL):
         folder = Path(name.removeprefix(LOCAL)).expanduser()
         found = read_timm_folder(folder, f"folder {folder.name}")
@@ -223,14 +201,7 @@ def _registered(timm: Any, name: str) -> TimmFolder:
         folder = hub_folder(config.hf_hub_id, required=())
         return read_state_file(folder), f"timm {config.architecture}.{config.tag}"
 
-    return TimmFolder(
-        architecture=name,
-        config=config.to_dict(remove_source=True),
-        arguments={},
-        identity=name,
-        licence=licence_named(config.license, "timm"),
-        weights=weights,
-    )
+    return TimmFolder(name, config.to_dict(remove_source=True), {}, licence_named(config.license, "timm"), weights)
 
 
 def _unknown(timm: Any, name: str) -> str:

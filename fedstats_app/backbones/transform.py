@@ -98,7 +98,7 @@ class ImageTransform:
         return ((3, self.input_size, self.input_size),)
 
     def blank(self) -> Tensor:
-        """Return zeros (3, input_size, input_size): an image of the mean colour."""
+        """Return an image of the mean colour."""
         return torch.zeros(self.shapes[0])
 
     def probes(self) -> list[Tensor]:
@@ -106,7 +106,7 @@ class ImageTransform:
         return list(torch.randn(2, *self.shapes[0], generator=torch.Generator().manual_seed(0)))
 
     def stack(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Return (b, 3, input_size, input_size) of b images."""
+        """Return a batch of images."""
         return torch.stack(tuple(inputs))
 
     @property
@@ -116,22 +116,9 @@ class ImageTransform:
         return {**fields, "mean": list(self.mean), "std": list(self.std), "resize": "stretch", "antialias": True}
 
     def __call__(self, image: Image.Image) -> Tensor:
-        """Turn one image into a backbone's input.
+        """Turn one image into a backbone's input, (3, input_size, input_size) float32 on the CPU.
 
-        Parameters
-        ----------
-        image : PIL.Image.Image
-            In mode RGB: what grey, alpha or 16-bit images become is the data source's rule, not this function's guess.
-
-        Returns
-        -------
-        Tensor
-            (3, input_size, input_size) float32, on the CPU.
-
-        Raises
-        ------
-        ValueError
-            If the image is not in mode RGB.
+        What grey, alpha or 16-bit images become is the data source's rule: another mode than RGB is a ValueError.
         """
         if image.mode != "RGB":
             raise ValueError(f"a backbone's transform takes images in mode RGB, got mode {image.mode!r}")

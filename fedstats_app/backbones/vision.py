@@ -27,43 +27,36 @@ from fedstats_app.backbones.weights import WeightsError, read_state_file
 
 @dataclass(frozen=True)
 class _Family:
-    """How a family of models is made and pooled.
+    """How a family of models is made and pooled: transformers has a class NAMEModel and one NAMEConfig.
 
     Attributes
     ----------
-    model, config : str
-        Classes of transformers.
     own : str
         The pooling of its authors: what "auto" stands for.
-    poolings : tuple of str
-        Those that its outputs allow.
-    prefix : tuple of (int, str)
-        Tokens before the patches: a number, and the configuration's name for how many more.
+    prefix : int
+        Tokens before the patches, without registers.
     resamples : bool
         Whether position embeddings are resampled only when asked to.
-    options : dict
+    options : tuple of (str, object)
         For the model's constructor.
     """
 
-    model: str
-    config: str
+    name: str
     own: str = "cls"
     poolings: tuple[str, ...] = ("cls", "mean", "cls+mean")
-    prefix: tuple[int, str] = (1, "")
+    prefix: int = 1
     resamples: bool = False
     options: tuple[tuple[str, Any], ...] = ()
 
 
-_SIGLIP = _Family("SiglipVisionModel", "SiglipVisionConfig", "pooled", ("pooled", "mean"), (0, ""), True)
-_CLIP = _Family("CLIPVisionModel", "CLIPVisionConfig", "pooled", ("pooled",), resamples=True)
+_SIGLIP = _Family("SiglipVision", "pooled", ("pooled", "mean"), prefix=0, resamples=True)
+_CLIP = _Family("CLIPVision", "pooled", ("pooled",), resamples=True)
 # By model_type; a model of images and texts counts by its half for images.
 _FAMILIES = {
-    "vit": _Family("ViTModel", "ViTConfig", resamples=True, options=(("add_pooling_layer", False),)),
-    "dinov2": _Family("Dinov2Model", "Dinov2Config"),
-    "dinov2_with_registers": _Family(
-        "Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", prefix=(1, "num_register_tokens")
-    ),
-    "dinov3_vit": _Family("DINOv3ViTModel", "DINOv3ViTConfig", prefix=(1, "num_register_tokens")),
+    "vit": _Family("ViT", resamples=True, options=(("add_pooling_layer", False),)),
+    "dinov2": _Family("Dinov2"),
+    "dinov2_with_registers": _Family("Dinov2WithRegisters"),
+    "dinov3_vit": _Family("DINOv3ViT"),
     "siglip": _SIGLIP,
     "siglip_vision_model": _SIGLIP,
     "clip": _CLIP,
@@ -74,14 +67,14 @@ _FORM = ("patch_size", "num_attention_heads", "hidden_act", "layer_norm_eps", "r
 
 
 def vision_architecture(name: str, *, pooling: str = "auto") -> Architecture:
-    """Describe an image encoder of transformers.
+    """Describe an image encoder of transformers, whose pooling is by default that of the authors of such models.
 
     Parameters
     ----------
     name : str
         The absolute path of a folder with config.json, preprocessor_config.json and weights; or ORG/NAME on the hub.
     pooling : {"auto", "pooled", "cls", "mean", "cls+mean"}
-        Which of its outputs are the features; "auto" is what the authors of such models take.
+        Which of its outputs are the features.
 
     Raises
     ------
@@ -96,7 +89,7 @@ def vision_architecture(name: str, *, pooling: str = "auto") -> Architecture:
         raise ModuleNotFoundError(f"backbone {VISION}{name} needs transformers: pip install 'fedstats-app[vision]'")
     path = Path(name).expanduser()
     folder, source = (path, f"folder {path.name}") if path.is_absolute() else (hub_folder(name), f"hub {name}")
-    described = _read(folder, "config.json", source)
+    described = read_json(folder, "config.json", source)
     family = _FAMILIES.get(str(described.get("model_type")))
     if family is None:
         hint = " (a model of timm is `timm:hf-hub:NAME`)" if "architecture" in described else ""
@@ -108,7 +101,7 @@ def vision_architecture(name: str, *, pooling: str = "auto") -> Architecture:
         allowed = ", ".join(("auto", *family.poolings))
         raise ValueError(f"backbone-pooling must be one of {allowed} for {VISION}{name}, got {pooling!r}")
     config = _config(family, described.get("vision_config", described), source)
-    transform = _transform(_read(folder, "preprocessor_config.json", source), source)
+    transform = _transform(read_json(folder, "preprocessor_config.json", source), source)
     form = {key: getattr(config, key) for key in _FORM if hasattr(config, key)}
     return Architecture(
         build=lambda: _network(family, config, None),
@@ -117,7 +110,7 @@ def vision_architecture(name: str, *, pooling: str = "auto") -> Architecture:
         convert=lambda state, origin: _converted(family, config, state, origin),
         wrap=lambda network: _VisionEncoder(network, family, wanted),
         describe=lambda network: DESCRIPTIONS[wanted],
-        identity=f"{VISION}{family.model} {json.dumps(form, sort_keys=True)} {wanted}",
+        identity=f"{VISION}{family.name}Model {json.dumps(form, sort_keys=True)} {wanted}",
         licence=first_known(licence_of_card(folder), *([] if path.is_absolute() else [licence_of_hub_name(name)])),
     )
 
@@ -128,8 +121,7 @@ class _VisionEncoder(nn.Module):
     def __init__(self, network: nn.Module, family: _Family, pooling: str) -> None:
         super().__init__()
         self.network = network
-        number, more = family.prefix
-        self._num_prefix = number + (getattr(network.config, more) if more else 0)
+        self._num_prefix = family.prefix + getattr(network.config, "num_register_tokens", 0)
         self._pooling = pooling
         self._patch = int(getattr(network.config, "patch_size", 1))
         self._options = {"interpolate_pos_encoding": True} if family.resamples else {}
@@ -146,17 +138,17 @@ class _VisionEncoder(nn.Module):
 
 
 def _config(family: _Family, described: Mapping[str, Any], source: str) -> Any:
-    made = getattr(importlib.import_module("transformers"), family.config)
+    made = getattr(importlib.import_module("transformers"), f"{family.name}Config")
     # Not what it says of code, kernels or quantisation: these are choices of who loads it.
     plain = {key: value for key, value in described.items() if key not in ("auto_map", "quantization_config")}
     try:
         return made.from_dict({key: value for key, value in plain.items() if not key.startswith("_")})
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise WeightsError(f"{source}: config.json does not describe a {family.model}: {error}") from error
+        raise WeightsError(f"{source}: config.json does not describe a {family.name}Model: {error}") from error
 
 
 def _network(family: _Family, config: Any, state: dict[str, Tensor] | None) -> nn.Module:
-    factory = getattr(importlib.import_module("transformers"), family.model)
+    factory = getattr(importlib.import_module("transformers"), f"{family.name}Model")
     config._attn_implementation = "sdpa"
     made: nn.Module
     if state is None:
@@ -201,10 +193,3 @@ def _transform(described: Mapping[str, Any], source: str) -> ImageTransform:
         return ImageTransform(sides.pop(), mean, std, filter_name)  # type: ignore[arg-type]  # lengths are checked there
     except (KeyError, TypeError, ValueError) as error:
         raise WeightsError(f"{source}: preprocessor_config.json is not understood: {error!r}") from error
-
-
-def _read(folder: Path, name: str, source: str) -> dict[str, Any]:
-    content = read_json(folder, name, source)
-    if not isinstance(content, dict):
-        raise WeightsError(f"{source}: {name} must be a JSON object, got {type(content).__name__}")
-    return content

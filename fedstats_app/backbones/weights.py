@@ -47,21 +47,10 @@ class WeightsError(RuntimeError):
 
 
 def load_strictly(module: nn.Module, state: Mapping[str, Tensor], architecture: Architecture, *, source: str) -> None:
-    """Load a state dict into a backbone; every key must fit but those of the classifier, which the backbone has not.
+    """Load a state dict from ``source`` into a network as the architecture builds it; every key must fit.
 
-    What a training script puts before the names of the network (``module.``, ``teacher.backbone.``) is taken off, and
-    what it saved beside the network is left out.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The network without classifier, as the architecture builds it.
-    state : mapping of str to Tensor
-        Of the network with or without classifier.
-    architecture : Architecture
-        It knows the classifier's keys, how to rename the others, and older layouts of the whole.
-    source : str
-        Where the state came from, for the message.
+    Those of the classifier, which the network has not, are left out, and so is what a training script saved beside the
+    network. What it put before the network's names (``module.``, ``teacher.backbone.``) is taken off.
 
     Raises
     ------
@@ -95,13 +84,7 @@ def _prefix(state: Mapping[str, Tensor], own: set[str], rename: Callable[[str], 
 
 
 def load_exactly(module: nn.Module, state: Mapping[str, Tensor], *, source: str) -> None:
-    """Load a state dict of which every key must fit, and none may be missing.
-
-    Raises
-    ------
-    WeightsError
-        Naming missing keys, unexpected keys or tensors of another shape.
-    """
+    """Load a state dict of which every key must fit, and none may be missing; errors as of :func:`load_strictly`."""
     try:
         missing, unexpected = module.load_state_dict(dict(state), strict=False)
     except RuntimeError as error:  # tensors of another shape
@@ -137,7 +120,7 @@ def read_state_file(path: str | Path) -> dict[str, Tensor]:
         raise WeightsError(f"a weights file ends in {', '.join((*_SUFFIXES, _INDEX_SUFFIX))}; got {str(file)!r}")
     if not file.is_file():
         raise WeightsError(f"there is no weights file {str(file)!r}")
-    state = _read_parts(file) if file.name.endswith(_INDEX_SUFFIX) else _read(file)
+    state = _read_parts(file) if file.name.endswith(_INDEX_SUFFIX) else _read_whole(file)
     broken = [key for key, value in state.items() if value.is_floating_point() and not bool(value.isfinite().all())]
     if broken:
         raise WeightsError(f"weights file {file.name} has NaN or infinite values in {some(broken)}")
@@ -159,10 +142,6 @@ def _in_folder(folder: Path) -> Path:
     raise WeightsError(f"folder {str(folder)!r} has no weights file: none ends in {', '.join(_SUFFIXES)}")
 
 
-def _read(file: Path) -> dict[str, Tensor]:
-    return _read_safetensors(file) if file.suffix == ".safetensors" else _read_torch(file)
-
-
 def _read_parts(index: Path) -> dict[str, Tensor]:
     """Read the parts that an index names; they lie beside it."""
     try:
@@ -177,13 +156,22 @@ def _read_parts(index: Path) -> dict[str, Tensor]:
             raise WeightsError(f"weights file {index.name} names {part!r}, which is not beside it")
     state: dict[str, Tensor] = {}
     for part in parts:
-        state.update(_read(index.parent / part))
+        state.update(_read_whole(index.parent / part))
     if lacking := [str(key) for key in named if key not in state]:
         raise WeightsError(f"weights file {index.name} promises what no part has: {some(lacking)}")
     return state
 
 
-def _read_torch(file: Path) -> dict[str, Tensor]:
+def _read_whole(file: Path) -> dict[str, Tensor]:
+    """Read one file: by safetensors, or the tensors of a pickle."""
+    if file.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return load_file(file, device="cpu")
+        except (SafetensorError, OSError) as error:
+            raise WeightsError(f"weights file {file.name} cannot be read as safetensors: {error}") from error
     try:
         loaded = torch.load(file, map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
@@ -213,16 +201,6 @@ def _network_of(loaded: object) -> dict[str, Tensor] | None:
     return next((state for state in inner if state is not None), None)
 
 
-def _read_safetensors(file: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(file, device="cpu")
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(f"weights file {file.name} cannot be read as safetensors: {error}") from error
-
-
 def official_checkpoint(url: str) -> Path:
     """Return the local file of a checkpoint that torch.hub would cache, after downloading it if it is not there.
 
@@ -248,7 +226,7 @@ def official_checkpoint(url: str) -> Path:
 
 @contextlib.contextmanager
 def downloading(what: str, advice: str) -> Iterator[None]:
-    """Refuse to download where the environment says offline, and say what to do where it fails.
+    """Refuse to download if the environment says offline, and give advice if it fails.
 
     Parameters
     ----------
@@ -262,18 +240,14 @@ def downloading(what: str, advice: str) -> Iterator[None]:
     WeightsError
         In place of an OSError or ValueError of what is done meanwhile.
     """
-    if offline := _offline_variable():
+    # As Hugging Face's libraries read these variables.
+    truthy = {"1", "ON", "YES", "TRUE"}
+    if offline := next((name for name in _OFFLINE_VARIABLES if os.environ.get(name, "").upper() in truthy), ""):
         raise WeightsError(f"{what} not on this machine and {offline} forbids downloads: {advice}")
     try:
         yield
     except (OSError, ValueError) as error:
         raise WeightsError(f"{what.rpartition(' ')[0]} could not be downloaded ({error}): {advice}") from error
-
-
-def _offline_variable() -> str:
-    """Name the environment variable that forbids downloads, as Hugging Face's libraries read it; "" if none does."""
-    truthy = {"1", "ON", "YES", "TRUE"}
-    return next((name for name in _OFFLINE_VARIABLES if os.environ.get(name, "").upper() in truthy), "")
 
 
 def require_reachable(url: str) -> None:

@@ -221,7 +221,7 @@ def measure(config: AppConfig, *, steps: int, num_classes: int) -> tuple[list[Re
 def _differentiable(config: AppConfig) -> Callable[[Tensor], Tensor]:
     """Return the backbone from grey images (b, 1, h, w) in [0, 1] to features (b, d), with its transform."""
     backbone = loaded_backbone(config.backbone_for(own_data=False))
-    side, spec = backbone.input_size, backbone.transform_spec
+    side, spec = backbone.input_size, backbone.transform.spec
     centre, scale = (torch.tensor(spec[name]).reshape(3, 1, 1) for name in ("mean", "std"))
 
     def features(images: Tensor) -> Tensor:

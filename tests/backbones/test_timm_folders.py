@@ -75,7 +75,7 @@ def test_a_folder_gives_the_networks_own_features_and_transform(tmp_path: Path) 
     same(backbone, features(network))
     assert backbone.weights_source == "folder model"
     assert backbone.features == "the class token"
-    spec = backbone.transform_spec
+    spec = backbone.transform.spec
     assert (spec["input_size"], spec["mean"], spec["std"]) == (32, PRETRAINED["mean"], PRETRAINED["std"])
     assert spec["interpolation"] == "bicubic"
 
@@ -213,7 +213,7 @@ def test_what_a_config_says_of_files_is_not_followed(tmp_path: Path) -> None:
 def test_a_config_without_a_transform_gets_timms_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = save(tmp_path / "model", make_network())
     (folder / "config.json").write_text(json.dumps({"architecture": ARCHITECTURE, "model_args": SMALL}))
-    spec = loaded(f"timm:local-dir:{folder}").transform_spec
+    spec = loaded(f"timm:local-dir:{folder}").transform.spec
     assert (spec["input_size"], spec["mean"]) == (32, [0.485, 0.456, 0.406])
     assert "config.json does not say input_size, mean, std: timm's defaults are taken" in caplog.text
 

@@ -28,7 +28,7 @@ def test_features_and_transform_are_timms(network: torch.nn.Module, tmp_path: Pa
         expected = network.forward_head(network.forward_features(images), pre_logits=True)
     torch.testing.assert_close(backbone.forward_batch(images), expected, rtol=1e-5, atol=1e-6)
     config = timm.data.resolve_model_data_config(network)
-    spec = load_backbone(f"timm:{_NAME}", weights="random", batch_size=1, device="cpu").transform_spec
+    spec = load_backbone(f"timm:{_NAME}", weights="random", batch_size=1, device="cpu").transform.spec
     assert (3, spec["input_size"], spec["input_size"]) == config["input_size"]
     assert (tuple(spec["mean"]), tuple(spec["std"])) == (config["mean"], config["std"])
     assert spec["interpolation"] == config["interpolation"]

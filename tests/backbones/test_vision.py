@@ -143,7 +143,7 @@ def test_the_transform_is_the_folders(tmp_path: Path) -> None:
     expected = processor(Image.fromarray(pixels), return_tensors="pt")["pixel_values"][0]
     backbone = loaded(folder)
     torch.testing.assert_close(backbone.transform(Image.fromarray(pixels)), expected, rtol=1e-5, atol=1e-5)
-    assert backbone.transform_spec["interpolation"] == "bicubic"
+    assert backbone.transform.spec["interpolation"] == "bicubic"
     cropped = save(tmp_path / "crop", model_of("ViT"), size={"shortest_edge": 40}, do_center_crop=True,
                    crop_size={"height": 32, "width": 32})  # fmt: skip
     assert loaded(cropped).input_size == 32

