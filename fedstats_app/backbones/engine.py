@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import importlib.util
 from typing import Literal
 
@@ -16,8 +15,6 @@ ENGINES = ("auto", TORCH, OPENVINO, BFLOAT16)
 NODE_ENGINES = ("auto", TORCH, OPENVINO)
 # Of the difference between features by such an engine and by plain torch, relative to the latter's length.
 BOUND = 1e-4
-# Reading metadata takes milliseconds, and the version is asked for with every client.
-_installed_version = functools.cache(importlib.metadata.version)
 # Weights of a network below which OpenVINO's own start takes longer than torch for thousands of images.
 SMALL_NETWORK = 500_000
 
@@ -28,7 +25,15 @@ class EngineError(ValueError):
 
 def openvino_version() -> str:
     """Return the version of OpenVINO, "" where it is not installed; it is not imported."""
-    return "" if importlib.util.find_spec("openvino") is None else _installed_version("openvino")
+    return "" if importlib.util.find_spec("openvino") is None else _installed_version()
+
+
+@functools.cache
+def _installed_version() -> str:
+    """Read it from the package's metadata: that takes milliseconds, and every client asks."""
+    from importlib import metadata
+
+    return metadata.version("openvino")
 
 
 def chosen_engine(asked: str, *, device: str, autocast: str, num_weights: int) -> tuple[Engine, str]:
