@@ -21,7 +21,7 @@ from fedstats_app.data.subset import at_most, at_most_per_class, of_classes, onl
 
 @functools.lru_cache(maxsize=2)
 def training_set(options: DataOptions) -> Dataset:
-    """Return the data set that clients are partitions of, loaded once per process."""
+    """Load, once per process, the data set that clients are partitions of."""
     return _whole(options)[0]
 
 

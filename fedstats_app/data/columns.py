@@ -45,25 +45,13 @@ class Reading:
 
 
 def choose_column(wanted: str, columns: Sequence[str], candidates: Collection[str], *, role: str, owner: str) -> str:
-    """Return the column that plays a role: the one that the user names, or the only one with a usual name.
-
-    Parameters
-    ----------
-    wanted : str
-        The user's choice; empty to detect it.
-    columns : sequence of str
-        The table's columns.
-    candidates : collection of str
-        The usual names.
-    role : str
-        ``image``, ``text`` or ``label``, which is also what the run-config key begins with.
-    owner : str
-        The data set, to begin the error with.
+    """Return the column that the user names, or, if ``wanted`` is empty, the only candidate, a usual name.
 
     Raises
     ------
     DatasetError
-        If there is no such column, or if none or several have a usual name.
+        If there is no such column, or if none or several have a usual name. It begins with the owner, the data set,
+        and says the role: ``image``, ``text`` or ``label``, with which the run-config key begins.
     """
     if wanted:
         if wanted not in columns:
@@ -80,28 +68,13 @@ def choose_samples(table: "datasets.Dataset", reading: Reading, *, owner: str) -
     """Return what the samples of a table are, and the columns that hold them.
 
     Where the user names no column, one with a usual name for images comes first, then one with a usual name for paths
-    whose values end as image files do, then one with a usual name for texts.
-
-    Parameters
-    ----------
-    table : datasets.Dataset
-        The training split.
-    reading : Reading
-        The user's choice of an image column or text columns, at most one of them.
-    owner : str
-        The data set, to begin the error with.
-
-    Returns
-    -------
-    kind : {"image", "text"}
-        What they are.
-    columns : tuple of str
-        One for images, one or several for texts.
+    whose values end as image files do, then one with a usual name for texts. Images have one column, texts one or
+    several.
 
     Raises
     ------
     DatasetError
-        If both are named, or for what `choose_column` refuses.
+        If the user names both, or for what `choose_column` refuses.
     """
     names, image_column, text_column = table.column_names, reading.image_column, reading.text_column
     if image_column and text_column:
@@ -109,19 +82,16 @@ def choose_samples(table: "datasets.Dataset", reading: Reading, *, owner: str) -
     if text_column:
         wanted = tuple(name.strip() for name in text_column.split(","))
         return "text", tuple(choose_column(name, names, (), role="text", owner=owner) for name in wanted)
-    usual = [name for name in _usual(names, TEXT_COLUMNS) if is_string(table.features[name])]
-    has_images = bool(image_column) or bool(_usual(names, IMAGE_COLUMNS))
-    paths = [] if has_images else [name for name in _usual(names, PATH_COLUMNS) if _holds_image_paths(table, name)]
-    if paths:
+    if image_column or _usual(names, IMAGE_COLUMNS):
+        return "image", (choose_column(image_column, names, IMAGE_COLUMNS, role="image", owner=owner),)
+    if paths := [name for name in _usual(names, PATH_COLUMNS) if _holds_image_paths(table, name)]:
         return "image", (choose_column("", names, paths, role="image", owner=owner),)
-    if usual and not has_images:
+    if usual := [name for name in _usual(names, TEXT_COLUMNS) if is_string(table.features[name])]:
         return "text", (choose_column("", names, usual, role="text", owner=owner),)
-    if not has_images:
-        raise DatasetError(
-            f"{owner}: no column has a usual name for the image, nor one of strings for the text; name one of "
-            f"{names} with image-column or text-column"
-        )
-    return "image", (choose_column(image_column, names, IMAGE_COLUMNS, role="image", owner=owner),)
+    raise DatasetError(
+        f"{owner}: no column has a usual name for the image, nor one of strings for the text; name one of "
+        f"{names} with image-column or text-column"
+    )
 
 
 def _usual(names: Sequence[str], candidates: Collection[str]) -> list[str]:
@@ -159,14 +129,7 @@ def read_labels(table: "datasets.Dataset", column: str, *, owner: str) -> tuple[
     """Return a table's labels as class indices, and the classes.
 
     The classes are those of the column's metadata; else the distinct strings (or truth values), sorted; else, for
-    integers, the numbers from 0 to the greatest one.
-
-    Returns
-    -------
-    labels : numpy.ndarray
-        ``(n,)`` int64; not checked for range, which `Dataset` does.
-    class_names : tuple of str
-        The C classes.
+    integers, the numbers from 0 to the greatest one. Labels, (n,), are not checked for range, which `Dataset` does.
 
     Raises
     ------

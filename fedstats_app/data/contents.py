@@ -21,16 +21,10 @@ _PLAIN_MODES = frozenset({"L", "RGB"})
 
 
 def sample_content(dataset: Dataset, index: int) -> tuple[str, bytes, str]:
-    """Return what a sample holds, or its name where it cannot be opened.
+    """Return a kind, what a sample holds, and a form.
 
-    Returns
-    -------
-    kind : {"text", "file", "pixels", "name"}
-        "pixels" of an image that comes from no file; "name" of a sample that cannot be opened.
-    data : bytes
-        The text in UTF-8, the file, the pixels, the name.
-    form : str
-        Of pixels: mode and size, or "" where these do not say how the pixels look.
+    The kind is "text" (in UTF-8), "file", "pixels" of an image that comes from no file, or "name" of a sample that
+    cannot be opened. Pixels have a form, mode and size; "" if these do not say how the pixels look.
     """
     try:
         opened = dataset.source.open(index)
@@ -48,12 +42,9 @@ def sample_content(dataset: Dataset, index: int) -> tuple[str, bytes, str]:
 
 
 def sample_digest(dataset: Dataset, index: int) -> bytes | None:
-    """Return a digest that two samples share only if they are read as the same image or text.
+    """Return ``DIGEST_BYTES`` bytes that two samples share only if they are read as the same image or text.
 
-    Returns
-    -------
-    bytes or None
-        ``DIGEST_BYTES`` bytes; None where what the sample holds does not say how it is read.
+    None if what the sample holds does not say how it is read.
     """
     kind, data, form = sample_content(dataset, index)
     if kind == "name" or (kind == "pixels" and not form):

@@ -41,15 +41,7 @@ class DatasetError(ValueError):
 
 
 class UnreadableSampleError(Exception):
-    """One sample's image or text cannot be read.
-
-    Attributes
-    ----------
-    name : str
-        The sample's name, as `Dataset.sample_name` gives it.
-    reason : str
-        What went wrong, in words.
-    """
+    """One sample's image or text cannot be read; ``name`` is that of `Dataset.sample_name`, ``reason`` in words."""
 
     def __init__(self, name: str, reason: str, kind: Kind = "image") -> None:
         super().__init__(f"{kind} {name!r} cannot be read: {reason}")
@@ -88,7 +80,7 @@ class LazyColumns(Mapping[str, NDArray[Any]]):
         self._names, self._read = list(names), read
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column's n values."""
+        """Read a column."""
         if name not in self._names:
             raise KeyError(name)
         return self._read(name)
@@ -180,17 +172,7 @@ class Dataset:
         return len(self.labels)
 
     def sample(self, index: int) -> Sample:
-        """Read one image, as 8-bit RGB by the rule of `to_rgb`, or one text.
-
-        Parameters
-        ----------
-        index : int
-            In ``[0, n)``.
-
-        Returns
-        -------
-        PIL.Image.Image or str
-            An image in mode ``RGB``, of its own size; or a text.
+        """Read one image of its own size, as 8-bit RGB by the rule of `to_rgb`, or one text.
 
         Raises
         ------
@@ -212,13 +194,7 @@ class Dataset:
             raise UnreadableSampleError(self.sample_name(index), reason, self.kind) from error
 
     def sample_name(self, index: int) -> str:
-        """Return a name by which a person finds a sample (a relative path, a row number).
-
-        Raises
-        ------
-        IndexError
-            If the index is out of range.
-        """
+        """Return a name by which a person finds a sample: a relative path, a row number."""
         self._check_index(index)
         return self.source.name(index)
 
@@ -227,13 +203,7 @@ class Dataset:
             raise IndexError(f"{self.name} has samples 0..{len(self) - 1}, asked for {index}")
 
     def subset(self, indices: NDArray[np.int64]) -> "Dataset":
-        """Return some of the samples, in the order given, with the same classes and columns.
-
-        Parameters
-        ----------
-        indices : numpy.ndarray
-            ``(m,)`` int64 in ``[0, n)``.
-        """
+        """Return the samples at (m,) indices in [0, n), in this order, with the same classes and columns."""
         digest = hashlib.sha256(f"subset of {self.fingerprint}\n".encode() + indices.astype("<i8").tobytes())
         whole = self.source
         return dataclasses.replace(
@@ -249,17 +219,7 @@ class Dataset:
         """Return the same samples with labels that index another list of classes.
 
         A site that holds a few of a federation's classes numbers them its own way; this gives it the federation's
-        numbers. Classes are matched by name.
-
-        Parameters
-        ----------
-        class_names : sequence of str
-            The new classes, in order.
-
-        Returns
-        -------
-        Dataset
-            Itself, where the classes are the same already.
+        numbers. Classes are matched by name; if they are the same already, it returns itself.
 
         Raises
         ------
@@ -290,15 +250,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     transparent colour) composited on white; everything else (grey, 1 bit, palette, CMYK, YCbCr, HSV) by Pillow's
     conversion, which replicates grey to the three channels and ignores colour profiles.
 
-    Parameters
-    ----------
-    image : PIL.Image.Image
-        Any image; it may still be unread. It is left as it is, but for being read.
-
-    Returns
-    -------
-    PIL.Image.Image
-        A new image in mode ``RGB``.
+    The image may still be unread, and is left as it is but for being read.
 
     Raises
     ------

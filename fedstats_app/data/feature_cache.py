@@ -87,20 +87,16 @@ class FeatureCache:
         Returns
         -------
         features : numpy.ndarray or None
-            ``(n, d)`` float32, in the order of the indices; rows of unknown samples are NaN. None if nothing is known
-            of any of them.
+            ``(n, d)`` float32; rows of unknown samples are NaN. None if nothing is known of any of them.
         known : numpy.ndarray
             ``(n,)`` bool.
         """
         return self._own.lookup(indices)
 
     def lookup_contents(self, contents: Sequence[bytes | None]) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
-        """Return what caches of other data sets know of samples, in the form of :meth:`lookup`.
+        """Return what caches of other data sets know of n digests of samples' contents, in the form of :meth:`lookup`.
 
-        Parameters
-        ----------
-        contents : sequence of bytes or None
-            n digests of what samples hold; nothing is known of None.
+        Nothing is known of None.
         """
         if self._shared is None:
             return None, np.zeros(len(contents), dtype=bool)
@@ -109,7 +105,7 @@ class FeatureCache:
     def store(
         self, indices: NDArray[np.integer], features: NDArray[np.float32], contents: Sequence[bytes | None] = ()
     ) -> bool:
-        """Keep the features of some samples.
+        """Keep the features of some samples, and return whether they are on disk now.
 
         A disk that is full or cannot be written costs time in later runs but not this run: it is logged.
 
@@ -118,19 +114,9 @@ class FeatureCache:
         indices : numpy.ndarray
             ``(n,)`` non-negative integers.
         features : numpy.ndarray
-            ``(n, d)`` float32, finite.
+            ``(n, d)`` float32; a ValueError says if one is not finite.
         contents : sequence of bytes or None
             n digests of what the samples hold (`sample_digest`), to share them with other data sets; empty for not.
-
-        Returns
-        -------
-        bool
-            Whether they are on disk now.
-
-        Raises
-        ------
-        ValueError
-            If a feature is not finite.
         """
         if not np.isfinite(features).all():
             raise ValueError("features that are not finite are not cached")
@@ -162,14 +148,7 @@ class FeatureCache:
 class _Rows:
     """Rows of parts, found by a key: a sample's index, or a digest of what it holds.
 
-    Parameters
-    ----------
-    folder : Path
-        Of the files that tell which keys are where, named by their digests.
-    dtype : numpy.dtype
-        Of the keys.
-    read : callable
-        Reads such a file.
+    ``read`` reads one of the folder's files, named by their digests, which tell the keys that are in a part.
     """
 
     def __init__(self, folder: Path, dtype: np.dtype[Any], read: _ReadKeys) -> None:

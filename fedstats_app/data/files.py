@@ -31,27 +31,12 @@ _OFFLINE_HELP = (
 
 
 def load_files(suffix: Suffix, path: str, split: str, reading: Reading) -> Dataset | None:
-    """Load parquet or CSV files of images or texts.
+    """Load parquet or CSV files of images or texts at a path that is absolute, or starts with ``~``.
 
     A folder, in it or in its sub-folder ``data`` the files ``train-*.parquet`` (or ``train.parquet``) and, for the test
     split if there is one, ``test-*.parquet``, in the spellings of `choose_splits`; or a single file, all of it training
-    data. Likewise for CSV. Images may also be files that a column names, by paths relative to the table's folder.
-
-    Parameters
-    ----------
-    suffix : {"parquet", "csv"}
-        Of the files.
-    path : str
-        Absolute, or starting with ``~``.
-    split : {"train", "test"}
-        Which part.
-    reading : Reading
-        The user's columns.
-
-    Returns
-    -------
-    Dataset or None
-        None if the test split is asked for and there is none.
+    data. Likewise for CSV. Images may also be files that a column names, by paths relative to the table's folder. None
+    is returned if there is no test split.
 
     Raises
     ------
@@ -107,21 +92,8 @@ def load_arrow(path: str, split: str, reading: Reading) -> Dataset | None:
 
     A `Dataset` is training data; of a `DatasetDict` the splits are chosen by their names (`choose_splits`), a single
     one of another name being training data. Of folders ``partition_0``, ``partition_1``, ... the rows follow one
-    another, and the column ``partition`` holds their numbers. Nothing is unpickled.
-
-    Parameters
-    ----------
-    path : str
-        The folder, absolute or starting with ``~``.
-    split : {"train", "test"}
-        Which part.
-    reading : Reading
-        The user's columns.
-
-    Returns
-    -------
-    Dataset or None
-        None if the test split is asked for and there is none.
+    another, and the column ``partition`` holds their numbers. Nothing is unpickled. None is returned if there is no
+    test split.
 
     Raises
     ------
@@ -190,21 +162,7 @@ def load_hub(name: str, split: str, reading: Reading) -> Dataset | None:
     The splits are those called ``train`` and ``test`` on the hub, or those of `choose_splits`. With
     ``HF_HUB_OFFLINE=1`` in the environment only what was downloaded before is used, and nothing is asked of the
     network; without it, the hub is asked once for the data set before anything is loaded, so that a machine that cannot
-    reach it hears so within seconds.
-
-    Parameters
-    ----------
-    name : str
-        The data set's name on the hub, such as ``uoft-cs/cifar10``.
-    split : {"train", "test"}
-        Which part.
-    reading : Reading
-        The user's columns.
-
-    Returns
-    -------
-    Dataset or None
-        None if the test split is asked for and there is none.
+    reach it hears so within seconds. None is returned if there is no test split.
 
     Raises
     ------
@@ -224,10 +182,9 @@ def load_hub(name: str, split: str, reading: Reading) -> Dataset | None:
                 if chosen.test is None:
                     return None
                 tables["test"] = federated.load_split(chosen.test)
-    except OSError as error:
-        raise DatasetError(f"{spec}: cannot be loaded ({type(error).__name__}: {error}). {_OFFLINE_HELP}") from error
-    except (ValueError, RuntimeError) as error:
-        raise DatasetError(f"{spec}: cannot be loaded ({type(error).__name__}: {error})") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        advice = f". {_OFFLINE_HELP}" if isinstance(error, OSError) else ""
+        raise DatasetError(f"{spec}: cannot be loaded ({type(error).__name__}: {error}){advice}") from error
     # The fingerprint that the library itself names its cache files by: it changes with the revision on the hub.
     fingerprint = hashlib.sha256(f"hub {name} {split} {tables[split]._fingerprint}".encode()).hexdigest()
     return table_dataset(spec, split, tables, reading, fingerprint, notes=chosen.notes)

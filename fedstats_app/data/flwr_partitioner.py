@@ -56,11 +56,6 @@ def flwr_partition(dataset: Dataset, text: str, num_clients: int, seed: int) -> 
     seed : int
         Also shuffles the samples first, as flwr-datasets' `FederatedDataset` does.
 
-    Returns
-    -------
-    list of numpy.ndarray
-        (n_k,) int64 indices of each client.
-
     Raises
     ------
     DatasetError

@@ -27,15 +27,7 @@ from fedstats_app.data.paths import existing_path, open_image, regular_file
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file in UTF-8.
-
-    Raises
-    ------
-    DatasetError
-        If it is an image, or no UTF-8; the message does not name the file.
-    OSError
-        If it cannot be read.
-    """
+    """Read a text in UTF-8; a DatasetError, which does not name the file, says if it is an image or no UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -74,19 +66,7 @@ def load_folder(path: str, split: str, levels: str = "auto") -> Dataset | None:
     suffix of `IMAGE_SUFFIXES`; where no file has one, the samples are the files with one of `TEXT_SUFFIXES`, each of
     them one text in UTF-8.
 
-    Parameters
-    ----------
-    path : str
-        Absolute, or starting with ``~``.
-    split : {"train", "test"}
-        Which part.
-    levels : {"auto", "class", "domain/class"}
-        What the folders of a split are.
-
-    Returns
-    -------
-    Dataset or None
-        None if the test split is asked for and there is none.
+    The path is absolute or starts with ``~``. None is returned if there is no test split.
 
     Raises
     ------
@@ -109,13 +89,6 @@ def load_folder(path: str, split: str, levels: str = "auto") -> Dataset | None:
 
 def layout_at(path: str, levels: str = "auto") -> FolderLayout:
     """Return what the folders at a path are, without a look at every file.
-
-    Parameters
-    ----------
-    path : str
-        Absolute, or starting with ``~``.
-    levels : {"auto", "class", "domain/class"}
-        What the folders of a split are.
 
     Raises
     ------
@@ -151,7 +124,8 @@ def _load_split(spec: str, split: str, folder: Path, levels: Levels, notes: tupl
     folders = _class_folders(spec, folder, levels)
     found = [[path for one in of_class for path in visible_files(one)] for of_class in folders.values()]
     files = [sorted(path.relative_to(folder).as_posix() for path in of_class) for of_class in found]
-    kind = _kind_of(files)
+    suffixes = {_suffix(path) for of_class in files for path in of_class}
+    kind: Kind = "text" if suffixes & TEXT_SUFFIXES and not suffixes & IMAGE_SUFFIXES else "image"
     kept = [[path for path in of_class if _suffix(path) in SUFFIXES[kind]] for of_class in files]
     paths = [path for of_class in kept for path in of_class]
     if not paths:
@@ -171,12 +145,6 @@ def _load_split(spec: str, split: str, folder: Path, levels: Levels, notes: tupl
         notes=(*notes, *_notes_of_files([*folders], files, kept, kind)),
         sizes=sizes,
     )
-
-
-def _kind_of(files: list[list[str]]) -> Kind:
-    """Return "image" if there is any, else "text" if there is any; "image" where there is nothing."""
-    suffixes = {_suffix(path) for of_class in files for path in of_class}
-    return "text" if suffixes & TEXT_SUFFIXES and not suffixes & IMAGE_SUFFIXES else "image"
 
 
 def _suffix(path: str) -> str:

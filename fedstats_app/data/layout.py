@@ -96,17 +96,7 @@ def _without_filler(word: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class FolderLayout:
-    """Where a data set's parts lie.
-
-    Attributes
-    ----------
-    train, test : Path or None
-        The folders that hold the class folders (or, in layout "domain/class", the domain folders).
-    levels : {"class", "domain/class"}
-        What the folders in them are.
-    notes : tuple of str
-        What a person should know of how the folders were understood.
-    """
+    """The folders that hold the class folders (or the domain folders), and how they were understood, in words."""
 
     train: Path | None
     test: Path | None

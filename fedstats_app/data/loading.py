@@ -46,16 +46,10 @@ def load_dataset(spec: str, split: Literal["train", "test"], **reading: Unpack[R
         ``arrow:<path>``: a folder of datasets' save_to_disk (`load_arrow`); ``folder:`` will do too.
         Paths are absolute or start with ``~``.
     split : {"train", "test"}
-        Which part.
+        Both have the classes of the training split; None is returned if there is no test split.
     **reading
         See `Reading`: ``image_column``, ``text_column`` and ``label_column`` of tables (``hub``, ``parquet``, ``csv``,
         ``arrow``), ``folder_levels`` of folders (`load_folder`), and ``confined``.
-
-    Returns
-    -------
-    Dataset or None
-        None only if the test split is asked for and the data set has none. Both splits have the classes of the training
-        split.
 
     Raises
     ------

@@ -42,8 +42,7 @@ def partition(
         ``domain``: one group of clients per value of `column`, in sorted order, all groups of the same number of
         clients; a domain's samples are shuffled and divided equally within its group.
         ``pathological``: `classes_per_client` classes on each client, flwr-datasets' `PathologicalPartitioner` in its
-        mode
-        "first-deterministic" (client k has class k mod C, its other classes are drawn; classes of no client are
+        mode "first-deterministic" (client k has class k mod C, its other classes are drawn; classes of no client are
         left out with a warning, which cannot happen if there are as many clients as classes).
         ``fedcof``, ``fedcgs``: the split of the FedCOF and FedCGS papers' code (`fedcof_partition`,
         `fedcgs_partition`).

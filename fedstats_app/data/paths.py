@@ -17,19 +17,7 @@ def absolute_path(text: str, *, owner: str) -> Path:
     """Return a user's path, with ``~`` expanded.
 
     The app's working directory is that of whatever shell first started Flower's background process, so a relative path
-    would mean something else than the user thinks.
-
-    Parameters
-    ----------
-    text : str
-        An absolute path, or one that starts with ``~``.
-    owner : str
-        What the path is for, to begin the error with.
-
-    Raises
-    ------
-    DatasetError
-        If the path is relative or empty.
+    would mean something else than the user thinks: it is a DatasetError, which begins with the owner of the path.
     """
     path = Path(text).expanduser()
     if not path.is_absolute():
@@ -41,14 +29,9 @@ def absolute_path(text: str, *, owner: str) -> Path:
 
 
 def without_folders(spec: str) -> str:
-    """Return what may be shown of a data set's or network's name: of a path only its last part.
+    """Shorten a path, such as ``/PATH`` or ``folder:/PATH``, to its last part; other texts come back unchanged.
 
     Paths are private: ``folder:/home/ann/flowers`` becomes ``folder:flowers``.
-
-    Parameters
-    ----------
-    spec : str
-        Such as ``hub:NAME``, ``folder:/PATH``, ``/PATH``, or any other text, which comes back unchanged.
     """
     # One prefix or several (``timm:local-dir:/PATH``); a drive's letter is none.
     rest = re.sub(r"^(?:[A-Za-z][\w-]+:)+", "", spec)
@@ -59,13 +42,7 @@ def without_folders(spec: str) -> str:
 
 
 def regular_file(path: Path) -> Path:
-    """Return the path of a sample's file, unless it is a pipe, socket or device, which may keep its reader for good.
-
-    Raises
-    ------
-    OSError
-        If it is one, or nothing is there.
-    """
+    """Return the path of a sample's file; an OSError refuses a pipe, socket or device, which may block its reader."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError("it is no regular file")
     return path
@@ -81,13 +58,7 @@ def open_image(path: Path) -> Image.Image:
 
 
 def existing_path(text: str, *, owner: str) -> Path:
-    """Return a user's path as `absolute_path` does, if something is there.
-
-    Raises
-    ------
-    DatasetError
-        If the path is relative or empty, or if nothing is there.
-    """
+    """Return a user's path as `absolute_path` does; a DatasetError says if nothing is there."""
     path = absolute_path(text, owner=owner)
     if not path.exists():
         raise DatasetError(f"{owner}: nothing is at {path}")

@@ -23,17 +23,8 @@ _STREAM = 0xF11B
 def only_classes(dataset: Dataset, wanted: str) -> Dataset:
     """Return the samples of some classes, which alone are the classes then, in the data set's order.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        The whole.
-    wanted : str
-        A number, for so many classes from the first on; or their names, separated by commas; empty for all.
-
-    Raises
-    ------
-    DatasetError
-        If there are not so many, or none of a name.
+    ``wanted`` is the number of the first classes, or their names, separated by commas; empty for all. What is not
+    there is a DatasetError.
     """
     if not wanted:
         return dataset
@@ -60,19 +51,7 @@ def of_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
 
 
 def without_domain(dataset: Dataset, domain: str) -> tuple[Dataset, Dataset]:
-    """Return a data set without one domain, and that domain.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        The whole.
-    domain : str
-        ``COLUMN=VALUE``.
-
-    Returns
-    -------
-    rest, left_out : Dataset
-        Both with all classes.
+    """Return a data set without one domain, ``COLUMN=VALUE``, and that domain, both with all classes.
 
     Raises
     ------
@@ -97,23 +76,9 @@ def without_domain(dataset: Dataset, domain: str) -> tuple[Dataset, Dataset]:
 
 
 def at_most_per_class(labels: NDArray[np.int64], number: int, seed: int) -> NDArray[np.int64]:
-    """Return the indices of at most so many samples of every class, drawn by (seed, class).
+    """Return the ascending indices of at most so many samples of every class, drawn by (seed, class).
 
     Those of a smaller number are among those of a larger one, and those of a class do not depend on the others.
-
-    Parameters
-    ----------
-    labels : numpy.ndarray
-        ``(n,)`` int64.
-    number : int
-        At least 1.
-    seed : int
-        Not negative.
-
-    Returns
-    -------
-    numpy.ndarray
-        ``(m,)`` int64, ascending.
     """
     chosen = [
         at_most(np.flatnonzero(labels == label), number, np.random.default_rng([seed, 1, int(label)]))
@@ -155,18 +120,9 @@ def with_mirror_images(dataset: Dataset) -> Dataset:
 
 
 def flipped(indices: NDArray[np.int64], number: int, flips: Flips, seed: int) -> NDArray[np.int64]:
-    """Return which images of :func:`with_mirror_images` stand for some of the n images of all clients.
+    """Return which images of :func:`with_mirror_images` stand for images at (m,) indices of the n of all clients.
 
-    Parameters
-    ----------
-    indices : ndarray
-        (m,) int64 in [0, n).
-    number : int
-        n.
-    flips : {"none", "random", "both"}
-        The images themselves; each, or with probability 1/2 its mirror image; or both.
-    seed : int
-        Draws which.
+    These are the images themselves; each, or with probability 1/2 its mirror image, drawn by the seed; or both.
     """
     if flips == "both":
         return np.concatenate([indices, indices + number])

@@ -55,7 +55,7 @@ def table_dataset(
     notes: tuple[str, ...] = (),
     folder: Path | None = None,
 ) -> Dataset:
-    """Return one split of a data set that is given as tables.
+    """Return one split of a data set that is given as tables, the training split's in any case.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def table_dataset(
     split : {"train", "test"}
         Which part.
     tables : dict
-        From split to its table, the training split's in any case.
+        By split.
     reading : Reading
         The user's columns.
     fingerprint : str

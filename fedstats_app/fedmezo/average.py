@@ -50,10 +50,9 @@ class Averaged:
         One per direction; empty if no client is left.
     clipped : tuple of int
         Clients of which some were cut.
-    left_out : dict
-        From every client that is out of proportion to how many times the usual size its scalars are.
     times : dict
-        The same of all clients; empty where the usual size is 0.
+        From every client to how many times the usual size its scalars are; empty if that size is 0. ``left_out`` has
+        those that are out of proportion.
     """
 
     means: tuple[float, ...]
@@ -95,14 +94,11 @@ class ScalarAverage:
 
         Sums are exact: the order of the clients does not matter.
         """
-        scalars = [_cut(one.scalars, limit) for one in answers.values()]
-        counts = [one.num_examples for one in answers.values()]
-        weights = [float(count) if self.weighting == "examples" else 1.0 for count in counts]
-        total, columns = math.fsum(weights), zip(*scalars, strict=True)
-        return [
-            math.fsum(weight * value for weight, value in zip(weights, column, strict=True)) / total
-            for column in columns
-        ]
+        weights = [float(one.num_examples) if self.weighting == "examples" else 1.0 for one in answers.values()]
+        columns = zip(*(_cut(one.scalars, limit) for one in answers.values()), strict=True)
+        sums = [math.fsum(w * value for w, value in zip(weights, column, strict=True)) for column in columns]
+        total = math.fsum(weights)
+        return [one / total for one in sums]
 
     def take(self, answers: Mapping[int, Measured]) -> Averaged:
         """Return the mean of a round's scalars, and the clients that were left out or of which some were cut.
@@ -131,7 +127,8 @@ class ScalarAverage:
 
         That is of this round, or of all that are remembered if these are larger.
         """
-        now = {client: (_mean_square(answer.scalars), len(answer.scalars)) for client, answer in answers.items()}
+        squares = {client: [value * value for value in answer.scalars] for client, answer in answers.items()}
+        now = {client: (math.fsum(values) / len(values), len(values)) for client, values in squares.items()}
         self._rounds.append(now)
         sizes = self._sizes()
         usual = usual_size(size for size, _ in sizes.values())
@@ -178,10 +175,6 @@ def _cut(values: tuple[float, ...], limit: float) -> tuple[float, ...]:
     return tuple(max(-limit, min(limit, value)) for value in values)
 
 
-def _mean_square(values: tuple[float, ...]) -> float:
-    return math.fsum(value * value for value in values) / len(values)
-
-
 def _by_chance(count: int) -> float:
     """Return what the root mean square of so many standard normal numbers exceeds once in a million times."""
     return 1.0 + 4.0 / math.sqrt(count)
@@ -217,20 +210,7 @@ class RateGuard:
         self.halvings = 0
 
     def take(self, means: Sequence[float]) -> tuple[tuple[float, ...], float]:
-        """Return a round's means, cut if need be, and what the learning rate is multiplied by from here on.
-
-        Parameters
-        ----------
-        means : sequence of float
-            One per direction.
-
-        Returns
-        -------
-        tuple of float
-            The means to step by.
-        float
-            0.5, 1 or 2.
-        """
+        """Return a round's means, cut if need be, and by what the learning rate is multiplied now: 0.5, 1 or 2."""
         size = math.sqrt(math.fsum(mean * mean for mean in means) / len(means))
         limit = GROWTH * statistics.median(self._sizes) if len(self._sizes) >= ROUNDS_NEEDED else math.inf
         grown = limit > 0.0 and size > limit * (1.0 - _ROUNDING)
@@ -261,25 +241,13 @@ class LearningRate:
     Parameters
     ----------
     value : float, optional
-        None for as long as it is not known.
+        Positive and finite, or a ValueError; None for as long as it is not known.
     guarded : bool
         Whether a :class:`RateGuard` may change it; else it never changes, nor do the scalars.
     rates : mapping
-        To go on from: :attr:`rates` as it was.
-    log : sequence of Update
-        To go on from: what the rate was judged by.
-
-    Attributes
-    ----------
-    value : float or None
-        As it is now.
-    rates : dict
         From every round in which it was changed to what it was from there on.
-
-    Raises
-    ------
-    ValueError
-        If it is not positive and finite.
+    log : sequence of Update
+        To continue from: what the rate was judged by.
     """
 
     def __init__(
@@ -296,13 +264,7 @@ class LearningRate:
                     self._guard.take([step * len(update.steps) / self.value for step in update.steps])
 
     def steps(self, server_round: int, means: tuple[float, ...]) -> tuple[float, ...]:
-        """Return rate / P times a round's P means, which a guard may cut, and note a change of the rate.
-
-        Raises
-        ------
-        ValueError
-            If the rate is not known.
-        """
+        """Return rate / P times a round's P means, which a guard may cut, and note a change of the rate."""
         if self.value is None:
             raise ValueError("the learning rate is not known yet: measure_learning_rate finds one")
         if self._guard is not None and any(means):

@@ -89,51 +89,30 @@ class Directions:
     def blocks(
         self, seed: int, index: int, name: str, size: int, device: torch.device | None = None
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Draw one parameter's part of a direction.
+        """Draw one parameter's part of direction number ``index`` of the round that has a seed in [0, 2^63).
 
-        Parameters
-        ----------
-        seed : int
-            Of the round, in [0, 2^63).
-        index : int
-            Number of the direction in the round, from 0.
-        name : str
-            Of the parameter.
-        size : int
-            Its number of elements, in the order of a contiguous tensor.
-        device : torch.device, optional
-            Where the numbers are wanted; bits are drawn on the CPU.
+        Bits are drawn on the CPU, numbers are wanted on the device.
 
         Yields
         ------
         positions : slice
-            Of the block among the elements.
+            Of the block among the parameter's elements, in the order of a contiguous tensor.
         values : Tensor
             (b,) float32, the caller's to change.
         """
         device = device or torch.device("cpu")
         generator = _generator("direction", seed, index, name)
-        numbers_per_byte, table = (8, signs(device)) if self.distribution == "rademacher" else (0.5, quantiles(device))
+        by_bits = self.distribution == "rademacher"
+        table = signs(device) if by_bits else quantiles(device)
         for positions in _slices(size, device):
             count = positions.stop - positions.start
-            raw = _bytes(generator, math.ceil(count / numbers_per_byte))
-            words = raw if self.distribution == "rademacher" else raw.view("<u2")
-            yield positions, _look_up(table, words, device).reshape(-1)[:count]
+            raw = _bytes(generator, math.ceil(count / 8) if by_bits else 2 * count)
+            yield positions, _look_up(table, raw if by_bits else raw.view("<u2"), device).reshape(-1)[:count]
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One direction of one round, and how far the model goes along it.
-
-    Attributes
-    ----------
-    seed, index : int
-        Of the round, and of the direction in it.
-    epsilon : float
-        Distance, positive: the model is evaluated at theta + epsilon z and at theta - epsilon z.
-    directions : Directions
-        What z is drawn from.
-    """
+    """One direction z of one round, and how far the model goes along it: to theta +- epsilon z."""
 
     seed: int
     index: int
@@ -141,28 +120,10 @@ class Probe:
     directions: Directions = field(default_factory=Directions)
 
     def perturbed(self, parameter: Tensor, name: str, sign: int) -> Tensor:
-        """Return theta + sign * epsilon * z; theta stays as it is.
+        """Return theta + sign * epsilon * z as a new tensor of the same shape, dtype and device.
 
-        Parameters
-        ----------
-        parameter : Tensor
-            Any shape, contiguous, float64, float32 or bfloat16.
-        name : str
-            Of the parameter in the model.
-        sign : {-1, 1}
-            Which side.
-
-        Returns
-        -------
-        Tensor
-            A new tensor of the same shape, dtype and device. Below float32 it is rounded up or down at random, by the
-            same bits on both sides and on every node: rounded to the nearest, most large weights would not be
-            perturbed at all.
-
-        Raises
-        ------
-        ValueError
-            If the dtype is another one or the tensor is not contiguous.
+        Below float32 it is rounded up or down at random, by the same bits on both sides and on every node: rounded to
+        the nearest, most large weights would not be perturbed at all. Errors are those of :func:`flat`.
         """
         theta = flat(parameter)
         result = torch.empty_like(theta)
@@ -183,14 +144,7 @@ class Probe:
         In bfloat16 the model saw other sides than theta +- epsilon z. But they were that in expectation: so the
         difference quotient times z estimates the slope without a bias, where times (theta+ - theta-) / (2 epsilon) of
         the rounded sides it is too large by that number's second moment, 4 for weights from 1 to 2 and an epsilon of
-        0.001.
-
-        Yields
-        ------
-        positions : slice
-            Of the block among the parameter's elements.
-        values : Tensor
-            (b,), float32, or float64 for a float64 parameter.
+        0.001. Blocks are as :meth:`Directions.blocks` yields them, in float64 for a float64 parameter.
         """
         theta = flat(parameter)
         dtype = torch.promote_types(theta.dtype, torch.float32)
@@ -220,14 +174,8 @@ def round_stochastically(values: Tensor, bits: Tensor) -> Tensor:
     """Round float32 numbers to one of their two neighbours in bfloat16, to the nearer one more often.
 
     Where the nearest is always taken, a weight of 1 ignores every step below 0.004, however many there are; here the
-    expectation over the bits is the number itself.
-
-    Parameters
-    ----------
-    values : Tensor
-        (n,) float32, finite. The result is (n,) bfloat16, by integer arithmetic: the same on every platform.
-    bits : Tensor
-        (n,) int32 in [0, 2^16), uniform: a number goes away from zero where its dropped bits plus these overflow.
+    expectation over the bits is the number itself. Bits are uniform, int32 in [0, 2^16): a finite number goes away from
+    zero where its dropped bits plus these overflow. It is integer arithmetic: the same on every platform.
     """
     kept = (values.view(torch.int32) + bits).bitwise_and_(_KEPT)
     return kept.view(torch.float32).to(torch.bfloat16)
@@ -236,10 +184,7 @@ def round_stochastically(values: Tensor, bits: Tensor) -> Tensor:
 def flat(parameter: Tensor) -> Tensor:
     """Return a parameter's elements in one row, sharing its memory.
 
-    Raises
-    ------
-    ValueError
-        If it has a dtype that cannot be tuned, or is laid out in another order than a contiguous tensor.
+    A ValueError refuses a dtype that cannot be tuned, and another layout than that of a contiguous tensor.
     """
     if parameter.dtype not in DTYPES:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)

@@ -37,18 +37,8 @@ _MAGIC, _DIGEST_BYTES = b"fedstats-mezo-1\n\0", 32
 class Update:
     """What all replicas do in one round: theta <- theta - sum_p steps[p] z_p.
 
-    Attributes
-    ----------
-    seed : int
-        Of the round's directions, in [0, 2^63).
-    steps : tuple of float
-        Learning rate x averaged difference quotient / number of directions, rounded once by the server; all zero where
-        nothing changes.
-
-    Raises
-    ------
-    ValueError
-        If the seed is out of range, or there is no step or one that is not finite.
+    A step is learning rate x averaged difference quotient / number of directions, rounded once by the server; all are
+    zero if nothing changes. A ValueError refuses none, one that is not finite, and a seed that is not in [0, 2^63).
     """
 
     seed: int
@@ -67,13 +57,7 @@ def pack_updates(updates: Sequence[Update]) -> bytes:
 
 
 def unpack_updates(data: bytes, num_directions: int) -> list[Update]:
-    """Return the updates that :func:`pack_updates` wrote.
-
-    Raises
-    ------
-    ValueError
-        If the bytes are not a whole number of updates, or hold what no update can be.
-    """
+    """Return the updates that :func:`pack_updates` wrote; a ValueError says if the bytes cannot be updates."""
     entry = struct.Struct(f"<q{num_directions}d")
     if len(data) % entry.size:
         raise ValueError(f"updates of {num_directions} direction(s) take {entry.size} bytes each, got {len(data)}")
@@ -82,13 +66,7 @@ def unpack_updates(data: bytes, num_directions: int) -> list[Update]:
 
 @dataclass(frozen=True)
 class TrainingFiles:
-    """The files of one training, on a node or in a run folder.
-
-    Attributes
-    ----------
-    folder : Path
-        Its own folder.
-    """
+    """The files of one training, on a node or in a run folder, in a folder of its own; damage is a ValueError."""
 
     folder: Path
     # The state of the log's file after this process wrote it, and how many rounds it has; empty where it was read.
@@ -102,13 +80,7 @@ class TrainingFiles:
         self.write(_START, tensors_to_bytes(start, {"setup": json.dumps(dict(setup))}, digest=True))
 
     def load_start(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Return setup and start, or None where there are none.
-
-        Raises
-        ------
-        ValueError
-            If the file is damaged.
-        """
+        """Return setup and start, or None if there are none."""
         kept = self._read(_START, "setup")
         return None if kept is None else (json.loads(kept[1]["setup"]), kept[0])
 
@@ -130,13 +102,7 @@ class TrainingFiles:
         self._written[:] = [self._state_of_log(), len(updates)]
 
     def load_log(self, num_directions: int) -> list[Update]:
-        """Return the updates of rounds 1, 2, ... that are known; none where there is no file.
-
-        Raises
-        ------
-        ValueError
-            If the file is damaged, or of another number of directions.
-        """
+        """Return the updates of rounds 1, 2, ... that are known; none if there is no file."""
         self._written.clear()
         path = self.folder / _LOG
         if not path.is_file():
@@ -162,13 +128,7 @@ class TrainingFiles:
         self.write(_REPLICA, tensors_to_bytes(state, metadata, digest=True))
 
     def load_replica(self) -> tuple[dict[str, Tensor], int, bytes] | None:
-        """Return what :meth:`save_replica` kept, or None where there is nothing.
-
-        Raises
-        ------
-        ValueError
-            If the file is damaged.
-        """
+        """Return what :meth:`save_replica` kept, or None if there is nothing."""
         kept = self._read(_REPLICA, "round", "digest")
         return None if kept is None else (kept[0], int(kept[1]["round"]), bytes.fromhex(kept[1]["digest"]))
 

@@ -24,7 +24,7 @@ _BY_NAME = "names:"
 
 
 def tuned_names(model: nn.Module, what: str) -> tuple[str, ...]:
-    """Choose the parameters that are tuned, and let only them require a gradient.
+    """Choose the parameters that are tuned, in their order in the model, and let only them require a gradient.
 
     Parameters
     ----------
@@ -33,17 +33,7 @@ def tuned_names(model: nn.Module, what: str) -> tuple[str, ...]:
     what : str
         "full": all. "head": the head's. "bias", "norm": the head's, and those whose name ends in ``.bias``, or
         those of normalisation layers. "names:GLOB,GLOB": those whose name matches one of the patterns, in which ``*``
-        also stands for dots.
-
-    Returns
-    -------
-    tuple of str
-        In the order of ``named_parameters()``.
-
-    Raises
-    ------
-    ValueError
-        If ``what`` is something else, or nothing matches; the model is then as it was.
+        also stands for dots. If it is something else, or nothing matches, a ValueError leaves the model as it was.
     """
     every = [name for name, _ in model.named_parameters()]
     if what.startswith(_BY_NAME):
@@ -62,13 +52,7 @@ def tuned_names(model: nn.Module, what: str) -> tuple[str, ...]:
 
 
 def tunable(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:
-    """Return parameters by name.
-
-    Raises
-    ------
-    ValueError
-        If there is no name, a name is unknown, or a parameter cannot be tuned.
-    """
+    """Return parameters by name; a ValueError refuses no names, unknown ones, and what cannot be tuned."""
     parameters = dict(model.named_parameters())
     chosen = {name: parameters[name] for name in names if name in parameters}
     if not chosen or len(chosen) < len(tuple(names)):
@@ -143,13 +127,11 @@ class Perturbation:
     copy_bytes, module_bytes : int
         What "copy" takes beside theta, all perturbed parameters; and about what "read" does, those that one module
         holds, the largest.
-    device, dtype
-        Where the model is, and in what.
 
     Raises
     ------
     ValueError
-        If there is no name, a name is unknown, or a parameter cannot be tuned.
+        As :func:`tunable`.
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str], *, how: How = "auto") -> None:
@@ -173,15 +155,7 @@ class Perturbation:
 
     @contextlib.contextmanager
     def at(self, probe: Probe | None, sign: int = 1) -> Iterator[None]:
-        """Put the model at theta + sign * epsilon * z; afterwards, whatever happens, it is at theta.
-
-        Parameters
-        ----------
-        probe : Probe or None
-            Direction and distance; None for theta itself.
-        sign : {-1, 1}
-            Which side.
-        """
+        """Put the model at theta + sign * epsilon * z; afterwards, whatever happens, and without a probe at theta."""
         was_training = self.model.training
         self.model.eval()
         try:
@@ -260,29 +234,21 @@ class _Reader(dict[str, nn.Parameter | None]):
 def mean_loss(
     perturbation: Perturbation, samples: Samples, batch_size: int, probe: Probe | None = None, sign: int = 1
 ) -> float:
-    """Return the mean cross-entropy of all samples at theta + sign * epsilon * z, or without a probe at theta.
+    """Return the mean cross-entropy in nats of all samples at theta + sign * epsilon * z, or without a probe at theta.
+
+    The samples' losses are computed in float64 from logits of the model's dtype and added exactly.
 
     Parameters
     ----------
     perturbation : Perturbation
         Of a model from a batch of inputs to (b, C) logits.
     samples : Samples
-        At least one, with labels in [0, C). All of them are one batch: only so does every sample of a federation have
-        the same weight, wherever it is.
+        At least one, with labels in [0, C), or a ValueError. All of them are one batch: only so does every sample of a
+        federation have the same weight, wherever it is.
     batch_size : int
         Samples per forward pass, which decides memory and speed and changes the last bits only.
     probe, sign
         As :meth:`Perturbation.at`.
-
-    Returns
-    -------
-    float
-        In nats. The samples' losses are computed in float64 from logits of the model's dtype and added exactly.
-
-    Raises
-    ------
-    ValueError
-        If there are no samples, a label is out of range, or the batch size is below 1.
     """
     num_examples = len(samples.labels)
     if not num_examples:
@@ -302,12 +268,8 @@ def projected_gradients(
 ) -> tuple[float, ...]:
     """Return (L(theta + epsilon z) - L(theta - epsilon z)) / (2 epsilon) for some directions, theta being the same.
 
-    Two forward passes over all samples per direction; parameters and other errors as :func:`mean_loss`.
-
-    Raises
-    ------
-    Diverged
-        If a loss is not finite.
+    Two forward passes over all samples per direction; parameters and errors as :func:`mean_loss`, and Diverged if a
+    loss is not finite.
     """
 
     def loss(probe: Probe, sign: int) -> float:
@@ -335,22 +297,10 @@ _FLOAT32_NOISE = 32 * torch.finfo(torch.float32).eps
 
 
 def check_reading(perturbation: Perturbation, inputs: Tensor) -> str:
-    """Compare, on a small batch, "read" with a fully perturbed copy; where they differ, go over to "copy".
+    """Compare, on a small batch, "read" with a fully perturbed copy; if they differ, change to "copy" and say so.
 
-    Both run the same kernels on the same numbers, so they must agree to the bit. Where the copy itself does not
+    Both run the same kernels on the same numbers, so they must agree to the bit. If the copy itself does not
     when it is run twice (a GPU may add in any order), up to ten times that difference is allowed.
-
-    Parameters
-    ----------
-    perturbation : Perturbation
-        Whose ``how`` is changed where need be.
-    inputs : Tensor
-        A batch of at least one.
-
-    Returns
-    -------
-    str
-        What is done and why, in a sentence, if they differ; else "".
     """
     if perturbation.how == "copy":
         return ""
@@ -378,6 +328,8 @@ def curvatures(
 ) -> tuple[float, ...]:
     """Return the second derivative of the mean loss along some directions, z' H z, by two forward passes each and one.
 
+    Parameters and errors are those of :func:`projected_gradients`, but it is not finite where a loss is not.
+
     It is [L(theta + h z) - 2 L(theta) + L(theta - h z)] / h^2 with h = 8 epsilon, exact for a quadratic loss. Its mean
     over directions of independent entries of variance 1 is the trace of the Hessian
     (Hutchinson's estimator), which bounds the step that may be taken along such a direction.
@@ -385,21 +337,6 @@ def curvatures(
     A head that is far too sure has a loss of almost straight lines. Within 8 epsilon its second differences drown in
     rounding, and steps go so far that what can be seen there says nothing. So h grows until it is seen how the loss
     bends, and a step of half of 1 / curvature stays within it.
-
-    Parameters
-    ----------
-    perturbation, samples, batch_size, probes
-        As :func:`~fedstats_app.fedmezo.perturbation.projected_gradients`.
-
-    Returns
-    -------
-    tuple of float
-        One per direction; not finite where a loss is not.
-
-    Raises
-    ------
-    ValueError
-        As :func:`~fedstats_app.fedmezo.perturbation.mean_loss`.
     """
     middle = mean_loss(perturbation, samples, batch_size)
     noise = _NOISE.get(perturbation.dtype, _FLOAT32_NOISE) * middle

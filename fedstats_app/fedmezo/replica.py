@@ -26,9 +26,10 @@ class Replica:
     Parameters
     ----------
     model : nn.Module
-        At the start; its tuned parameters are changed in place. They must be float64, float32 or bfloat16.
+        At the start; its tuned parameters, those of these names, are changed in place. Errors are those of
+        :func:`tunable`.
     names : sequence of str
-        The tuned parameters, as in ``named_parameters()``.
+        As in ``named_parameters()``.
     num_directions : int
         Directions of a round.
     epsilon : float
@@ -40,11 +41,6 @@ class Replica:
     ----------
     round : int
         Updates applied so far.
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown or a parameter cannot be tuned.
     """
 
     def __init__(
@@ -66,13 +62,7 @@ class Replica:
         return [Probe(seed, index, self.epsilon, self.directions) for index in range(self.num_directions)]
 
     def apply(self, updates: Sequence[Update]) -> None:
-        """Apply the updates of the next rounds, in their order.
-
-        Raises
-        ------
-        ValueError
-            If one has another number of steps; nothing is changed then.
-        """
+        """Apply the updates of the next rounds, in their order; nothing if one has another number of steps."""
         for update in updates:
             if len(update.steps) != self.num_directions:
                 raise ValueError(f"an update must have {self.num_directions} step(s), got {len(update.steps)}")
@@ -83,13 +73,7 @@ class Replica:
             self.round += 1
 
     def load(self, state: Mapping[str, Tensor], server_round: int) -> None:
-        """Take over what :meth:`state` of a replica of the same kind returned.
-
-        Raises
-        ------
-        ValueError
-            If names, shapes or dtypes are others; nothing is changed then.
-        """
+        """Take over what :meth:`state` of a replica of the same kind returned; nothing if it does not fit."""
         own = self.state()
         if own.keys() != state.keys():
             raise ValueError(f"the state must have {', '.join(own)}, got {', '.join(sorted(state))}")

@@ -73,25 +73,20 @@ class MezoSetup:
 def build_model(
     setup: MezoSetup, start: Mapping[str, Tensor], module: nn.Module, feature_dim: int, device: torch.device
 ) -> TunedModel:
-    """Return the model at the start, in the setup's dtype.
+    """Return the model at the start, in the setup's dtype on the device.
 
     Parameters
     ----------
     setup : MezoSetup
         Of the training.
     start : mapping
-        ``head.weight`` (C, D) and ``head.bias`` (C,), float32 or float64, finite.
+        ``head.weight`` (C, D) and ``head.bias`` (C,), float32 or float64, finite. A ValueError says if it does not fit.
     module : nn.Module
-        The backbone's network; copied where it is tuned, and left alone otherwise.
+        The backbone's network, of features of dimension ``feature_dim``; copied if it is tuned, else left alone.
     feature_dim : int
-        Its features' d.
+        d.
     device : torch.device
         Where the model is to be.
-
-    Raises
-    ------
-    ValueError
-        If the start does not fit the backbone and the number of classes.
     """
     request = setup.request
     dim = request.feature_map.output_dim(feature_dim)
@@ -112,13 +107,7 @@ def build_model(
 
 
 def make_replica(setup: MezoSetup, model: TunedModel) -> Replica:
-    """Return the replica that a model at the start is, with what is tuned of it.
-
-    Raises
-    ------
-    ValueError
-        If nothing of the model fits what is to be tuned.
-    """
+    """Return the replica that a model at the start is, with what is tuned of it; errors as :func:`tuned_names`."""
     names = tuned_names(model, setup.tuned)
     if not setup.request.tune_bias:
         names = tuple(name for name in names if name != "head.bias")

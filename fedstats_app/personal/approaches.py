@@ -78,17 +78,10 @@ def fedproto(session: PersonalSession) -> dict[str, PersonalResult]:
 def _fedproto_round(
     session: PersonalSession, prototypes: Prototypes | None, clients: list[int], server_round: int
 ) -> Answers[LocalPrototypes]:
-    request, dim = session.request(1), session.start.head.feature_dim
-    content = prototype_content(
-        request,
-        prototypes,
-        session.predictable,
-        server_round=server_round,
-        last=server_round == session.options.personal_rounds,
-    )
-    return ask(
-        session.grid, content, PROTOTYPES, clients, lambda reply: read_prototype_reply(reply, request.num_classes, dim)
-    )
+    request, last = session.request(1), server_round == session.options.personal_rounds
+    content = prototype_content(request, prototypes, session.predictable, server_round=server_round, last=last)
+    classes, dim = request.num_classes, session.start.head.feature_dim
+    return ask(session.grid, content, PROTOTYPES, clients, lambda reply: read_prototype_reply(reply, classes, dim))
 
 
 def mean_prototypes(
@@ -104,13 +97,7 @@ def mean_prototypes(
 
 
 def fedavg_fine_tuned(session: PersonalSession) -> dict[str, PersonalResult]:
-    """Run FedAvg from a random head, then let every client go on alone with a copy of the model.
-
-    Returns
-    -------
-    dict
-        "fedavg", the shared model on every client's test samples, and "fedavg-ft", the clients' own.
-    """
+    """Run FedAvg from a random head, "fedavg", then let every client train a copy alone, "fedavg-ft"."""
     started, options = time.perf_counter(), session.options
     shared, own = options.personal_rounds, options.personal_epochs
     with session.progress.doing("the shared model", shared + own) as step:
@@ -156,11 +143,8 @@ def _fedavg(session: PersonalSession) -> tuple[dict[str, Tensor], list[TrainingR
 def run_approach(session: PersonalSession, approach: str) -> dict[str, PersonalResult]:
     """Run one approach that ``personalise`` can name, on the same clients, splits, options and seeds as all others.
 
-    Returns
-    -------
-    dict
-        From a name to its result. ``global`` and ``closed-form`` have one for each method ("global-fedncm"), and
-        ``fedavg-ft`` has "fedavg" beside it, the shared model before fine-tuning.
+    ``global`` and ``closed-form`` have a result for each method ("global-fedncm"), and ``fedavg-ft`` has "fedavg"
+    beside it, the shared model before fine-tuning.
     """
     try:
         results = APPROACHES[approach](session)
@@ -210,16 +194,8 @@ def one_shot(session: PersonalSession, approach: str, form: str) -> dict[str, Pe
     """Personalise in one shot (FedCGS, Guan et al. 2025): global head and class means down once, then local training.
 
     The whole model is trained on cross-entropy and a term that holds features near the class means of the federation,
-    which stay fixed.
-
-    Parameters
-    ----------
-    session : PersonalSession
-        With the head to start from.
-    approach : str
-        Name of the result.
-    form : str
-        "mean-square", as the practice that the paper cites, or "class-mean-sum", its eq. 12 as it was meant.
+    which stay fixed. Its form is "mean-square", as the practice that the paper cites, or "class-mean-sum", its eq. 12
+    as it was meant.
     """
     statistics = session.statistics_of(session.start_methods[0])
     means, present = statistics.class_means.float().cpu(), statistics.present.cpu()

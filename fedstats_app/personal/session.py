@@ -28,18 +28,9 @@ Metrics = TypeVar("Metrics", bound=PersonalMetrics)
 def personal_result(
     approach: str, answers: Answers[Metrics], started: float, *, before: bool = False
 ) -> PersonalResult:
-    """Return the result of an approach that asks once.
+    """Return the result of an approach that asks once, and began at ``started`` by ``time.perf_counter()``.
 
-    Parameters
-    ----------
-    approach : str
-        Its name.
-    answers : Answers of PersonalMetrics
-        What clients said.
-    started : float
-        ``time.perf_counter()`` when it began.
-    before : bool
-        Of the models that clients started from, rather than of their own; those cost no training.
+    With ``before`` it is of the models that clients started from, rather than of their own; those cost no training.
     """
     tested = {client: metrics for client, metrics in answers.of.items() if metrics.num_test}
     return PersonalResult(
@@ -60,26 +51,16 @@ class PersonalSession:
 
     Attributes
     ----------
-    options : PersonalOptions
-        Which ways, and how clients train in them.
-    grid : ClientGrid
-        The clients as nodes.
     clients : mapping
         From those that take part to their number of training samples.
     asked : StatisticsRequest
         As clients were asked for the statistics, with the share of their samples that they keep for testing.
-    heads : mapping
-        From method to what was solved.
     statistics : CollectedStatistics
         Of all clients, without the samples that they kept.
     methods : mapping
         From method to how its head was solved.
     training : TrainingRequest
         What all that trains has in common; whether images are flipped is among its options.
-    backbone : nn.Module
-        The pre-trained network, from inputs to features.
-    progress : Progress
-        What is said.
 
     Raises
     ------

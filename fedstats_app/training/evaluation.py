@@ -19,15 +19,7 @@ from fedstats_app.training.start import TEMPERATURES
 
 @dataclass(frozen=True, eq=False)
 class Evaluation(Addable):
-    """Predictions and losses of some samples; a commutative monoid under ``+``, up to the loss's rounding.
-
-    Attributes
-    ----------
-    confusion : ConfusionMatrix
-        True and predicted classes.
-    loss_sum : float
-        Cross-entropy in nats, summed over the samples in float64.
-    """
+    """Predictions of some samples and the sum of their cross-entropies in nats; a monoid under ``+``."""
 
     confusion: ConfusionMatrix
     loss_sum: float
@@ -82,18 +74,8 @@ def score_head(
 ) -> HeadScores:
     """Return all that samples say of the head that a training leaves, on the features of the model it is in.
 
-    Parameters
-    ----------
-    model : TunedModel
-        On any device, in evaluation mode.
-    head : LinearHead
-        As :meth:`TunedModel.to_head` gives it: without the temperature.
-    samples : Samples
-        Any number, with labels in [0, C).
-    batch_size : int
-        Samples per forward pass.
-    mask_absent : bool
-        Whether absent classes are never predicted.
+    The head is as :meth:`TunedModel.to_head` gives it, without the temperature; with ``mask_absent`` it never predicts
+    absent classes.
     """
     total = HeadScores.zeros(head.num_classes)
     for features, labels in _features(model, samples, batch_size):
@@ -134,28 +116,10 @@ def _logits(model: TunedModel, samples: Samples, batch_size: int) -> Iterator[tu
 def losses_by_temperature(
     model: TunedModel, samples: Samples, batch_size: int, *, largest: float = math.inf
 ) -> tuple[float, ...]:
-    """Return the mean loss with the logits divided by each of ``TEMPERATURES``, by one forward pass.
+    """Return the mean loss in nats with the logits divided by each of ``TEMPERATURES``, by one forward pass.
 
-    Parameters
-    ----------
-    model : TunedModel
-        Its logits are divided by its own temperature already.
-    samples : Samples
-        At least one, with labels in [0, C).
-    batch_size : int
-        Samples per forward pass.
-    largest : float
-        Most that a sample's loss counts.
-
-    Returns
-    -------
-    tuple of float
-        In nats, in the order of ``TEMPERATURES``.
-
-    Raises
-    ------
-    ValueError
-        If there are no samples or a label is out of range.
+    Logits are divided by the model's own temperature already; a sample's loss counts as no more than ``largest``. A
+    ValueError says if there are no samples or a label is out of range.
     """
     num_examples = len(samples.labels)
     if not num_examples:

@@ -30,10 +30,6 @@ class RequestLimits(Options):
     ----------
     min_batch_size : int
         Samples that a step of training, or a difference quotient, is made from at least.
-    max_local_epochs, max_local_steps : int
-        Of one call.
-    max_learning_rate : float
-        Of the client's SGD.
     max_directions : int
         Of a round of FedMeZO: numbers that one message gives.
     max_features : int

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,28 +28,9 @@ from fedstats_app.training.training_options import ADAM_BETAS, ADAM_EPS, LocalOp
 def class_mean_sum(features: Tensor, labels: Tensor, prototypes: Tensor, present: Tensor) -> Tensor:
     """Return the sum over classes of the class mean of ||f - mu_c||^2: eq. 12 of FedCGS as it was meant.
 
-    As printed, the 1/N_c stands outside of the sum over the classes c whose samples it counts.
-
-    Parameters
-    ----------
-    features : Tensor
-        (B, D).
-    labels : Tensor
-        (B,) int64 in [0, C).
-    prototypes : Tensor
-        (C, D) class means mu.
-    present : Tensor
-        (C,) bool, classes that have one. Samples of others do not count.
-
-    Returns
-    -------
-    Tensor
-        Scalar; 0 where no sample counts.
-
-    Raises
-    ------
-    ValueError
-        If shapes disagree.
+    As printed, the 1/N_c stands outside of the sum over the classes c whose samples it counts. Features f (B, D) of
+    labels (B,) count if their class is present, (C,) bool: if it has a mean mu_c among the prototypes (C, D). The sum
+    is 0 if none counts.
     """
     offsets, labels = _offsets(features, labels, prototypes, present)
     counts = labels.bincount(minlength=len(prototypes)).to(offsets.dtype)
@@ -58,8 +40,7 @@ def class_mean_sum(features: Tensor, labels: Tensor, prototypes: Tensor, present
 def mean_square(features: Tensor, labels: Tensor, prototypes: Tensor, present: Tensor) -> Tensor:
     """Return the mean of (f - mu_c)^2 over samples and coordinates: FedProto's and FedPAC's mean squared error.
 
-    Smaller than :func:`class_mean_sum` by a factor of about D times the number of classes. Parameters and errors are
-    its too.
+    Smaller than :func:`class_mean_sum`, whose parameters it has, by a factor of about D times the number of classes.
     """
     offsets, _ = _offsets(features, labels, prototypes, present)
     return offsets.square().mean() if len(offsets) else offsets.sum()
@@ -84,18 +65,10 @@ def check_alignment(form: str, prototypes: Tensor, present: Tensor, weight: floa
 
 
 def alignment_loss(form: str, prototypes: Tensor, present: Tensor, weight: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the extra loss ``weight * R`` for :func:`fedstats_app.training.train_locally`.
+    """Return the extra loss ``weight * R`` for :func:`train_locally`; R is one of ``ALIGNMENT_FORMS``.
 
-    Parameters
-    ----------
-    form : str
-        "class-mean-sum" or "mean-square".
-    prototypes : Tensor
-        (C, D) class means; they are used in the features' dtype and on their device.
-    present : Tensor
-        (C,) bool, classes that have one.
-    weight : float
-        lambda, at least 0. FedCGS gives no number; FedProto and FedPAC use 1 with the mean square.
+    Prototypes are used in the features' dtype and on their device. FedCGS gives no weight; FedProto and FedPAC use 1
+    with the mean square.
     """
     function = ALIGNMENT_FORMS[form]
     return lambda features, labels: weight * function(features, labels, prototypes, present)
@@ -121,14 +94,10 @@ class Diverged(RuntimeError):
 
 @dataclass(frozen=True)
 class LocalReport:
-    """What a client's training was.
+    """What a client's training was: with n samples, in steps of all epochs.
 
     Attributes
     ----------
-    num_examples : int
-        Samples n.
-    num_batches : int
-        Steps taken, of all epochs.
     loss : float
         Mean over the samples in the last epoch, each before its step: cross-entropy in nats plus the extra loss,
         without the proximal term.
@@ -215,11 +184,9 @@ class _Training:
         proximal = self._options.proximal_mu
         self._start = [parameter.detach().clone() for parameter in self._parameters] if proximal else None
         self._momentum_buffers: list[Tensor | None] = [None] * len(self._parameters)
-        if self._options.client_optimizer == "adam":
-            # Of every parameter: means of the gradient and of its square, and the number of steps.
-            self._moments = [
-                (torch.zeros_like(one), torch.zeros_like(one), torch.zeros(())) for one in self._parameters
-            ]
+        # For Adam, of every parameter: means of the gradient and of its square, and the number of steps.
+        adaptive = self._parameters if self._options.client_optimizer == "adam" else []
+        self._moments = [(torch.zeros_like(one), torch.zeros_like(one), torch.zeros(())) for one in adaptive]
 
     def run_epoch(self, epoch: int) -> float:
         """Take a step on every batch; return the mean loss over the samples."""
@@ -259,33 +226,18 @@ class _Training:
         moved = [index for index, parameter in enumerate(self._parameters) if parameter.grad is not None]
         parameters: list[Tensor] = [self._parameters[index] for index in moved]
         gradients = [gradient for one in parameters if (gradient := one.grad) is not None]
-        rate, decay = self._options.learning_rate, self._options.weight_decay
+        how: dict[str, Any] = {
+            "lr": self._options.learning_rate,
+            "weight_decay": self._options.weight_decay,
+            "maximize": False,
+        }
         if self._options.client_optimizer == "adam":
             means, squares, steps = ([self._moments[index][part] for index in moved] for part in range(3))
-            adam(
-                *(parameters, gradients, means, squares, [], steps),
-                foreach=False,
-                amsgrad=False,
-                beta1=ADAM_BETAS[0],
-                beta2=ADAM_BETAS[1],
-                lr=rate,
-                weight_decay=decay,
-                eps=ADAM_EPS,
-                maximize=False,
-            )
+            how |= {"beta1": ADAM_BETAS[0], "beta2": ADAM_BETAS[1], "eps": ADAM_EPS, "foreach": False, "amsgrad": False}
+            adam(parameters, gradients, means, squares, [], steps, **how)
             return
         buffers = [self._momentum_buffers[index] for index in moved]
-        sgd(
-            parameters,
-            gradients,
-            buffers,
-            lr=rate,
-            momentum=self._options.momentum,
-            weight_decay=decay,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-        )
+        sgd(parameters, gradients, buffers, momentum=self._options.momentum, dampening=0.0, nesterov=False, **how)
         for index, buffer in zip(moved, buffers, strict=True):
             self._momentum_buffers[index] = buffer
 
@@ -297,13 +249,7 @@ class _Training:
 
 
 def flip_images(images: Tensor, flipped: Tensor) -> Tensor:
-    """Mirror some of (B, channels, height, width) images left to right, those where ``flipped`` (B,) is true.
-
-    Raises
-    ------
-    ValueError
-        If they are no images.
-    """
+    """Mirror the images (B, channels, height, width) where ``flipped`` (B,) is true; a ValueError refuses features."""
     if images.ndim != 4:
         raise ValueError(f"only images (B, channels, height, width) can be flipped, got {tuple(images.shape)}")
     return torch.where(flipped.to(images.device)[:, None, None, None], images.flip(-1), images)

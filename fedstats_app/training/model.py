@@ -25,25 +25,14 @@ Tune = Literal["full", "probe", "features", "prompt"]
 
 @dataclass(frozen=True)
 class TrainingRequest(SampleRequest):
-    """What a client must know to train or to evaluate a model, besides the model.
+    """What a client must know to train or to evaluate a :class:`TunedModel`, besides the model.
 
     Attributes
     ----------
-    tune : {"full", "probe", "features", "prompt"}
-        What is trained: backbone and head, the head on the frozen backbone's features, the backbone under a fixed
-        head, or head and prompts among the frozen backbone's tokens.
-    prompt_tokens : int
-        How many prompts; 0 unless they are trained.
     options : LocalOptions
         Of the client's own optimiser. Its ``proximal_mu`` is not sent: Flower's FedProx does that.
-    temperature : float
-        Logits are divided by it, in training and in evaluation.
-    tune_bias : bool
-        Whether the head's bias is trained.
-    batch_norm : {"frozen", "kept", "averaged"}
-        As :class:`fedstats_app.training.TunedModel`.
-    feature_map : FeatureMap
-        Between backbone and head.
+    prompt_tokens : int
+        How many prompts; 0 unless they are trained.
     """
 
     tune: Tune = "probe"
@@ -204,25 +193,14 @@ class TunedModel(nn.Module):
         return self
 
     def features(self, inputs: Tensor) -> Tensor:
-        """Return the features that the head sees.
+        """Return the features (B, D) that the head sees, without a gradient if the backbone is frozen.
 
-        Parameters
-        ----------
-        inputs : Tensor
-            (B, ...) float32 on the model's device.
-
-        Returns
-        -------
-        Tensor
-            (B, D) float32, without a gradient where the backbone is frozen.
-
-        Raises
-        ------
-        ValueError
-            If they do not have the head's dimension.
+        Inputs are (B, ...) on the model's device; a ValueError says if features do not have the head's dimension.
         """
         if self.backbone is not None and inputs.is_floating_point():
-            inputs = inputs.to(_dtype_of(self.backbone, inputs.dtype))
+            # The precision that the network computes in: FedMeZO also tunes in float64 and bfloat16.
+            floating = (one.dtype for one in self.backbone.parameters() if one.is_floating_point())
+            inputs = inputs.to(next(floating, inputs.dtype))
         features = inputs if self.backbone is None else self._extract(self.backbone, inputs)
         expected = (len(inputs), self.head.num_features)
         if tuple(features.shape) != expected:
@@ -241,10 +219,7 @@ class TunedModel(nn.Module):
     def trained_state(self) -> dict[str, Tensor]:
         """Return what travels, sorted by name: what is trained, and running statistics where they are averaged.
 
-        Returns
-        -------
-        dict
-            float32 copies on the CPU, "head.weight" and "head.bias" among them, the backbone's as "backbone.NAME".
+        They are float32 copies on the CPU, called "head.weight", "head.bias" and "backbone.NAME".
         """
         return {
             name: tensor.detach().to("cpu", torch.float32, copy=True, memory_format=torch.contiguous_format)
@@ -254,10 +229,7 @@ class TunedModel(nn.Module):
     def load_trained_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over what :meth:`trained_state` of a model of the same kind returned.
 
-        Raises
-        ------
-        ValueError
-            If a name is missing or unknown or a shape is another; the model is then as it was.
+        A ValueError names what is missing, unknown or of another shape; the model is then as it was.
         """
         own = self._travelling()
         if missing := sorted(own.keys() - state.keys()):
@@ -274,10 +246,7 @@ class TunedModel(nn.Module):
     def to_head(self, present: Tensor | None = None) -> LinearHead:
         """Return the head as it is now, in float64 on the CPU; the temperature, which no prediction depends on, is out.
 
-        Parameters
-        ----------
-        present : Tensor, optional
-            (C,) bool, classes that had samples; by default all. The others keep what training made of their rows.
+        Classes that are not present, (C,) bool, keep what training made of their rows; by default all are.
         """
         weight, bias = (tensor.detach().to("cpu", torch.float64) for tensor in (self.head.weight, self.head.bias))
         return LinearHead(weight, bias) if present is None else LinearHead(weight, bias, present.cpu())
@@ -326,11 +295,6 @@ def _finite_float32(head: LinearHead | tuple[Tensor, Tensor]) -> tuple[Tensor, T
 def _device_of(module: nn.Module | None) -> torch.device | None:
     """Return where a network is, None where it has no parameters (``to`` then leaves things where they are)."""
     return None if module is None else next((parameter.device for parameter in module.parameters()), None)
-
-
-def _dtype_of(module: nn.Module, default: torch.dtype) -> torch.dtype:
-    """Return the precision that a network computes in: FedMeZO also tunes in float64 and bfloat16."""
-    return next((one.dtype for one in module.parameters() if one.is_floating_point()), default)
 
 
 def _few(names: list[str]) -> str:

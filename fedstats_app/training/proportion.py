@@ -17,13 +17,7 @@ QUARTILE = 0.75
 
 
 def usual_size(sizes: Iterable[float]) -> float:
-    """Return the upper quartile of some sizes, the lower of two neighbours; infinity where too few can be compared.
-
-    Parameters
-    ----------
-    sizes : iterable of float
-        One per client, not negative.
-    """
+    """Return the upper quartile of clients' sizes, the lower of two neighbours; infinity if too few can be compared."""
     ordered = sorted(sizes)
     return ordered[int(QUARTILE * (len(ordered) - 1))] if len(ordered) >= FEWEST_TO_COMPARE else math.inf
 
@@ -57,12 +51,7 @@ def allowances(num_examples: Mapping[int, int], *, steps: bool) -> dict[int, flo
 def capped(num_examples: Mapping[int, int], share: float) -> dict[int, int]:
     """Return weights of which none is more than a share of all: the largest counts are lowered to one number.
 
-    Parameters
-    ----------
-    num_examples : mapping
-        From client to its samples, at least 1.
-    share : float
-        In (0, 1]. Below 1 / K for K clients all weigh the same.
+    The share is in (0, 1]; below 1 / K for K clients all weigh the same.
     """
     most = max(int(_level(list(num_examples.values()), share)), min(num_examples.values(), default=1))
     return {client: min(number, most) for client, number in num_examples.items()}
@@ -94,19 +83,10 @@ Answer = TypeVar("Answer", bound=_WithSamples)
 
 
 def deciding(answers: Mapping[int, Answer], estimate: Callable[[Mapping[int, Answer]], float]) -> list[int]:
-    """List the clients that alone decide an estimate: leaving out any other moves it little.
+    """List the clients that alone decide an estimate, a positive number: leaving out any other moves it little.
 
-    Parameters
-    ----------
-    answers : mapping
-        From client to answer.
-    estimate : callable
-        From answers to a number that must be positive.
-
-    Returns
-    -------
-    list of int
-        Empty for fewer than three clients. A client with half of all samples is never listed: it may rightly decide.
+    The list is empty for fewer than three clients. A client with half of all samples is never in it: it may rightly
+    decide.
     """
     if len(answers) < FEWEST_TO_COMPARE:
         return []

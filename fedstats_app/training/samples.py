@@ -26,20 +26,7 @@ class Samples(Protocol):
 
 
 class TensorSamples:
-    """Samples held in memory: cached features, or a few images.
-
-    Parameters
-    ----------
-    inputs : Tensor
-        (n, ...) float32, on any device.
-    labels : Tensor
-        (n,) int64 on the CPU.
-
-    Raises
-    ------
-    ValueError
-        If there are not as many labels as inputs, or they have another dtype.
-    """
+    """Samples in memory: features, or a few images (n, ...), and labels (n,) int64; others are a ValueError."""
 
     def __init__(self, inputs: Tensor, labels: Tensor) -> None:
         check_tensor("labels", labels, (len(inputs),), torch.int64)
@@ -51,15 +38,7 @@ class TensorSamples:
 
 
 class SelectedSamples:
-    """Some of other samples.
-
-    Parameters
-    ----------
-    samples : Samples
-        Those to choose from.
-    positions : Tensor
-        (m,) int64, which, in the order wanted.
-    """
+    """The samples at (m,) int64 positions of others, in this order."""
 
     def __init__(self, samples: Samples, positions: Tensor) -> None:
         self._samples, self._positions, self.labels = samples, positions, samples.labels[positions]
@@ -70,30 +49,10 @@ class SelectedSamples:
 
 
 def batch_order(n: int, batch_size: int, key: Sequence[int], epoch: int, *, smallest: int = 0) -> list[Tensor]:
-    """Return the batches of one epoch: every sample once, in an order drawn from (key, epoch).
+    """Return the batches of one epoch as int64 positions: every one of n samples once, in an order by (key, epoch).
 
-    Parameters
-    ----------
-    n : int
-        Number of samples.
-    batch_size : int
-        Samples of a batch; the last one has the rest.
-    key : sequence of int
-        Each at least 0: what the draw depends on, say (seed, client, absolute round).
-    epoch : int
-        At least 0.
-    smallest : int
-        A last batch of fewer samples is joined to the one before, if there is one.
-
-    Returns
-    -------
-    list of Tensor
-        ceil(n / batch_size) tensors, or one less, of int64 positions on the CPU.
-
-    Raises
-    ------
-    ValueError
-        If an entry of the key is negative.
+    The last batch has the rest; if that is fewer than ``smallest``, it is joined to the one before. The key's entries,
+    say (seed, client, absolute round), and the epoch are at least 0.
     """
     order = torch.from_numpy(generator(key, epoch).permutation(n).astype(np.int64))
     firsts = list(range(0, n, batch_size))

@@ -51,24 +51,9 @@ class ServerAdam:
         self._moments: dict[str, dict[str, Tensor]] = {}
 
     def step(self, current: Mapping[str, Tensor], average: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the next model.
+        """Return the next model, from what clients started from and the average of what came back.
 
-        Parameters
-        ----------
-        current : mapping
-            float32 tensors on the CPU by name, what clients started from; left as they are.
-        average : mapping
-            The same names and shapes: the average of what came back.
-
-        Returns
-        -------
-        dict
-            float32, in the order of ``current``.
-
-        Raises
-        ------
-        ValueError
-            If names or shapes differ between the two or from the steps before.
+        Both have the same names and shapes, float32 on the CPU, and are left as they are.
         """
         following = {name: average[name].to(torch.float32, copy=True) for name in current}
         parameters = {
@@ -92,10 +77,7 @@ class ServerAdam:
     def state(self) -> dict[str, Tensor]:
         """Return copies of what is remembered between steps, flat, for a checkpoint; empty before the first step.
 
-        Returns
-        -------
-        dict
-            "step" (1,) float32, and "exp_avg/NAME" and "exp_avg_sq/NAME" for every parameter.
+        They are "step" (1,) float32, and "exp_avg/NAME" and "exp_avg_sq/NAME" for every parameter.
         """
         if not self._moments:
             return {}
@@ -106,13 +88,7 @@ class ServerAdam:
         return {"step": step, **moments}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what :meth:`state` returned, to the bit.
-
-        Raises
-        ------
-        ValueError
-            If something is missing or unknown.
-        """
+        """Continue from what :meth:`state` returned, to the bit; a ValueError says what is missing or unknown."""
         names = [key.removeprefix("exp_avg/") for key in state if key.startswith("exp_avg/")]
         expected = {f"{moment}/{name}" for moment in _MOMENTS for name in names} | ({"step"} if state else set())
         if state.keys() != expected:

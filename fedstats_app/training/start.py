@@ -22,21 +22,9 @@ _STREAM = 0x4EAD
 
 
 def random_head(num_classes: int, feature_dim: int, seed: int, *, bias: bool = True) -> LinearHead:
-    """Return the head that a linear layer of torch starts with: uniform in +-1/sqrt(d), the same for all clients.
+    """Draw the float32 head that a linear layer of torch starts with: uniform in +-1/sqrt(d), the same for all clients.
 
-    Parameters
-    ----------
-    num_classes, feature_dim : int
-        C and d.
-    seed : int
-        Draws it.
-    bias : bool
-        Whether the bias is drawn too; else it is zero, as in FedCOF's bias-free layers.
-
-    Returns
-    -------
-    LinearHead
-        float32.
+    Without ``bias`` it is zero, as in FedCOF's bias-free layers.
     """
     draw = np.random.default_rng([seed, _STREAM])
     bound = 1 / math.sqrt(feature_dim)
@@ -66,20 +54,7 @@ def best_temperature(losses: Sequence[float]) -> float:
     Closed-form heads are right about the order of classes and say nothing of how sure they are: their logits are
     cosines, or targets of 0 and 1. Tuned as they are, most of the first steps would go into their scale.
 
-    Parameters
-    ----------
-    losses : sequence of float
-        At ``TEMPERATURES``.
-
-    Returns
-    -------
-    float
-        Positive; 1 where the temperature does not matter.
-
-    Raises
-    ------
-    ValueError
-        If there are not as many losses, or one is not finite.
+    The losses, all finite, are at ``TEMPERATURES``; if the temperature does not matter it is 1.
     """
     if len(losses) != len(TEMPERATURES) or not all(math.isfinite(loss) for loss in losses):
         raise ValueError(f"there must be {len(TEMPERATURES)} finite losses, got {list(losses)[:3]} ...")
@@ -109,17 +84,7 @@ def probe_step(class_counts: Tensor, class_sums: Tensor) -> float | None:
     """Return 1 / L = 2 / (l + 1) for a solved head, l the squared length of a typical class mean.
 
     Typical is the median over samples of what their class has, because one client alone may have a class, and say of
-    it what it likes.
-
-    Parameters
-    ----------
-    class_counts, class_sums : Tensor
-        (C,) integers and (C, d) float64.
-
-    Returns
-    -------
-    float or None
-        Positive; None where there are no two classes with samples.
+    it what it likes. Counts are (C,) integers and sums (C, d) float64; None if no two classes have samples.
     """
     present = class_counts > 0
     if int(present.sum()) < 2:
@@ -132,7 +97,7 @@ def probe_step(class_counts: Tensor, class_sums: Tensor) -> float | None:
 def probe_rate(
     step: float, *, num_steps: int = 1, made_classes: int = 0, momentum: float = 0.0, temperature: float = 1.0
 ) -> float:
-    """Return the rate of SGD at which a linear probe learns fast and loses little of what its start knows.
+    """Return the rate of SGD, in (0, 1], at which a probe learns fast and loses little of what its start knows.
 
     For a solved head it is 4 / L, and where a client makes S > 8 steps in a round 8 / S of that: steps of clients with
     different classes go different ways. A made head has nothing to lose, and at its start p = 1 / C.
@@ -149,11 +114,6 @@ def probe_rate(
         In [0, 1): it multiplies steps by 1 / (1 - momentum) in the long run.
     temperature : float
         By which logits are divided, and so slopes, and the curvature twice.
-
-    Returns
-    -------
-    float
-        In (0, 1].
     """
     times = float(made_classes) if made_classes else STABLE * min(1.0, STEPS_TOGETHER / num_steps)
     rate = times * step * (1.0 - momentum) * temperature**2
@@ -161,15 +121,7 @@ def probe_rate(
 
 
 def typical_steps(client_sizes: Iterable[int], batch_size: int, epochs: int) -> int:
-    """Return how many steps a typical client makes in a round: the median over samples, as of class means.
-
-    Parameters
-    ----------
-    client_sizes : iterable of int
-        Samples of each client, at least one above 0.
-    batch_size, epochs : int
-        Of its SGD.
-    """
+    """Return how many steps of SGD a typical client makes in a round: the median over samples, as of class means."""
     sizes = torch.tensor(list(client_sizes))
     return epochs * math.ceil(_median(sizes.to(torch.float64), sizes) / batch_size)
 

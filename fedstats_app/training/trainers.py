@@ -22,8 +22,6 @@ class Trainer:
     ----------
     name : str
         In the configuration, in results and, after the start's, as a file's name.
-    display_name : str
-        For headings.
     tunes : str
         What it tunes, for the documents.
     sent : str
@@ -53,12 +51,12 @@ class Trainer:
 
 
 def _problems_of_fedmezo(tuning: TuningOptions) -> list[str]:
-    problems = []
-    if tuning.batch_norm != "frozen":
-        problems.append(f"batch-norm: fedmezo needs frozen running statistics, got {tuning.batch_norm!r}")
-    if tuning.keep == "best":
-        problems.append(f"keep: fedmezo's nodes all have the last round's model, got {tuning.keep!r}")
-    return problems
+    norm, keep = tuning.batch_norm, tuning.keep
+    problems = {
+        f"batch-norm: fedmezo needs frozen running statistics, got {norm!r}": norm != "frozen",
+        f"keep: fedmezo's nodes all have the last round's model, got {keep!r}": keep == "best",
+    }
+    return [problem for problem, holds in problems.items() if holds]
 
 
 # In the order of the documents.

@@ -31,7 +31,7 @@ FILE_HEAD = "file"
 
 @dataclass(frozen=True)
 class _SgdOptions(Options):
-    """What both say that have a learning rate: the configuration, and a request."""
+    """What the configuration and a request have in common, beside the learning rate."""
 
     owner: ClassVar[str] = "fine-tune"
 
@@ -59,28 +59,19 @@ class _SgdOptions(Options):
 
 @dataclass(frozen=True)
 class LocalOptions(_SgdOptions):
-    """How a client trains.
+    """How a client trains; a value out of range is a ValueError.
 
     Attributes
     ----------
-    epochs : int
-        Passes over the client's samples.
     batch_size : int
         Samples per step; the last batch of an epoch has the rest.
     learning_rate, momentum, weight_decay : float
-        Of torch.optim.SGD, whose momentum starts anew in every call.
+        Of torch.optim.SGD, whose momentum starts anew in every call, as torch.optim.Adam does.
     flip : bool
         Mirror images left to right with probability 1/2.
-    client_optimizer : {"sgd", "adam"}
-        torch.optim.Adam has ``ADAM_BETAS`` and ``ADAM_EPS``, and starts anew in every call too.
     proximal_mu : float
         FedProx (Li et al., MLSys 2020): adds mu (theta - theta_start) to the gradient; 0 for none. Flower's FedProx
         sets it, so it has no key of its own here.
-
-    Raises
-    ------
-    ValueError
-        If a value is out of range.
     """
 
     learning_rate: float = option(
@@ -91,16 +82,17 @@ class LocalOptions(_SgdOptions):
     proximal_mu: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0.0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
-        if not 0.0 <= self.momentum < 1.0:
-            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
-        for name in ("weight_decay", "proximal_mu"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be at least 0 and finite, got {getattr(self, name)}")
+        allowed = {
+            "epochs": (self.epochs >= 1, "be at least 1"),
+            "batch_size": (self.batch_size >= 1, "be at least 1"),
+            "learning_rate": (0.0 < self.learning_rate < math.inf, "be positive and finite"),
+            "momentum": (0.0 <= self.momentum < 1.0, "lie in [0, 1)"),
+            "weight_decay": (0.0 <= self.weight_decay < math.inf, "be at least 0 and finite"),
+            "proximal_mu": (0.0 <= self.proximal_mu < math.inf, "be at least 0 and finite"),
+        }
+        for name, (holds, must) in allowed.items():
+            if not holds:
+                raise ValueError(f"{name} must {must}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
