@@ -24,7 +24,7 @@ from fedstats_app.backbones.names import (
     is_text_backbone,
     parse_arguments,
 )
-from fedstats_app.settings.option import Check, Options, flag, is_absolute, number, one_of, option, text, whole
+from fedstats_app.settings.option import Check, Options, is_absolute, number, one_of, option, text, whole
 
 BACKBONES = (
     "efficientnet_lite0",
@@ -156,7 +156,6 @@ class BackboneOptions(Options):
     read_threads: int = option(0, whole(0, 64), "reading images ahead")
     device: str = option("auto", device_name, "auto | cpu | cuda | cuda:N | mps")
     autocast: str = option("none", one_of("none", "bf16", "fp16"), "none | bf16 | fp16")
-    channels_last: bool = option(True, flag, "usually faster")
     # The architecture's own normalisation layers, or GroupNorm in the place of BatchNorm: training asks for it.
     norm: Literal["batch", "group"] = "batch"
 

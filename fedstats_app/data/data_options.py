@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from fedstats_app.data.flwr_partitioner import PREFIX, parsed
 from fedstats_app.data.layout import FOLDER_LEVELS
-from fedstats_app.data.partition import PARTITIONERS
+from fedstats_app.data.partition import PARTITIONERS, PREFIX, parsed
 from fedstats_app.settings.option import Options, empty_or, is_absolute, number, one_of, option, text, whole, word_list
 
 

@@ -14,17 +14,20 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client import personal as client_personal
 from fedstats_app.client import training as client_training
 from fedstats_app.data.clients import training_set
+from fedstats_app.grid.asking import Answers
 from fedstats_app.heads import LinearHead, solve_gaussian, solve_ridge
 from fedstats_app.heads.fedroot import solve_completed
 from fedstats_app.heads.personal import choose_mixing, personal_head
 from fedstats_app.personal import approaches as personal
 from fedstats_app.personal.personal_options import APPROACHES as APPROACH_NAMES
+from fedstats_app.personal.session import personal_result
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import alignment_loss, train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start import random_head
+from fedstats_app.wire.personal import PersonalMetrics
 from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, Handler, federation
 from tests.support.personal_federation import personal_app as app_with
 
@@ -267,3 +270,13 @@ def test_personal_models_need_a_holdout_and_a_head_with_a_gram_matrix(data: Path
         replace(session, asked=replace(session.asked, holdout=0.0))
     with pytest.raises(ValueError, match="need the head of fedcgs or fed3r or fedroot, got fedncm"):
         replace(session, heads={"fedncm": session.heads["fedncm"]})
+
+
+def test_clients_without_test_samples_have_no_accuracy_but_cost() -> None:
+    metrics = {0: PersonalMetrics(10, 4, 1, 3, 30), 1: PersonalMetrics(20, 0, 0, 0, 60)}
+    answers = Answers(metrics, {2: "no disk"}, 5, 6)
+    result = personal_result("x", answers, 0.0)
+    assert (result.num_correct, result.num_test, result.forward_passes) == ({0: 3}, {0: 4}, 90)
+    assert (result.bytes_down, result.bytes_up, result.failures) == (5, 6, {2: "no disk"})
+    before = personal_result("x", answers, 0.0, before=True)
+    assert (before.num_correct, before.forward_passes) == ({0: 1}, 0)

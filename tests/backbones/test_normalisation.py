@@ -1,0 +1,163 @@
+"""Features to a power, mean and deviation of pixels, and GroupNorm: features, fingerprints and saved heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torch import nn
+
+from fedstats_app.backbones import load_backbone
+from fedstats_app.backbones.architecture import PoweredFeatures, group_norm
+from fedstats_app.backbones.backbone_options import BackboneOptions
+from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.report.classifier import load
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.option import ConfigError
+from tests.support.networks import small_network
+from tests.support.simulation import simulate
+
+IMAGE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
+
+
+@given(st.floats(0.1, 2.0), st.integers(0, 99))
+def test_features_are_raised_and_scaled_and_a_common_factor_does_not_matter(power: float, seed: int) -> None:
+    features = torch.rand(4, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    found = PoweredFeatures(nn.Identity(), power)(features + 1e-3)
+    raised = (features.numpy() + 1e-3) ** power
+    np.testing.assert_allclose(found.numpy(), raised / np.linalg.norm(raised, axis=1, keepdims=True), rtol=1e-9)
+    torch.testing.assert_close(PoweredFeatures(nn.Identity(), power)(7.0 * (features + 1e-3)), found)
+
+
+def test_features_of_zero_stay_finite_and_so_does_their_gradient() -> None:
+    features = torch.zeros(2, 3, requires_grad=True)
+    made = PoweredFeatures(nn.Identity(), 0.5)(features)
+    made.sum().backward()
+    assert features.grad is not None
+    assert bool(made.isfinite().all()) and bool(features.grad.isfinite().all())
+
+
+def test_the_backbones_features_and_its_fingerprint_follow() -> None:
+    plain, rooted = load_backbone("random:tiny"), load_backbone("random:tiny", feature_power=0.5)
+    (of_plain,), (of_rooted,) = (list(one.extract([IMAGE])) for one in (plain, rooted))
+    root = of_plain.clamp(min=0).sqrt()
+    torch.testing.assert_close(of_rooted, root / root.norm(), rtol=1e-4, atol=1e-4)
+    others = (load_backbone("random:tiny", feature_power=power) for power in (0.25, 1.0))
+    assert [one.fingerprint == plain.fingerprint for one in others] == [False, True]
+    assert rooted.fingerprint != plain.fingerprint and rooted.features.endswith("to the power 0.5 and of length one")
+
+
+def test_auto_knows_the_networks_name_alone() -> None:
+    powers = {name: BackboneOptions(backbone=name).power for name in ("squeezenet1_1", "efficientnet_lite0")}
+    assert powers == {"squeezenet1_1": 0.5, "efficientnet_lite0": 1.0}
+    assert BackboneOptions(backbone="squeezenet1_1", feature_power=1.0).power == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"feature_power": 0}, "feature-power: must be a number in (0, 2]"),
+        ({"feature_power": 0.5, "backbone": "tiny-text"}, "feature-power: is for images, got 0.5 with backbone"),
+        ({"input_mean": "0.5,0.5"}, "input-mean: must be a number in (-1, 2], or three, separated by commas, or empty"),
+        ({"input_std": "0"}, "input-std: must be a number in (0, 10]"),
+        ({"input_std": "nan"}, "input-std: must be"),
+        ({"input_std": True}, "input-std: must be"),
+        ({"input_mean": "0.5", "backbone": "tiny-text"}, "input-mean: is for images, got '0.5' with backbone"),
+    ],
+)
+def test_what_is_no_power_mean_or_deviation_is_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        AppConfig.of(**settings)
+    assert said in str(caught.value)
+
+
+def test_saved_and_trained_heads_predict_with_power_mean_and_deviation(tmp_path: Path) -> None:
+    of_input = {"input_mean": "0.4914,0.4822,0.4465", "input_std": "0.2023,0.1994,0.201"}
+    folder = simulate(tmp_path, method="fedncm", feature_power=0.5, fine_tune="full", num_server_rounds=1, **of_input)
+    for name in ("fedncm", "fedncm-full"):
+        backbone = load(folder, name).backbone
+        (features,) = list(backbone.extract([IMAGE]))
+        assert float(features.norm()) == pytest.approx(1.0, abs=1e-5)
+        spec = backbone.transform.spec
+        assert (spec["mean"], spec["std"]) == ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.201])
+
+
+CIFAR_MEAN, CIFAR_STD = "0.4914,0.4822,0.4465", "0.2023,0.1994,0.201"
+
+
+def test_pixels_are_normalised_by_them() -> None:
+    config = AppConfig.of(backbone="random:tiny", input_mean=CIFAR_MEAN, input_std=0.25)
+    backbone = loaded_backbone(config.backbone)
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    expected = (pixels / 255 - np.array([0.4914, 0.4822, 0.4465])) / 0.25
+    found = backbone.transform(Image.fromarray(pixels))
+    assert isinstance(found, torch.Tensor)
+    np.testing.assert_allclose(found.permute(1, 2, 0).numpy(), expected, rtol=1e-6, atol=1e-6)
+    assert AppConfig.from_run_config(config.to_run_config()).backbone == config.backbone
+
+
+def test_every_one_of_them_changes_the_fingerprint_and_none_leaves_it() -> None:
+    plain = load_backbone("random:tiny")
+    assert loaded_backbone(BackboneOptions(backbone="random:tiny")).fingerprint == plain.fingerprint
+    others = [
+        load_backbone("random:tiny", mean=(0.5, 0.5, 0.4)),
+        load_backbone("random:tiny", std=(0.5, 0.5, 0.4)),
+        load_backbone("random:tiny", mean=(0.0, 0.0, 0.0)),
+    ]
+    assert len({one.fingerprint for one in (plain, *others)}) == 4
+    assert load_backbone("random:tiny", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).fingerprint == plain.fingerprint
+
+
+def test_every_batch_norm_becomes_a_group_norm_with_its_affine_map() -> None:
+    network = small_network()
+    made = group_norm(network, 4)
+    assert [layer.num_groups for layer in made.modules() if isinstance(layer, nn.GroupNorm)] == [2, 4]  # 6 and 8
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in made.modules())
+    assert not any(name.endswith("running_mean") for name in made.state_dict())
+    for name, value in made.state_dict().items():
+        assert torch.equal(value, network.state_dict()[name])
+
+
+def test_it_normalises_each_sample_by_itself() -> None:
+    layer = nn.BatchNorm2d(8, eps=0.1)
+    nn.init.uniform_(layer.weight)
+    nn.init.uniform_(layer.bias)
+    images = torch.randn(5, 8, 4, 4)
+    groups = images.reshape(5, 2, -1)
+    plain = (groups - groups.mean(2, keepdim=True)) / (groups.var(2, keepdim=True, correction=0) + 0.1).sqrt()
+    expected = plain.reshape_as(images) * layer.weight[:, None, None] + layer.bias[:, None, None]
+    torch.testing.assert_close(group_norm(layer, 2)(images), expected)
+
+
+def test_the_given_network_stays_and_shares_nothing() -> None:
+    network = small_network()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    made = group_norm(network)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(1.0)
+    assert isinstance(network[1], nn.BatchNorm2d)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_a_layer_in_two_places_stays_one_layer() -> None:
+    layer = nn.BatchNorm2d(4)
+    made = group_norm(nn.Sequential(layer, nn.ReLU(), layer))
+    assert isinstance(made, nn.Sequential) and made[0] is made[2] and isinstance(made[0], nn.GroupNorm)
+
+
+def test_layers_that_are_more_than_batch_norm_are_refused() -> None:
+    class WithActivation(nn.BatchNorm2d):
+        """As timm's, which a GroupNorm would lose the activation of."""
+
+    with pytest.raises(ValueError, match="'1' is a WithActivation"):
+        group_norm(nn.Sequential(nn.ReLU(), WithActivation(4)))
+    with pytest.raises(ValueError, match="'0' is a BatchNorm1d"):
+        group_norm(nn.Sequential(nn.BatchNorm1d(4)))
+    with pytest.raises(ValueError, match="num_groups must be at least 1, got 0"):
+        group_norm(nn.ReLU(), 0)
