@@ -101,27 +101,13 @@ _KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _INT = re.compile(r"[+-]?\d{1,9}")
 _FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.?\d+)([eE][+-]?\d{1,3})?")
-# What a feature extractor of RGB images has in any case.
-_FIXED = {"num_classes": 0, "in_chans": 3}
 
 
 def parse_arguments(text: str) -> dict[str, Argument]:
-    """Read ``key=value,key=value``.
+    """Read ``key=value,key=value``; values are whole numbers, numbers, true, false or words (``global_pool=token``).
 
-    Parameters
-    ----------
-    text : str
-        Values are whole numbers, numbers, true, false or words (``global_pool=token``).
-
-    Returns
-    -------
-    dict
-        By key, in the order of keys, without ``num_classes=0`` and ``in_chans=3``, which hold in any case.
-
-    Raises
-    ------
-    ValueError
-        If something is not of that form, a key stands there twice or is one that may not be given.
+    The result, in the order of keys, is without ``num_classes=0`` and ``in_chans=3``, which hold in any case. A
+    ValueError refuses another form, a key that stands there twice, and one that may not be given.
     """
     found: dict[str, object] = {}
     for item in text.split(",") if text.strip() else []:
@@ -137,32 +123,21 @@ def parse_arguments(text: str) -> dict[str, Argument]:
 
 
 def checked_arguments(given: Mapping[str, object]) -> dict[str, Argument]:
-    """Return arguments that may be given to a network, in the order of their keys.
+    """Return arguments that may be given to a network, in the order of their keys; a ValueError refuses others.
 
-    Parameters
-    ----------
-    given : mapping
-        From :func:`parse_arguments`, or ``model_args`` of a config.json, where null stands for the network's default.
-
-    Raises
-    ------
-    ValueError
-        If a key may not be given, or a value is no number, word, true, false or list of numbers.
+    They are ``model_args`` of a config.json, where null stands for the network's default, or what
+    :func:`parse_arguments` read.
     """
     checked: dict[str, Argument] = {}
     for key, value in sorted(given.items()):
         if not _KEY.fullmatch(key) or _REFUSED.fullmatch(key):
             raise ValueError(f"must be arguments of a network's constructor, {key!r} is not one that may be given")
-        if value is None:
+        if key == "in_chans" and value not in (None, 3):
+            raise ValueError(f"must keep in_chans=3 (images are RGB), got {value!r}")
+        if value is None or key in ("num_classes", "in_chans"):
             continue
-        if key in _FIXED:
-            if key == "in_chans" and value != 3:
-                raise ValueError(f"must keep in_chans=3 (images are RGB), got {value!r}")
-            continue
-        if isinstance(value, str) and value and not _WORD.fullmatch(value):
-            raise ValueError(f"must have a number, true, false or a word as {key}, {value!r} is none")
-        numbers = value if isinstance(value, list) else [value]
-        if not isinstance(value, str) and not all(isinstance(one, int | float) for one in numbers):
+        numbers = all(isinstance(one, int | float) for one in (value if isinstance(value, list) else [value]))
+        if not numbers and not (isinstance(value, str) and (not value or _WORD.fullmatch(value))):
             raise ValueError(f"must have a number, true, false or a word as {key}, {value!r} is none")
         checked[key] = value  # type: ignore[assignment]  # one of Argument: checked above
     return checked
@@ -178,10 +153,8 @@ def arguments_text(arguments: Mapping[str, Argument]) -> str:
 def _value(key: str, text: str) -> Argument:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    if _INT.fullmatch(text):
-        return int(text)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    if _WORD.fullmatch(text):
-        return text
+    kinds: dict[type[int | float | str], re.Pattern[str]] = {int: _INT, float: _FLOAT, str: _WORD}
+    for kind, pattern in kinds.items():
+        if pattern.fullmatch(text):
+            return kind(text)
     raise ValueError(f"must have a number, true, false or a word as {key}, {text!r} is none")

@@ -225,19 +225,6 @@ def test_on_a_cpu_it_is_one_number_whatever_the_threads() -> None:
     assert torch.equal(torch.cat(list(made.extract(images))), torch.cat(list(tiny(batch_size=4).extract(images))))
 
 
-@pytest.mark.parametrize(("room", "size"), [(1000, 256), (100, 64), (64, 64), (1, 1)])
-def test_on_a_gpu_it_is_halved_until_it_fits(room: int, size: int) -> None:
-    tried: list[int] = []
-
-    def run(number: int) -> None:
-        tried.append(number)
-        if number > room:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    assert automatic_batch_size("cuda", "image", run) == size
-    assert tried == sorted(tried, reverse=True) and tried[0] == 256
-
-
 def test_a_backbone_tries_its_own_network(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = tiny(batch_size="auto")
     forward = backbone.module.forward

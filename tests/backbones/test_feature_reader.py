@@ -135,22 +135,6 @@ def test_the_cache_is_on_in_simulation_and_where_a_node_s_owner_names_a_place(tm
     assert named.cache_root(replace(config.cache, feature_cache="off")) is None
 
 
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_results_come_in_order_and_errors_in_their_place(threads: int) -> None:
-    def halves(index: int) -> int:
-        if index == 5:
-            raise ValueError("five")
-        return 2 * index
-
-    found = []
-    for result in read_ahead(halves, range(40), threads):
-        try:
-            found.append(result())
-        except ValueError as error:
-            found.append(str(error))  # type: ignore[arg-type]
-    assert found == [2 * index if index != 5 else "five" for index in range(40)]
-
-
 def test_it_reads_ahead_but_not_everything() -> None:
     read: list[int] = []
     second = threading.Event()

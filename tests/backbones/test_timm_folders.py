@@ -174,25 +174,6 @@ def test_dinov2_as_meta_publishes_it(tmp_path: Path) -> None:
         torch.testing.assert_close(direct.forward_batch(images), own(images), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("vit_small_patch16_dinov3", "depth=2,embed_dim=48,num_heads=3,img_size=32"),
-        ("vit_base_patch16_siglip_224", "depth=2,embed_dim=48,num_heads=3,img_size=32"),
-        ("vit_giant_patch14_reg4_dinov2", "depth=2,embed_dim=48,num_heads=3,img_size=28"),
-    ],
-)
-def test_families_of_timm_read_what_timm_saves(name: str, arguments: str, tmp_path: Path) -> None:
-    given = {key: int(value) for key, value in (one.split("=") for one in arguments.split(","))}
-    torch.manual_seed(1)
-    network = timm.create_model(name, num_classes=0, **given).eval()
-    save_file(network.state_dict(), tmp_path / "weights.safetensors")
-    backbone = loaded(f"timm:{name}", arguments=arguments, weights=str(tmp_path / "weights.safetensors"))
-    images = IMAGES[:, :, : given["img_size"], : given["img_size"]]
-    with torch.inference_mode():
-        torch.testing.assert_close(backbone.forward_batch(images), network(images), rtol=1e-5, atol=1e-6)
-
-
 def test_what_a_config_says_of_files_is_not_followed(tmp_path: Path) -> None:
     """timm takes from config.json where weights lie and how they are read."""
     network = make_network()

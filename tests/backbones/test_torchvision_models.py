@@ -92,11 +92,6 @@ def test_first_transformers_files_load() -> None:
     assert all(bool((value == 0.5).all()) for value in module.state_dict().values())
 
 
-def test_input_too_small_is_an_error() -> None:
-    with pytest.raises(ValueError, match="squeezenet1_1 cannot take images of 8 x 8 pixels"):
-        load_backbone("squeezenet1_1", weights="random", input_size=8, device="cpu")
-
-
 def test_checkpoint_in_the_hub_folder_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     weights = torchvision_models.get_model_weights("squeezenet1_1").IMAGENET1K_V1

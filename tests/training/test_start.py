@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 from torch.nn import functional as F
 
 from fedstats_app.heads import solve_ncm
@@ -51,13 +50,6 @@ def test_temperatures_at_the_edges() -> None:
     assert best_temperature([math.log(3)] * len(TEMPERATURES)) == 1.0
     with pytest.raises(ValueError, match="there must be 33 finite losses"):
         best_temperature([1.0, math.nan])
-
-
-def test_a_model_of_a_backbone_has_a_temperature_too() -> None:
-    model, samples = problem()
-    whole = TunedModel(model.to_head(), backbone=nn.Identity(), tune="full", temperature=2.0)
-    plain = losses_by_temperature(model, samples, 64)
-    assert losses_by_temperature(whole, samples, 64)[:-2] == pytest.approx(plain[2:], rel=1e-6)
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 100))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.names import TextOptions
-from fedstats_app.backbones.registry import available_backbones, load_backbone
+from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
 from fedstats_app.backbones.weights import WeightsError
 from tests.support.sentences import sentences
@@ -210,7 +210,3 @@ def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"needs transformers: pip install 'fedstats-app\[text\]'"):
         load_backbone("random:tiny-text")
-
-
-def test_its_names_are_listed() -> None:
-    assert {MINILM, "random:tiny-text"} <= set(available_backbones())
