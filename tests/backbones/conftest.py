@@ -1,13 +1,17 @@
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import Tensor
 
+from fedstats_app.backbones.backbone import Backbone
 from tests.support.hub_cache import HubCache
 
 
@@ -16,6 +20,11 @@ def random_images(n: int, *, seed: int = 0) -> list[Image.Image]:
     rng = np.random.default_rng(seed)
     shapes = [tuple(rng.integers(8, 70, 2)) for _ in range(n)]
     return [Image.fromarray(rng.integers(0, 256, (*shape, 3), dtype=np.uint8)) for shape in shapes]
+
+
+def features(backbone: Backbone, samples: Iterable[Any]) -> Tensor:
+    """Return the features (n, d) of samples."""
+    return torch.cat(list(backbone.extract(samples)))
 
 
 # From a request's method and path to status, headers and content.

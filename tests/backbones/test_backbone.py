@@ -15,7 +15,7 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.device import automatic_batch_size
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.transform import ImageTransform
-from tests.backbones.conftest import random_images
+from tests.backbones.conftest import features, random_images
 
 _TRANSFORM = ImageTransform(16, (0.5,) * 3, (0.5,) * 3)
 
@@ -41,10 +41,6 @@ def _custom(**options: object) -> Backbone:
     return Backbone(module=module, **{"device": "cpu", **arguments, **options})
 
 
-def _features(backbone: Backbone, images: list[Image.Image]) -> torch.Tensor:
-    return torch.cat(list(backbone.extract(images)))
-
-
 @pytest.fixture(scope="module")
 def lite() -> Backbone:
     return load_backbone("efficientnet_lite0", input_size=32, batch_size=4, device="cpu")
@@ -63,12 +59,12 @@ def test_features_do_not_depend_on_grouping_order_or_neighbours(
 ) -> None:
     backbone = request.getfixturevalue(layout)
     images = random_images(7)
-    expected = _features(backbone, images)
+    expected = features(backbone, images)
     order = data.draw(st.permutations(range(7)))
     cut = data.draw(st.integers(0, 7))
     neighbours = random_images(data.draw(st.integers(0, 3)), seed=1)
     groups = [neighbours + [images[i] for i in order[:cut]], [images[i] for i in order[cut:]]]
-    parts = [_features(backbone, group) for group in groups if group]
+    parts = [features(backbone, group) for group in groups if group]
     got = torch.cat(parts)[len(neighbours) :] if groups[0] else torch.cat(parts)
     assert torch.equal(got, expected[torch.tensor(order)])
 
@@ -105,20 +101,20 @@ def test_images_are_read_one_batch_at_a_time() -> None:
 def test_train_mode_changes_nothing(part: str) -> None:
     backbone = _custom()
     images = random_images(6)
-    before = _features(backbone, images)
+    before = features(backbone, images)
     weights = {key: value.clone() for key, value in backbone.module.state_dict().items()}
     (backbone.module if part == "module" else backbone.module.get_submodule(part)).train()
-    assert torch.equal(_features(backbone, images), before)
+    assert torch.equal(features(backbone, images), before)
     assert all(torch.equal(value, weights[key]) for key, value in backbone.module.state_dict().items())
 
 
 def test_features_carry_no_gradient_but_may_enter_autograd() -> None:
     backbone = _custom()
-    features = _features(backbone, random_images(4))
-    assert not features.requires_grad and not features.is_inference()
+    made = features(backbone, random_images(4))
+    assert not made.requires_grad and not made.is_inference()
     assert not any(parameter.requires_grad for parameter in backbone.module.parameters())
     head = nn.Linear(4, 2)
-    next(backbone.extract(random_images(4))).matmul(head.weight.T).sum().backward()
+    made.matmul(head.weight.T).sum().backward()
     assert head.weight.grad is not None
 
 
@@ -160,14 +156,14 @@ def test_fingerprint_follows_weights_size_and_name_and_not_how_features_are_comp
 
 def test_autocast_gives_float32_features_near_the_exact_ones() -> None:
     images = random_images(4)
-    exact, fast = _features(_custom(), images), _features(_custom(autocast="bf16"), images)
+    exact, fast = features(_custom(), images), features(_custom(autocast="bf16"), images)
     assert fast.dtype == torch.float32 and not torch.equal(exact, fast)
     torch.testing.assert_close(fast, exact, rtol=0.05, atol=0.02)
 
 
 def test_channels_last_gives_the_same_features(lite: Backbone, channels_last: Backbone) -> None:
     images = random_images(6)
-    torch.testing.assert_close(_features(channels_last, images), _features(lite, images), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(features(channels_last, images), features(lite, images), rtol=1e-3, atol=1e-4)
     assert channels_last.module.get_parameter("conv_stem.weight").is_contiguous(memory_format=torch.channels_last)
 
 
@@ -177,11 +173,11 @@ def test_cuda_agrees_with_cpu(layout: bool, lite: Backbone) -> None:
     images = random_images(10)
     options = {"input_size": 32, "batch_size": 4, "channels_last": layout}
     cuda = load_backbone("efficientnet_lite0", device="cuda", **options)
-    got = _features(cuda, images)
+    got = features(cuda, images)
     assert got.device.type == "cuda" and cuda.fingerprint == lite.fingerprint
-    torch.testing.assert_close(got.cpu(), _features(lite, images), rtol=1e-3, atol=1e-4)
-    assert torch.equal(_features(cuda, images[::-1]).flip(0), got)
-    half = _features(load_backbone("efficientnet_lite0", device="cuda", autocast="fp16", **options), images)
+    torch.testing.assert_close(got.cpu(), features(lite, images), rtol=1e-3, atol=1e-4)
+    assert torch.equal(features(cuda, images[::-1]).flip(0), got)
+    half = features(load_backbone("efficientnet_lite0", device="cuda", autocast="fp16", **options), images)
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, got, rtol=0.1, atol=0.1)
 

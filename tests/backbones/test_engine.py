@@ -25,7 +25,7 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import refused_choice
 from fedstats_app.settings.option import ConfigError
-from tests.backbones.conftest import random_images
+from tests.backbones.conftest import features, random_images
 
 openvino = pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 IMAGES = random_images(11)
@@ -48,10 +48,6 @@ def fast(cache: Path) -> Backbone:
     return lite0(cache, "openvino")
 
 
-def features(backbone: Backbone, images: Any = IMAGES) -> Tensor:
-    return torch.cat(list(backbone.extract(images)))
-
-
 def largest_error(made: Tensor, expected: Tensor) -> float:
     return float((torch.linalg.vector_norm(made - expected, dim=1) / torch.linalg.vector_norm(expected, dim=1)).max())
 
@@ -60,22 +56,22 @@ def test_features_are_those_of_torch_within_the_bound(fast: Backbone) -> None:
     usual = lite0(None, "torch")
     assert fast.engine == "openvino" and usual.engine == "torch"
     assert fast.fingerprint == usual.fingerprint, "float32 engines mix"
-    made = features(fast)
+    made = features(fast, IMAGES)
     assert made.dtype == torch.float32 and made.shape == (11, 1280)
-    assert 0.0 < largest_error(made, features(usual)) <= BOUND
+    assert 0.0 < largest_error(made, features(usual, IMAGES)) <= BOUND
 
 
 def test_features_are_the_same_bits_whatever_the_grouping_and_the_threads(fast: Backbone, cache: Path) -> None:
-    together = features(fast)
+    together = features(fast, IMAGES)
     assert torch.equal(together, torch.cat([features(fast, [image]) for image in IMAGES]))
     assert torch.equal(together.flip(0), features(fast, IMAGES[::-1]))
     larger = lite0(cache, "openvino", batch_size=7)
     assert [len(block) for block in larger.extract(IMAGES)] == [7, 4]
-    assert torch.equal(together, features(larger))
+    assert torch.equal(together, features(larger, IMAGES))
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(threads + 1)
-        assert torch.equal(together, features(lite0(cache, "openvino")))
+        assert torch.equal(together, features(lite0(cache, "openvino"), IMAGES))
     finally:
         torch.set_num_threads(threads)
 
@@ -95,7 +91,9 @@ def test_nothing_is_compiled_where_every_feature_is_known(cache: Path, monkeypat
 def test_a_batch_goes_through_the_same_engine(fast: Backbone) -> None:
     batch = torch.stack([fast.transform(image) for image in IMAGES[:4]])
     assert torch.equal(fast.forward_batch(batch), features(fast, IMAGES[:4]))
-    assert torch.equal(fast.forward_batch(batch.contiguous(memory_format=torch.channels_last)), features(fast)[:4])
+    assert torch.equal(
+        fast.forward_batch(batch.contiguous(memory_format=torch.channels_last)), features(fast, IMAGES)[:4]
+    )
 
 
 def test_images_that_cannot_be_made_end_it_and_it_goes_on_after(fast: Backbone) -> None:
@@ -108,7 +106,7 @@ def test_images_that_cannot_be_made_end_it_and_it_goes_on_after(fast: Backbone) 
     begun = fast.extract(IMAGES)
     first = next(begun)
     begun.close()  # type: ignore[attr-defined]  # a generator
-    assert torch.equal(first, features(fast)[:4])
+    assert torch.equal(first, features(fast, IMAGES)[:4])
 
 
 def test_bfloat16_is_another_fingerprint(fast: Backbone, cache: Path) -> None:
@@ -118,10 +116,10 @@ def test_bfloat16_is_another_fingerprint(fast: Backbone, cache: Path) -> None:
     assert "in bfloat16" in half.engine_in_words and "in float32" in fast.engine_in_words
     if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         with pytest.raises(EngineError, match="this processor does not compute in bfloat16"):
-            features(half)
+            features(half, IMAGES)
         return
-    made = features(half)
-    assert BOUND < largest_error(made, features(fast)) < 0.25  # noise at 32 pixels is hard
+    made = features(half, IMAGES)
+    assert BOUND < largest_error(made, features(fast, IMAGES)) < 0.25  # noise at 32 pixels is hard
     assert torch.equal(made, torch.cat([features(half, [image]) for image in IMAGES]))
 
 
@@ -140,15 +138,15 @@ def test_a_network_is_exported_once_and_again_where_the_file_is_damaged(
     def load() -> Backbone:
         return load_backbone("random:tiny", engine="openvino", engine_cache=tmp_path, device="cpu")
 
-    first = features(load())
-    assert torch.equal(features(load()), first) and len(made) == 1
+    first = features(load(), IMAGES)
+    assert torch.equal(features(load(), IMAGES), first) and len(made) == 1
     [file] = (tmp_path / "engines").iterdir()
     file.write_bytes(file.read_bytes()[:-1] + b"?")
-    assert torch.equal(features(load()), first) and len(made) == 2
+    assert torch.equal(features(load(), IMAGES), first) and len(made) == 2
     blocked = tmp_path / "blocked"
     blocked.write_text("no folder")
     unkept = load_backbone("random:tiny", engine="openvino", engine_cache=blocked, device="cpu")
-    assert torch.equal(features(unkept), first), "a disk that cannot be written costs time and not the run"
+    assert torch.equal(features(unkept, IMAGES), first), "a disk that cannot be written costs time and not the run"
 
 
 class Unusual(nn.Module):
@@ -175,14 +173,14 @@ def test_a_network_that_cannot_be_exported_runs_on_torch_or_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(EngineError, match=r"engine openvino: OpenVINO's features differ .*; use engine torch"):
-        features(unusual(tmp_path, "openvino"))
+        features(unusual(tmp_path, "openvino"), IMAGES)
     monkeypatch.setattr(openvino_engine.OpenVINOEngine, "_exported", pytest.fail)  # it is remembered
     with caplog.at_level(logging.WARNING):
         backbone = unusual(tmp_path, "auto")
         assert backbone.engine == "torch"
     assert "engine torch: OpenVINO's features differ" in caplog.text
     assert backbone.engine_in_words.startswith(f"torch {torch.__version__} (not OpenVINO: OpenVINO's features differ")
-    assert torch.equal(features(backbone), features(unusual(tmp_path, "torch")))
+    assert torch.equal(features(backbone, IMAGES), features(unusual(tmp_path, "torch"), IMAGES))
 
 
 def test_the_engine_is_part_of_the_feature_caches_key(cache: Path, tmp_path: Path) -> None:
@@ -253,7 +251,7 @@ def test_an_owner_chooses_the_engine_of_a_node_but_not_bfloat16() -> None:
 
 
 def test_openvino_is_imported_only_to_compute(cache: Path, fast: Backbone) -> None:
-    features(fast)  # exported
+    features(fast, IMAGES)  # exported
     program = (
         "import sys; from pathlib import Path; from fedstats_app.backbones.registry import load_backbone\n"
         f"b = load_backbone('efficientnet_lite0', input_size=32, engine='auto', engine_cache=Path({str(cache)!r}))\n"

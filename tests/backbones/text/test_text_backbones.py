@@ -15,16 +15,13 @@ from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
 from fedstats_app.backbones.weights import WeightsError
+from tests.backbones.conftest import features
 from tests.support.sentences import sentences
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `text`")
 
 MINILM = "all-MiniLM-L6-v2"
 TEMPLATES = ("no slot", "{text}{text}", "{text} {mask} {mask}")
-
-
-def features(backbone: Backbone, texts: list[str]) -> torch.Tensor:
-    return torch.cat(list(backbone.extract(texts)))
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.engine import BOUND
 from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.registry import load_backbone
+from tests.backbones.conftest import features
 
 pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 pytest.importorskip("transformers", reason="the extra `text` is not installed")
@@ -26,10 +26,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny(engine: str, cache: Path, template: str = "") -> Backbone:
     text = TextOptions("auto", template)
     return load_backbone("random:tiny-text", device="cpu", engine=engine, engine_cache=cache, text=text, batch_size=4)
-
-
-def features(backbone: Backbone, texts: list[str]) -> Tensor:
-    return torch.cat(list(backbone.extract(texts)))
 
 
 @pytest.mark.parametrize("template", ["", "{text} It was {mask}."])
