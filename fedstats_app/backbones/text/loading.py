@@ -298,7 +298,8 @@ def read_layout(folder: Path) -> SentenceLayout:
         If the file is missing, or asks for more than a transformer, one of the poolings and normalisation.
     """
     modules = read_json(folder, "modules.json", folder.name, list)
-    kinds = [str(one.get("type")).rpartition(".")[2] if isinstance(one, dict) else str(one) for one in modules]
+    names = [str(one.get("type")) if isinstance(one, dict) else type(one).__name__ for one in modules]
+    kinds = [name.rpartition(".")[2] for name in names]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise WeightsError(
             f"{folder.name}: a sentence encoder must consist of Transformer, Pooling and maybe Normalize, got {kinds}"
