@@ -104,8 +104,8 @@ class FeatureCache:
 
     def store(
         self, indices: NDArray[np.integer], features: NDArray[np.float32], contents: Sequence[bytes | None] = ()
-    ) -> bool:
-        """Keep the features of some samples, and return whether they are on disk now.
+    ) -> None:
+        """Keep the features of some samples.
 
         A disk that is full or cannot be written costs time in later runs but not this run: it is logged.
 
@@ -121,7 +121,7 @@ class FeatureCache:
         if not np.isfinite(features).all():
             raise ValueError("features that are not finite are not cached")
         if len(indices) == 0:
-            return True
+            return
         records = np.empty(len(indices), dtype=[("index", "<i8"), ("feature", "<f4", (features.shape[1],))])
         records["index"], records["feature"] = indices, features
         try:
@@ -132,8 +132,6 @@ class FeatureCache:
                 _write(self._contents, np.frombuffer(body, dtype=np.uint8).reshape(-1, DIGEST_BYTES))
         except OSError as error:
             _warn_once(str(self.folder.parent), error.strerror or str(error))
-            return False
-        return True
 
     def _read_list(self, path: Path) -> tuple[Path, NDArray[Any]]:
         """Read what the samples of a part of another key hold; those of this one are known by their places."""
