@@ -62,8 +62,8 @@ class Backbone:
         eval mode, frozen, and moved to the device.
     transform : InputTransform
         From a sample to what the network was trained to see.
-    weights_source : str
-        Where its weights came from, in words.
+    weights_source, features : str
+        Where its weights came from, and what of the network the features are, in words.
     batch_size : int or "auto"
         Samples per forward pass; "auto" for what the device likes (:mod:`fedstats_app.backbones.device`).
     device : str
@@ -79,8 +79,6 @@ class Backbone:
         The output embedding of a language model whose features are what enters it.
     licence : Licence
         Of the weights.
-    features : str
-        What of the network the features are, in words.
     engine : {"auto", "torch", "openvino", "openvino-bf16"}
         What computes the features of `extract` and `forward_batch`: torch, or OpenVINO with one sample an inference
         (:func:`fedstats_app.backbones.engine.chosen_engine`). The module itself is torch's with every engine.
@@ -89,10 +87,6 @@ class Backbone:
 
     Attributes
     ----------
-    name, module, transform, weights_source, autocast, channels_last, identity, language_head, licence, features
-        As given; module is frozen.
-    device : torch.device
-        Where features are computed and returned.
     feature_dim : int
         Length d of a feature vector.
     fingerprint : str
@@ -274,17 +268,9 @@ class Backbone:
         )
 
     def forward_batch(self, batch: Tensor) -> Tensor:
-        """Compute the features of one full batch of transformed samples.
+        """Compute the features of one full batch of transformed samples, on any device, which is left as it was.
 
-        Parameters
-        ----------
-        batch : Tensor
-            (batch_size, *shape) of one of the transform's shapes and of its dtype, on any device; it is left as it was.
-
-        Returns
-        -------
-        Tensor
-            (batch_size, feature_dim) float32 on the device; without gradient, but it may enter autograd.
+        They are (batch_size, feature_dim) float32 on the backbone's device; without gradient, but may enter autograd.
 
         Raises
         ------

@@ -39,13 +39,7 @@ MEMORY_FOR_SAMPLES = 2**30
 
 
 def check_kind(dataset: Dataset, backbone: Backbone) -> None:
-    """Refuse images for a language model, and texts for an image network.
-
-    Raises
-    ------
-    ValueError
-        If the data are of another kind than the backbone takes.
-    """
+    """Refuse images for a language model, and texts for an image network, by a ValueError."""
     if dataset.kind != backbone.kind:
         raise ValueError(
             f"backbone {backbone.name} takes {backbone.kind}s, but {dataset.name} holds {dataset.kind}s: "
@@ -56,19 +50,8 @@ def check_kind(dataset: Dataset, backbone: Backbone) -> None:
 def read_ahead(read: Callable[[int], T], indices: Iterable[int], threads: int) -> Iterator[Callable[[], T]]:
     """Call a function on every index, some of them ahead of the consumer.
 
-    Parameters
-    ----------
-    read : callable
-        From an index to what is wanted; with several threads it is called by several at once.
-    indices : iterable of int
-        In the order in which results are wanted.
-    threads : int
-        That read ahead; 0 for none: everything is then read when it is taken.
-
-    Yields
-    ------
-    callable
-        Returns the result for the next index, or raises what the function raised.
+    What it yields returns the result for the next index, or raises what the function raised. Without threads
+    everything is read when it is taken.
     """
     if not threads:
         yield from (functools.partial(read, index) for index in indices)
@@ -93,8 +76,6 @@ class FeatureReader:
 
     Attributes
     ----------
-    backbone : Backbone
-        Frozen.
     cache_root : Path or None
         Folder of the feature cache, None for none.
     num_unreadable : int
@@ -115,12 +96,7 @@ class FeatureReader:
     def blocks(self, dataset: Dataset, indices: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the features of samples in their order; unreadable ones are counted, named in the log and left out.
 
-        Parameters
-        ----------
-        dataset : Dataset
-            Where the samples are.
-        indices : ndarray
-            (n,) which ones.
+        Errors are those of :func:`check_kind`.
 
         Yields
         ------
@@ -128,11 +104,6 @@ class FeatureReader:
             (b, d) float32 on the backbone's device, b at most ``BLOCK_SIZE``.
         positions : Tensor
             (b,) int64 into ``indices``.
-
-        Raises
-        ------
-        ValueError
-            If the data are of another kind than the backbone takes.
         """
         check_kind(dataset, self.backbone)
         cache = self._cache(dataset)
@@ -225,30 +196,15 @@ def _open_cache(root: Path, key: str, backbone: str) -> FeatureCache:
 class DatasetSamples:
     """Transformed samples of either kind with labels; what cannot be read is counted, named in the log and left out.
 
-    Samples that fit into ``MEMORY_FOR_SAMPLES`` together are read once; others whenever they are asked for.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        Where the samples are.
-    indices : ndarray
-        (n,) which ones.
-    backbone : Backbone
-        Whose transform they go through.
+    Samples that fit into ``MEMORY_FOR_SAMPLES`` together are read once; others whenever they are asked for. Errors are
+    those of :func:`check_kind`.
 
     Attributes
     ----------
     labels : Tensor
-        (m,) int64, of the readable ones, in their order.
+        (m,) int64, of the readable ones of n samples, in their order.
     positions : Tensor
         (m,) int64 in [0, n), which those are.
-    num_unreadable : int
-        n - m.
-
-    Raises
-    ------
-    ValueError
-        If the data are of another kind than the backbone takes.
     """
 
     def __init__(self, dataset: Dataset, indices: NDArray[np.int64], backbone: Backbone) -> None:

@@ -29,20 +29,18 @@ def hub_folder(
     required: Sequence[str] = ("config.json",),
     ignored: Sequence[str] = ("*/*",),
 ) -> Path:
-    """Find a model's folder in the hub's cache, or download it.
+    """Find the folder of ``ORG/NAME`` or ``ORG/NAME@REVISION`` in the hub's cache, or download it.
 
     Parameters
     ----------
     name : str
-        ``ORG/NAME`` or ``ORG/NAME@REVISION``.
-    wanted : sequence of str
-        Patterns of the files beside the weights.
+        Of the model.
+    wanted, ignored : sequence of str
+        Patterns of the files beside the weights, and of what is not downloaded in any case.
     weights : sequence of sequences of str
         Patterns of weights' files; the first that anything matches are taken.
     required : sequence of str
         Files one of which must be there; any will do if there are none.
-    ignored : sequence of str
-        Patterns of what is not downloaded in any case.
 
     Raises
     ------

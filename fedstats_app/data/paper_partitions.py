@@ -32,26 +32,8 @@ def fedcof_partition(labels: Indices, num_clients: int, *, alpha: float, seed: i
     Where all of a client's probability lies on exhausted classes the published code would divide zero by zero; here
     such a client goes on with the classes that are left, in proportion to what is left of them.
 
-    Parameters
-    ----------
-    labels : numpy.ndarray
-        ``(n,)`` int64, non-negative.
-    num_clients : int
-        Number of clients K, at most n.
-    alpha : float
-        Concentration, above 0.
-    seed : int
-        Seed of the legacy generator, in ``[0, 2**32)``.
-
-    Returns
-    -------
-    list of numpy.ndarray
-        K arrays ``(floor(n / K),)`` of sample indices, in the order they were drawn.
-
-    Raises
-    ------
-    DatasetError
-        If alpha is so small that a draw underflows.
+    It takes n labels (non-negative), K clients, at most n, the concentration alpha above 0 and the seed of the legacy
+    generator. Indices are in the order of drawing. A DatasetError says if alpha is so small that a draw underflows.
     """
     rng = np.random.RandomState(seed)
     num_classes = int(labels.max()) + 1
@@ -104,21 +86,7 @@ def fedcgs_partition(labels: Indices, num_clients: int, *, alpha: float, seed: i
     published loop counts 100 class ids whatever the data set; ids without samples draw shares for nothing, and so they
     do here, since the next attempt depends on it.
 
-    Parameters
-    ----------
-    labels : numpy.ndarray
-        ``(n,)`` int64, non-negative.
-    num_clients : int
-        Number of clients K, at most n / 10.
-    alpha : float
-        Concentration, above 0.
-    seed : int
-        Seed of the legacy generator, in ``[0, 2**32)``.
-
-    Returns
-    -------
-    list of numpy.ndarray
-        K arrays of sample indices, class by class; at least 10 in each.
+    Parameters are those of :func:`fedcof_partition`; indices come class by class.
 
     Raises
     ------
@@ -170,11 +138,6 @@ def dominant_classes(num_classes: int) -> list[list[int]]:
     FedPAC's for 10 classes are {0,1,2}, {2,3,4}, {4,5,6}, {6,7,8} and {8,9,0}. For C classes: five blocks of 3 C / 10
     neighbouring classes (at least one), which begin every C / 5 classes and go round the end; both are rounded, halves
     up. Together they hold every class.
-
-    Parameters
-    ----------
-    num_classes : int
-        C, at least 1.
     """
     length = max(1, (3 * num_classes + 5) // 10)
     starts = [(2 * num_classes * index + 5) // 10 for index in range(NUM_SETS)]
@@ -193,26 +156,7 @@ def fedpac_partition(labels: Indices, num_clients: int, *, uniform_share: float,
     left (the lowest id among equals). Without exhaustion the shares are exact: with balanced classes that is up to
     about 79% of the data at a uniform share of 0.2, since in five cyclic sets some classes come twice.
 
-    Parameters
-    ----------
-    labels : numpy.ndarray
-        ``(n,)`` int64, non-negative.
-    num_clients : int
-        Number of clients K, at most n.
-    uniform_share : float
-        In ``[0, 1]``; 0.2 in the papers.
-    seed : int
-        Decides all draws.
-
-    Returns
-    -------
-    list of numpy.ndarray
-        K arrays ``(m,)`` of sample indices, disjoint.
-
-    Raises
-    ------
-    DatasetError
-        If uniform_share is out of range.
+    The share is in [0, 1], or a DatasetError; 0.2 in the papers.
     """
     if not 0.0 <= uniform_share <= 1.0:
         raise DatasetError(f"the partitioner fedpac's uniform share must lie in [0, 1], got {uniform_share}")

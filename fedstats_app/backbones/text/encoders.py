@@ -24,26 +24,17 @@ def mean_of_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
     return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
 
 
-def first_token(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Return the vector (B, d) of the first token, of which BERT calls its own [CLS]."""
-    return hidden[:, 0]
-
-
 def last_token(hidden: Tensor, mask: Tensor) -> Tensor:
     """Return the vector (B, d) of the last token before the padding."""
     return hidden[torch.arange(len(hidden), device=hidden.device), (mask.sum(1) - 1).clamp(min=0)]
 
 
-def max_of_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Return the maximum (B, d) of the vectors where the mask is 1."""
-    return hidden.masked_fill(mask[:, :, None] == 0, torch.finfo(hidden.dtype).min).amax(1)
-
-
+# From the vectors (B, T, d) of tokens and the mask (B, T) to (B, d).
 POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mean": mean_of_tokens,
-    "first": first_token,
+    "first": lambda hidden, mask: hidden[:, 0],
     "last": last_token,
-    "max": max_of_tokens,
+    "max": lambda hidden, mask: hidden.masked_fill(mask[:, :, None] == 0, torch.finfo(hidden.dtype).min).amax(1),
 }
 
 
@@ -57,7 +48,7 @@ class PooledEncoder(nn.Module):
     pooling : str
         One of `POOLINGS`.
     normalise : bool
-        Whether the vector is divided by its length, as sentence encoders do that are compared by cosine.
+        Divide the vector by its length, as sentence encoders do that are compared by cosine.
     """
 
     def __init__(self, model: Any, pooling: str, *, normalise: bool = False) -> None:
@@ -74,12 +65,8 @@ class PooledEncoder(nn.Module):
     def forward(self, tokens: Tensor, prompts: Tensor | None = None) -> Tensor:
         """Return the features (B, d) of tokens (B, 2, T) int64: ids and attention mask.
 
-        Prompts (k, d) get positions, as words have, and are left out of the pooling.
-
-        Raises
-        ------
-        ValueError
-            If the model has no positions for so many tokens and prompts.
+        Prompts (k, d) get positions, as words have, and are left out of the pooling. A ValueError says if the model has
+        no positions for so many tokens and prompts.
         """
         ids, mask = tokens[:, 0], tokens[:, 1]
         if prompts is None:
@@ -152,10 +139,7 @@ class LanguageHead:
     def rows(self, words: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Return weight (C, d) and bias (C,) float32 of some words, on the CPU.
 
-        Raises
-        ------
-        ValueError
-            If a word is not one token of the vocabulary, or two of them are the same.
+        A ValueError says if a word is not one token of the vocabulary, or two of them are the same.
         """
         tokens = [self.token_of(word) for word in words]
         if len(set(tokens)) < len(tokens):
@@ -176,22 +160,10 @@ class LanguageHead:
 
 
 def take_language_head(model: Any) -> tuple[Tensor, Tensor]:
-    """Put the identity in place of a language model's output embedding, which is returned.
+    """Put the identity in place of a language model's output embedding, and return its weight (V, d) and bias (V,).
 
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        Changed: its ``logits`` are then the vectors that the output embedding took.
-
-    Returns
-    -------
-    weight, bias : Tensor
-        (V, d) and (V,); no copies.
-
-    Raises
-    ------
-    WeightsError
-        If the model has no linear output embedding.
+    The model's ``logits`` are then the vectors that the output embedding took. A WeightsError says if it has no linear
+    output embedding.
     """
     output = model.get_output_embeddings()
     if not isinstance(output, nn.Linear):

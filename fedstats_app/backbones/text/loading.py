@@ -95,11 +95,6 @@ def load_text_backbone(
     **running
         See :class:`Backbone`.
 
-    Returns
-    -------
-    Backbone
-        Its module takes (B, 2, T) int64.
-
     Raises
     ------
     ValueError

@@ -96,23 +96,9 @@ class TextTransform:
         return [self(""), self(words), *(self(words * (length // 16)) for _, length in self.shapes)]
 
     def __call__(self, text: str) -> Tensor:
-        """Turn one text into a model's input.
+        """Turn one text into a model's input, (2, T) int64 on the CPU, T one of the lengths; to be read only.
 
-        Parameters
-        ----------
-        text : str
-            Of any length.
-
-        Returns
-        -------
-        Tensor
-            (2, T) int64 on the CPU, T one of the lengths: token ids, and 1 where there is a token, 0 where there is
-            padding. To be read only: it may be asked for again.
-
-        Raises
-        ------
-        TypeError
-            If it is no text.
+        These are token ids, and 1 where there is a token, 0 where there is padding.
         """
         if not isinstance(text, str):
             raise TypeError(f"a text must be a str, got {type(text).__name__}")
