@@ -155,16 +155,6 @@ def test_the_closed_form_is_solved_from_the_clients_own_statistics(everything: E
     assert len({*results["closed-form-fed3r"].mixing.values(), *results["closed-form-fedcgs"].mixing.values()}) > 1
 
 
-def test_without_a_weight_of_their_own_clients_have_the_global_head(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(personal, "MIXING_GRID", (0.0,))
-    results = federation(data, tmp_path, personalise="global,closed-form", wire_dtype="float64").run()
-    for method in ("fed3r", "fedcgs", "fedroot"):
-        assert results[f"closed-form-{method}"].num_correct == results[f"global-{method}"].num_correct
-        assert set(results[f"closed-form-{method}"].mixing.values()) == {0.0}
-
-
 def diverging(handler: Handler, client: int) -> Handler:
     """Return a handler with which one client trains at a learning rate that leads to NaN."""
 

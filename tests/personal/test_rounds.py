@@ -20,7 +20,6 @@ from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start import random_head
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.personal import LocalPrototypes, PrototypeMetrics
-from tests.support.local_grid import FIRST_NODE_ID
 from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, federation
 from tests.support.personal_federation import personal_app as app_with
 
@@ -67,30 +66,6 @@ def test_fedproto_is_the_description_round_by_round(data: Path, tmp_path: Path) 
         right = evaluate(model, one.samples(client)[1]).confusion.matrix.diagonal().sum()
         assert result.num_correct[client] == int(right)
     assert not result.notes and not list(tmp_path.iterdir())  # models are forgotten after the last round
-
-
-def test_prototypes_on_the_wire_are_means_of_the_round_before(data: Path, tmp_path: Path) -> None:
-    replies: dict[tuple[int, int], LocalPrototypes] = {}
-
-    def watched(msg: Message, context: Context, client_id: int | None) -> Message:
-        reply = client_personal.prototypes(msg, context, client_id)
-        arrays = to_tensors(reply.content["prototypes"])
-        server_round = int(msg.content["config"]["server-round"])
-        replies[server_round, int(client_id or 0)] = LocalPrototypes(
-            arrays["class-ids"], arrays["means"], PrototypeMetrics()
-        )
-        return reply
-
-    one = federation(data, tmp_path, app=app_with(prototypes=watched), personalise="fedproto")
-    one.run()
-    requests = [msg for msg in one.local.received[FIRST_NODE_ID] if msg.metadata.message_type == "train.prototypes"]
-    rounds = {int(msg.content["config"]["server-round"]): msg.content for msg in requests}
-    assert "prototypes" not in rounds[1]
-    of_first = {client: reply for (server_round, client), reply in replies.items() if server_round == 1}
-    expected = mean_prototypes(of_first, NUM_CLASSES, DIM, 1.0)
-    sent = torch.from_numpy(rounds[2]["prototypes"]["means"].numpy())
-    assert torch.allclose(sent, expected.means, atol=1e-6) and sent.abs().max() > 0
-    assert len(of_first) == NUM_CLIENTS
 
 
 @pytest.mark.parametrize("how", ["lost", "damaged"])
