@@ -50,8 +50,8 @@ def gaussian(draw: random.Random, sizes: Sequence[float], counts: Sequence[int])
     return answers(*((draw.gauss(0, size), count) for size, count in zip(sizes, counts, strict=True)))
 
 
-@pytest.mark.parametrize("times", [-10.0, -100.0, -1e9, 1e30])
-@pytest.mark.parametrize("num_clients", [10, 20, 100])
+@pytest.mark.parametrize("times", [-10.0, -100.0, 1e30])
+@pytest.mark.parametrize("num_clients", [10, 100])
 def test_who_lies_out_of_proportion_is_left_out_and_nobody_else(times: float, num_clients: int) -> None:
     draw, average = random.Random(num_clients), ScalarAverage()
     # Honest ones differ: by a factor of 4 where they have as many samples, and more where they have few or one.

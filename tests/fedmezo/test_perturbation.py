@@ -179,7 +179,7 @@ def test_listings_see_theta() -> None:
 
 
 def test_a_perturbed_tensor_lives_while_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = seeded(lambda: nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8))))
+    model = seeded(lambda: nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(4))))
     living: weakref.WeakSet[Tensor] = weakref.WeakSet()
     most, made = [0], Probe.perturbed
 
