@@ -31,7 +31,7 @@ def _penultimate(network: torch.nn.Module, name: str, images: torch.Tensor) -> t
     return seen[0]
 
 
-@pytest.mark.parametrize("name", _FEATURE_DIMS)
+@pytest.mark.parametrize("name", [name for name in _FEATURE_DIMS if name != "vit_b_16"])  # as vit_b_32, and larger
 def test_features_are_what_the_classifier_sees(name: str) -> None:
     size = 224 if name.startswith("vit") else 64  # torchvision's transformers take their own size only
     backbone = load_backbone(name, weights="random", input_size=size, batch_size=1, device="cpu")
