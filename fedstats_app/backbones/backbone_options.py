@@ -146,9 +146,7 @@ class BackboneOptions(Options):
         "", text_template, 'a prompt: "{text} It was {mask}."; of two columns: "{first}? {mask}, {second}"'
     )
     engine: str = option(
-        "auto",
-        one_of(*ENGINES),
-        "auto = openvino if installed, on a CPU | torch | openvino | openvino-bf16",
+        "auto", one_of(*ENGINES), "auto = openvino if installed, on a CPU | torch | openvino | openvino-bf16"
     )
     batch_size: int | Literal["auto"] = option(
         16, whole(1, 4096, word="auto"), "per forward pass, decides the last bits; auto = by device"

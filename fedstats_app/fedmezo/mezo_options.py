@@ -28,16 +28,10 @@ class FedMeZOOptions(Options):
     owner: ClassVar[str] = "fine-tune"
 
     tune: str = option(
-        "head",
-        tuned_part,
-        "head | full | bias | norm (those and the head) | names:PATTERN,...",
-        at="fedmezo@tune",
+        "head", tuned_part, "head | full | bias | norm (those and the head) | names:PATTERN,...", at="fedmezo@tune"
     )
     learning_rate: float | Literal["auto"] = option(
-        "auto",
-        number(0.0, open_low=True, word="auto"),
-        "auto = from the loss's curvature",
-        at="fedmezo@learning-rate",
+        "auto", number(0.0, open_low=True, word="auto"), "auto = from the loss's curvature", at="fedmezo@learning-rate"
     )
     temperature: float | Literal["auto"] = option(
         "auto",
@@ -67,29 +61,15 @@ class FedMeZOOptions(Options):
         "examples | uniform (algorithm 2 of the thesis)",
         at="fedmezo@weighting",
     )
-    batch_size: int = option(
-        0,
-        whole(0, 1_000_000),
-        "0 = all samples",
-        at="fedmezo@batch-size",
-    )
+    batch_size: int = option(0, whole(0, 1_000_000), "0 = all samples", at="fedmezo@batch-size")
     own_batches: bool = option(
-        False,
-        flag,
-        "true = a batch per direction (algorithm 3 of the thesis)",
-        at="fedmezo@own-batches",
+        False, flag, "true = a batch per direction (algorithm 3 of the thesis)", at="fedmezo@own-batches"
     )
     clip: float = option(
-        100.0,
-        number(0.0),
-        "scalars are cut at this many times the recent median; 0 = never",
-        at="fedmezo@clip",
+        100.0, number(0.0), "scalars are cut at this many times the recent median; 0 = never", at="fedmezo@clip"
     )
     outlier: float = option(
-        3.0,
-        number(0.0),
-        "clients above this many times the usual are left out",
-        at="fedmezo@outlier",
+        3.0, number(0.0), "clients above this many times the usual are left out", at="fedmezo@outlier"
     )
 
     @property

@@ -37,11 +37,7 @@ class _SgdOptions(Options):
 
     epochs: int = option(1, whole(1, 100_000), "of a client in a round", key="local-epochs")
     batch_size: int = option(
-        16,
-        whole(1, 1_000_000),
-        "samples per step",
-        key="train-batch-size",
-        at="@train-batch-size",
+        16, whole(1, 1_000_000), "samples per step", key="train-batch-size", at="@train-batch-size"
     )
     momentum: float = option(0.0, number(0.0, 1.0), "of SGD")
     weight_decay: float = option(0.0, number(0.0), "of SGD or Adam")
@@ -133,12 +129,7 @@ class OptimizerOptions(Options):
     update_clip: float = option(
         1.0, number(0.0), "updates are shortened to this many times the usual; 0 = never", at="@clip"
     )
-    update_outlier: float = option(
-        4.0,
-        number(0.0),
-        "likewise left out",
-        at="@outlier",
-    )
+    update_outlier: float = option(4.0, number(0.0), "likewise left out", at="@outlier")
 
     @property
     def server_rate(self) -> float:
@@ -173,10 +164,7 @@ class TuningOptions(Options):
     num_server_rounds: int = option(20, whole(1, 1_000_000), "aggregations")
     fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True), "share of clients in a round")
     max_tuning_share: float = option(
-        1.0,
-        number(0.0, 1.0, open_low=True),
-        "most that one client counts for",
-        at="@max-tuning-share",
+        1.0, number(0.0, 1.0, open_low=True), "most that one client counts for", at="@max-tuning-share"
     )
     temperature: float | Literal["auto"] = option(
         "auto",
@@ -186,9 +174,7 @@ class TuningOptions(Options):
     prompt_tokens: int = option(10, whole(1, MAX_PROMPTS), "learnable vectors among the tokens", at="prompt@tokens")
     tune_bias: bool = option(True, flag, "false = the bias stays", at="@tune-bias")
     batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
-        "frozen",
-        one_of("frozen", "kept", "averaged", "groupnorm"),
-        "frozen | kept | averaged | groupnorm",
+        "frozen", one_of("frozen", "kept", "averaged", "groupnorm"), "frozen | kept | averaged | groupnorm"
     )
     evaluate_every: int = option(1, whole(1, 1_000_000), "rounds between evaluations")
     checkpoint_every: int = option(10, whole(0, 1_000_000), "rounds between checkpoints; 0 = none")
