@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics.accumulation import accumulation_device, add_in_blocks, check_features, check_tensor
+from fedstats_app.statistics.accumulation import add_in_blocks, check_tensor
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 
 
@@ -66,45 +66,6 @@ class ClassMeanRows:
         """Return the identity of ``+``: no rows."""
         empty = torch.zeros(0, dtype=torch.int64)
         return cls(empty, empty, num_classes=num_classes, class_sums=torch.zeros(0, feature_dim, dtype=dtype))
-
-    @classmethod
-    def from_features(
-        cls,
-        features: Tensor,
-        labels: Tensor,
-        num_classes: int,
-        *,
-        means_per_class: int = 1,
-        generator: torch.Generator | None = None,
-    ) -> ClassMeanRows:
-        """Return one client's rows.
-
-        Parameters
-        ----------
-        features : Tensor
-            (n, d) floating point, on any device; n may be 0.
-        labels : Tensor
-            (n,) integers in [0, num_classes).
-        num_classes : int
-            Number of classes C.
-        means_per_class : int
-            Disjoint means asked for per class (Goswami et al. 2025, section 4.4). A class with n samples gives
-            ``max(1, min(means_per_class, n // 2))``: never a mean of one sample where more are there.
-        generator : torch.Generator, optional
-            Draws which samples share a mean; by default one with seed 0.
-
-        Raises
-        ------
-        ValueError
-            If shapes disagree, a label is out of range, a feature is not finite, or means_per_class < 1.
-        """
-        check_features(features, labels, num_classes)
-        class_ids, row_of_sample = plan_rows(labels, means_per_class=means_per_class, generator=generator)
-        device = accumulation_device(features.device)
-        sums = torch.zeros(len(class_ids), features.shape[1], dtype=torch.float64, device=device)
-        add_in_blocks(sums, None, features, row_of_sample)
-        counts = torch.bincount(row_of_sample, minlength=len(class_ids))
-        return cls(class_ids.to(device), counts.to(device), num_classes=num_classes, class_sums=sums)
 
     @classmethod
     def concatenate(cls, parts: Iterable[ClassMeanRows]) -> ClassMeanRows:

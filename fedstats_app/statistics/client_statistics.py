@@ -119,11 +119,11 @@ class StatisticsAccumulator:
     scatter : RankRule or None
         Whether to form the factor of the scatter, of no fewer directions than the rule wants.
     means_per_class : int
-        See :meth:`ClassMeanRows.from_features`.
+        See :func:`plan_rows`.
     min_samples_per_mean : int
         Fewer samples than this share a mean only where their class has no more.
     generator : torch.Generator, optional
-        See :meth:`ClassMeanRows.from_features`.
+        See :func:`plan_rows`.
     device : torch.device or str
         Where features arrive; sums are formed there, in float64.
     planned : tuple of Tensor, optional

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedstats_app.data.clients import partitions
 from fedstats_app.heads import solve_ridge
 from fedstats_app.heads.fedroot import complete
-from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
+from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec
 from fedstats_app.statistics.feature_maps import random_projection
 from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, mean_and_half, run
@@ -47,7 +47,7 @@ def truncated(features: Tensor, rank: int) -> tuple[Tensor, float]:
 
 def variants(clients: Sequence[tuple[Tensor, Tensor]], num_classes: int) -> Mapping[str, FeatureStatistics]:
     """Return what the server has of clients' features (n, d) float64 and labels (n,), by variant."""
-    rows = [ClassMeanRows.from_features(*client, num_classes) for client in clients]
+    rows = [StatisticsSpec().from_features(*client, num_classes).rows for client in clients]
     stacked, dim = ClassMeanRows.concatenate(rows), clients[0][0].shape[1]
     raw, scatter = torch.zeros(dim, dim).double(), torch.zeros(dim, dim).double()
     raw_left = left = 0.0

@@ -14,7 +14,7 @@ from fedstats_app.heads import solve_fedcof
 from fedstats_app.heads.fedcof import CountNoise, draw_noise, with_noise
 from fedstats_app.methods import METHODS
 from fedstats_app.methods.fedcof import FedCOFOptions
-from fedstats_app.statistics import ClassMeanRows, StatisticsSum
+from fedstats_app.statistics import StatisticsSpec, StatisticsSum
 from tests.support.clients import NUM_CLASSES, Clients
 from tests.support.compare import absolute_difference
 from tests.support.draws import Sample, samples
@@ -48,7 +48,7 @@ def test_noise_has_the_distribution_that_it_is_named_for(kind: CountNoise, epsil
 
 @given(samples(), st.lists(st.floats(-30, 30), min_size=30, max_size=30))
 def test_means_stay_and_counts_below_zero_take_their_rows_away(sample: Sample, noise: list[float]) -> None:
-    rows = ClassMeanRows.from_features(sample.features, sample.labels, sample.num_classes)
+    rows = StatisticsSpec().from_features(sample.features, sample.labels, sample.num_classes).rows
     added = torch.tensor(noise[: len(rows)], dtype=torch.float64)
     noisy, stay = with_noise(rows, added), rows.counts + added > 0
     assert torch.equal(noisy.class_ids, rows.class_ids[stay])

@@ -15,7 +15,7 @@ from fedstats_app.heads import solve_oracle
 from fedstats_app.heads.fedcof import Covariance
 from fedstats_app.methods import RECORDS
 from fedstats_app.methods.fedcof import OracleOptions
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSpec
+from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from tests.support.compare import absolute_difference
 from tests.support.draws import Sample, samples
 from tests.support.golden import Federation
@@ -52,7 +52,7 @@ def test_it_is_the_formula_written_out(sample: Sample, shape: str, gamma: float)
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    rows = ClassMeanRows.from_features(torch.rand(6, 3), torch.arange(6) % 2, 2)
+    rows = StatisticsSpec().from_features(torch.rand(6, 3), torch.arange(6) % 2, 2).rows
     statistics = ClientStatistics(rows, torch.eye(3, dtype=torch.float64))
     with pytest.raises(ValueError, match="needs statistics with a Gram matrix"):
         solve_oracle(ClientStatistics(rows))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedstats_app.heads.influence import Influence, Judges, basis_of, influence_of, spreads
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics, GramFactor
+from fedstats_app.statistics import ClientStatistics, GramFactor, StatisticsSpec
 from tests.support.clients import DIM, NUM_CLASSES, Clients
 
 CLIENTS = Clients(20, seed=3)
@@ -16,7 +16,7 @@ PLACES = torch.stack([CLIENTS.features[CLIENTS.labels == c].double().mean(dim=0)
 def client(kind: str, *, factor: float = 1.0, shift: int = 0, number: int = 5) -> ClientStatistics:
     features, labels = CLIENTS.part(number)
     features, labels = factor * features, (labels + shift) % NUM_CLASSES
-    rows = ClassMeanRows.from_features(features, labels, NUM_CLASSES)
+    rows = StatisticsSpec().from_features(features, labels, NUM_CLASSES).rows
     if kind == "factored":
         return ClientStatistics(rows, GramFactor.of(features.double()))
     whole = ClientStatistics(rows, features.double().T @ features.double())

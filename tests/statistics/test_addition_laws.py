@@ -18,6 +18,7 @@ from fedstats_app.statistics import (
     ClientStatistics,
     FeatureStatistics,
     StatisticsAccumulator,
+    StatisticsSpec,
     StatisticsSum,
 )
 from tests.support.compare import relative_difference, same_bits
@@ -51,6 +52,10 @@ def _rows_content(rows: ClassMeanRows) -> list[Tensor]:
 def _client_content(client: ClientStatistics) -> list[Tensor]:
     assert client.gram is not None
     return [*_rows_content(client.rows), client.gram]
+
+
+def _rows(features: Tensor, labels: Tensor, num_classes: int) -> ClassMeanRows:
+    return StatisticsSpec().from_features(features, labels, num_classes).rows
 
 
 def _client(features: Tensor, labels: Tensor, num_classes: int) -> ClientStatistics:
@@ -100,7 +105,7 @@ ADDABLE = {
     "FeatureStatistics without Gram": replace(
         WITH_GRAM, of=partial(WITH_GRAM.of, gram=False), zero=partial(WITH_GRAM.zero, gram=False)
     ),
-    "ClassMeanRows": ValueType(ClassMeanRows.from_features, ClassMeanRows.zeros, _rows_content, _summed),
+    "ClassMeanRows": ValueType(_rows, ClassMeanRows.zeros, _rows_content, _summed),
     "ClientStatistics": ValueType(_client, _nobody, _client_content, _summed),
     "ConfusionMatrix": ValueType(
         _confusion, lambda num_classes, _: ConfusionMatrix.zeros(num_classes), _matrix, _matrix

@@ -41,9 +41,9 @@ def test_golden_rows_of_several_means(federation: Federation) -> None:
 
 def test_our_split_into_several_means_has_the_golden_sizes(federation: Federation) -> None:
     requested = int(federation["mm_requested"])
+    spec = StatisticsSpec(means_per_class=requested)
     parts = [
-        ClassMeanRows.from_features(*federation.client(k), federation.num_classes, means_per_class=requested)
-        for k in range(federation.num_clients)
+        spec.from_features(*federation.client(k), federation.num_classes).rows for k in range(federation.num_clients)
     ]
     rows = ClassMeanRows.concatenate(parts)
     ours = sorted(zip(rows.class_ids.tolist(), rows.counts.tolist(), strict=True))
@@ -55,10 +55,8 @@ def test_our_split_into_several_means_has_the_golden_sizes(federation: Federatio
 def test_several_means_are_disjoint_of_two_samples_or_more_and_keep_the_sums(
     sample: Sample, means_per_class: int, seed: int
 ) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    rows = ClassMeanRows.from_features(
-        sample.features, sample.labels, sample.num_classes, means_per_class=means_per_class, generator=generator
-    )
+    spec = StatisticsSpec(means_per_class=means_per_class)
+    rows = spec.from_features(sample.features, sample.labels, sample.num_classes, seed=seed).rows
     plain = FeatureStatistics.from_features(sample.features, sample.labels, sample.num_classes, gram=False)
     scale = float(sample.features.abs().sum())
     assert torch.equal(rows.summed().class_counts, plain.class_counts)
@@ -176,10 +174,3 @@ def test_a_run_asks_for_them(tmp_path: Path) -> None:
     assert FEDCOF.configured(FedCOFOptions.of(samples_per_mean=9)).specification == StatisticsSpec()
     with pytest.raises(ConfigError, match="oracle@covariance: must be full where a method asks for several means"):
         AppConfig.of(method="oracle@covariance=diagonal,fedcof", fedcof_means_per_class=2)
-
-
-def test_rows_of_one_client_are_those_of_the_plain_rule_at_two() -> None:
-    features, labels = torch.randn(50, 4), torch.arange(50) % 3
-    plain = ClassMeanRows.from_features(features, labels, 3, means_per_class=4)
-    rows = StatisticsSpec(means_per_class=4).from_features(features, labels, 3).rows
-    assert torch.equal(rows.class_sums, plain.class_sums) and torch.equal(rows.counts, plain.counts)

@@ -8,6 +8,7 @@ from fedstats_app.statistics import (
     ClientStatistics,
     FeatureStatistics,
     StatisticsAccumulator,
+    StatisticsSpec,
     StatisticsSum,
 )
 from tests.support.compare import relative_difference, same_bits
@@ -16,7 +17,7 @@ from tests.support.draws import Sample, samples
 
 def _client(features: torch.Tensor, labels: torch.Tensor, num_classes: int, **options: bool) -> ClientStatistics:
     return ClientStatistics(
-        ClassMeanRows.from_features(features, labels, num_classes),
+        StatisticsSpec().from_features(features, labels, num_classes).rows,
         FeatureStatistics.from_features(features, labels, num_classes).gram if options.get("gram", True) else None,
     )
 
@@ -32,9 +33,8 @@ def test_batches_accumulate_to_the_statistics_of_all_features(
     for batch in sample.features.split(batch_size):
         accumulator.update(batch)
     client = accumulator.statistics()
-    rows = ClassMeanRows.from_features(
-        sample.features, sample.labels, sample.num_classes, means_per_class=means_per_class
-    )
+    spec = StatisticsSpec(means_per_class=means_per_class)
+    rows = spec.from_features(sample.features, sample.labels, sample.num_classes).rows
     size = sample.features.double().abs()
     assert torch.equal(client.rows.class_ids, rows.class_ids)
     assert torch.equal(client.rows.counts, rows.counts)
@@ -108,7 +108,7 @@ def test_a_sum_keeps_the_rows_in_the_order_of_the_clients(sample: Sample) -> Non
 def test_pairs_count_a_class_of_a_client_once_however_many_means_it_sent() -> None:
     features, labels = torch.ones(8, 2), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     total = StatisticsSum(2, 2, gram=False, keep_rows=False)
-    total.add(ClientStatistics(ClassMeanRows.from_features(features, labels, 2, means_per_class=2)))
+    total.add(ClientStatistics(StatisticsSpec(means_per_class=2).from_features(features, labels, 2).rows))
     assert (total.num_rows, total.num_pairs) == (4, 2)
 
 

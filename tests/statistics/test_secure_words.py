@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedstats_app.heads.scatter import SummedRows
-from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
+from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec
 from fedstats_app.statistics.secure_words import Known, SecureLayout, check_range, check_sum
 
 
@@ -47,7 +47,7 @@ def test_the_spread_of_clients_means_is_that_of_their_rows() -> None:
     draw = torch.Generator().manual_seed(0)
     features = [torch.rand(3 + one, 4, generator=draw, dtype=torch.float64) for one in range(20)]
     rows = ClassMeanRows.concatenate(
-        [ClassMeanRows.from_features(one, torch.arange(len(one)) % 3, 3) for one in features]
+        [StatisticsSpec().from_features(one, torch.arange(len(one)) % 3, 3).rows for one in features]
     )
     totals, spread = SummedRows.of(rows)
     means, steps = totals.means.to(torch.float32).to(torch.float64), 2.0**40

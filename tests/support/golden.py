@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
+from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FEDERATIONS = sorted(path.stem for path in GOLDEN.glob("fed_*.npz"))
@@ -81,7 +81,7 @@ class Federation:
         """Return the stacked rows of the clients, one mean per class."""
         chosen = range(self.num_clients) if clients is None else clients
         return ClassMeanRows.concatenate(
-            [ClassMeanRows.from_features(*self.client(index), self.num_classes) for index in chosen]
+            [StatisticsSpec().from_features(*self.client(index), self.num_classes).rows for index in chosen]
         )
 
     def subset_rows(self) -> ClassMeanRows:

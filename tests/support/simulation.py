@@ -20,7 +20,7 @@ from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.statistics import ClassMeanRows, FeatureStatistics
+from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec
 from fedstats_app.storage.json_digest import read_json_lines
 from tests.support.local_grid import App, Fault, LocalGrid
 
@@ -99,7 +99,7 @@ def central(config: AppConfig, kept: list[int]) -> tuple[FeatureStatistics, Clas
         features = torch.cat([block for block, _ in reader.blocks(dataset, parts[client])])
         labels = torch.from_numpy(dataset.labels[parts[client]])
         stats = stats + FeatureStatistics.from_features(features, labels, 10)
-        rows.append(ClassMeanRows.from_features(features, labels, 10))
+        rows.append(StatisticsSpec().from_features(features, labels, 10).rows)
     return stats, ClassMeanRows.concatenate(rows)
 
 

@@ -62,7 +62,7 @@ def test_what_rounding_can_do_is_tolerated_and_no_more(excess: float, allowed: b
     statistics = FeatureStatistics.from_features(feature, torch.zeros(1, dtype=torch.int64), 1)
     direction = torch.linalg.qr(torch.cat([feature.T, torch.ones(12, 1)], dim=1).to(torch.float64)).Q[:, 1]
     gram = statistics.gram + excess * EPS * statistics.gram.trace() * torch.outer(direction, direction)
-    rows = ClassMeanRows.from_features(feature, torch.zeros(1, dtype=torch.int64), 1)
+    rows = StatisticsSpec().from_features(feature, torch.zeros(1, dtype=torch.int64), 1).rows
 
     if allowed:
         check_gram(gram, rows, EPS)
@@ -89,7 +89,7 @@ def test_a_factor_is_refused_where_its_gram_matrix_is(samples: int, change: str)
     draw = torch.Generator().manual_seed(samples)
     features = torch.rand(samples, 40, generator=draw)
     labels = torch.randint(4, (samples,), generator=draw)
-    rows = ClassMeanRows.from_features(features, labels, 4)
+    rows = StatisticsSpec().from_features(features, labels, 4).rows
     factor = GramFactor.of(features.double())
     sums, counts = rows.class_sums, rows.counts
     if change == "sums larger":

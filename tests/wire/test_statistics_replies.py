@@ -63,7 +63,7 @@ def answer(request: StatisticsRequest, statistics: Sequence[ClientStatistics], *
 def with_matrix(features: Tensor, labels: Tensor) -> ClientStatistics:
     """Return the statistics of a client that keeps the Gram matrix itself, also of few samples."""
     gram = FeatureStatistics.from_features(features, labels, NUM_CLASSES).gram
-    return ClientStatistics(ClassMeanRows.from_features(features, labels, NUM_CLASSES), gram)
+    return ClientStatistics(StatisticsSpec().from_features(features, labels, NUM_CLASSES).rows, gram)
 
 
 @pytest.mark.parametrize("wire_dtype", WIRE)
@@ -304,7 +304,7 @@ def test_who_has_only_the_gram_matrix_sends_a_factor_too_and_who_has_neither_is_
     features, labels = features_and_labels()
     summed = FeatureStatistics.from_features(features, labels, NUM_CLASSES)
     msg = instruction(REQUEST.to_content())
-    own = ClientStatistics(ClassMeanRows.from_features(features, labels, NUM_CLASSES), summed.gram)
+    own = ClientStatistics(StatisticsSpec().from_features(features, labels, NUM_CLASSES).rows, summed.gram)
     received = read_statistics_reply(statistics_reply(msg, [own]), REQUEST)
     expected = read_statistics_reply(honest_reply(REQUEST), REQUEST)
     for one, other in zip(received.statistics, expected.statistics, strict=True):
