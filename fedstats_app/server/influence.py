@@ -149,7 +149,7 @@ class _Trials:
         """Whether all that a client sent was kept: Gram matrices from before an interruption are not."""
         _, sent = self._suspects[client]
         return len(sent) == len(self._sums) and all(
-            one.has_gram >= total.has_gram and (one.scatter is not None) >= total.has_scatter
+            (one.has_gram or not total.has_gram) and (one.scatter is not None or not total.has_scatter)
             for one, total in zip(sent, self._sums, strict=True)
         )
 
