@@ -189,13 +189,13 @@ def _difference(name: str, other: str) -> str:
 
 @functools.lru_cache(maxsize=200_000)
 def _form(name: str) -> str:
-    """Return what a person sees of a name: compatible characters made one, and single spaces inside only."""
+    """Reduce a name to what a person sees: compatible characters made one, and single spaces inside only."""
     return " ".join(unicodedata.normalize("NFKC", name).split())
 
 
 @functools.lru_cache(maxsize=200_000)
 def _key(name: str) -> str:
-    """Return what names have in common that may mean one class: letter case and look-alike letters made one."""
+    """Reduce a name to what those of one class have in common: letter case and look-alike letters made one."""
     return _form(name).casefold().translate(_LOOK_ALIKES)
 
 

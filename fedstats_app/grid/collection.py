@@ -261,7 +261,7 @@ class Collection:
         return self._bytes_received
 
     def wire_bytes(self, index: int, wanted: StatisticsSpec) -> int:
-        """Return what clients would have sent for ``wanted`` alone, which the specification at ``index`` covers."""
+        """Count what clients would have sent for ``wanted`` alone, in bytes; the specification at ``index`` covers it."""
         return sum(
             (size.rows if wanted.means_per_class > 1 or wanted.scatter else size.single_rows)
             + (size.gram if wanted.gram else size.scatter if wanted.scatter else 0)
@@ -333,7 +333,7 @@ def _kind_of_failure(reply: Message) -> str:
 
 
 def _warning(received: ReceivedStatistics) -> str:
-    """Return what to say of Gram matrices and factors of scatter that are close to the samples themselves."""
+    """Warn of Gram matrices and factors of scatter that are close to the samples themselves."""
     for client in received.statistics:
         if client.completed:
             return (

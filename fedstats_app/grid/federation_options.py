@@ -84,7 +84,7 @@ class FederationOptions(Options):
         return self.dp_epsilon > 0
 
     def promise(self, num_samples: int) -> Promise | None:
-        """Return what is promised each of so many samples, unless ``dp-samples`` declares another number.
+        """Make the promise to each of so many samples, unless ``dp-samples`` declares another number.
 
         Raises
         ------
@@ -102,7 +102,7 @@ class FederationOptions(Options):
         return Promise(self.dp_epsilon, delta, number)
 
     def problems(self) -> list[str]:
-        """Return what is wrong with the values together."""
+        """List what is wrong with the values together."""
         if self.is_noisy:
             wrong = {"secure-sums": ("on", self.secure_sums), "min-class-count": (0, self.min_class_count)}
             return [f"dp-epsilon: needs {key} = {want}, got {got}" for key, (want, got) in wrong.items() if got != want]

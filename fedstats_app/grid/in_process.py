@@ -118,7 +118,7 @@ class InProcessGrid(Grid):
         self._worker.shutdown()
 
     def _reply(self, msg: Message) -> Message:
-        """Return what the ClientApp answers; what it raises is an error reply, and leaves its node's state."""
+        """Ask the ClientApp; what it raises is an error reply, and leaves its node's state."""
         node = self._contexts[msg.metadata.dst_node_id]
         state, run_config = copied_content(node.state), dict(node.run_config)
         context = Context(node.run_id, node.node_id, dict(node.node_config), state, run_config)

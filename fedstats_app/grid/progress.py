@@ -199,7 +199,7 @@ class Progress:
         return left if left >= 0 else None
 
     def __str__(self) -> str:
-        """Return what is being done, how long the work has taken, and how long it will still take."""
+        """Say what is being done, how long the work has taken, and how long it will still take."""
         left = self.seconds_left
         doing = ": ".join(str(step) for step in list(self._steps)) or "working"
         rest = "" if left is None else f", about {in_words(left)} left"

@@ -269,7 +269,7 @@ class CalibrationSums(Addable):
 
 
 def sample_losses(logits: Tensor, labels: Tensor, temperatures: Sequence[float] = TEMPERATURES) -> Tensor:
-    """Return what each sample says of every temperature.
+    """Measure what each sample says of every temperature.
 
     Parameters
     ----------

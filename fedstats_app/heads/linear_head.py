@@ -164,7 +164,7 @@ class Solution:
     def report(
         self, regulariser: str, ridge_effective: float, *, notes: tuple[str, ...] = (), **parameters: float
     ) -> SolveReport:
-        """Return what the user is told of a head that came of this.
+        """Tell the user of a head that came of this.
 
         Parameters
         ----------

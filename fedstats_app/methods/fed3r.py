@@ -51,7 +51,7 @@ class Fed3ROptions(Options):
     )
 
     def problems(self) -> list[str]:
-        """Return what is wrong with the values together."""
+        """List what is wrong with the values together."""
         if self.fit_bias and not self.between_class:
             return ["fed3r-fit-bias: true needs fed3r-between-class true, got false"]
         return []

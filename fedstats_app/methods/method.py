@@ -46,7 +46,7 @@ class Needs:
     scatter: bool = False
 
     def missing(self, spec: StatisticsSpec) -> tuple[str, ...]:
-        """Return what a specification asks for beyond this, in words."""
+        """List what a specification asks for beyond this, in words."""
         asked = {
             "a Gram matrix": spec.gram and not self.gram,
             "a factor of the scatter": spec.sends_scatter and not self.scatter,

@@ -93,7 +93,7 @@ class Extension:
             )
 
     def to_json(self) -> dict[str, object] | None:
-        """Return what results.json says of it; None where there was nothing before."""
+        """Make the entry of results.json; None where there was nothing before."""
         if not self._folder:
             return None
         return {

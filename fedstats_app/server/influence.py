@@ -163,7 +163,7 @@ class _Trials:
         return self._heads[group]
 
     def influences(self, group: tuple[int, ...], *, than: tuple[int, ...] = ()) -> dict[str, Influence]:
-        """Return what leaving a group out does to every method's head, and not only those of ``than``."""
+        """Measure what leaving a group out, and not only ``than``, does to every method's head."""
         judges = self._judges[0]
         left = self._sums[0].summed(gram=False).class_counts
         for client in group:

@@ -199,7 +199,7 @@ class Training(ABC):
             self._left_out.setdefault(client, []).append(times)
 
     def result(self) -> TrainingResult:
-        """Return what the training did and cost, by its rounds and by formula."""
+        """Sum up what the training did and cost, by its rounds and by formula."""
         trainer, num_examples, num_clients = self.trainer, sum(self.clients.values()), len(self.clients)
         participants = max(1, round(self.tuning.fraction_tune * num_clients))
         num_rounds = self.rounds[-1].round
@@ -233,7 +233,7 @@ class Training(ABC):
         return replace(result, notes=[*result.notes, worse]) if worse else result
 
     def _score_head(self) -> tuple[HeadScores | None, Mapping[int, float], Calibration | None]:
-        """Return what can be said of the head in the end, its accuracy by client where they say so, its temperature.
+        """Tell what can be said of the head in the end, its accuracy by client where they say so, its temperature.
 
         Clients are asked as in the first stage. They cannot score a network that was tuned so: of that they tell its
         accuracy and loss alone.

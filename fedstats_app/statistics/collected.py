@@ -301,7 +301,7 @@ def sum_without_classes(total: StatisticsSum, ids: Sequence[int]) -> StatisticsS
 
 
 def client_digest(client: ClientStatistics) -> str:
-    """Return what identifies a client's statistics: the SHA-256 of its counts and its class sums in float32.
+    """Identify a client's statistics: the SHA-256 of its counts and its class sums in float32.
 
     It does not depend on how classes are numbered, nor on whether sums travelled in float32 or float64. It does
     not reveal the statistics, but recognises them. A client without samples has none: "".

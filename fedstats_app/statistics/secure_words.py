@@ -231,7 +231,7 @@ def _gram(statistics: FeatureStatistics) -> Tensor:
 
 
 def _moved(statistics: FeatureStatistics, means: Tensor) -> Tensor:
-    """Return what the Gram matrix has above the scatter about some means."""
+    """Give what the Gram matrix has above the scatter about some means."""
     cross = statistics.class_sums.T @ means
     scaled = means * statistics.class_counts.to(torch.float64).sqrt().unsqueeze(1)
     return cross + cross.T - scaled.T @ scaled

@@ -159,7 +159,7 @@ class StatisticsSpec:
         return self.means_per_class, self.samples_per_mean
 
     def num_bytes(self, num_samples: int, num_classes: int, feature_dim: int, number_bytes: int) -> int:
-        """Return what a client sends at most: rows with class id and count, and what goes with them, in their arrays.
+        """Count the bytes that a client sends at most: rows with class id and count, what goes with them, and arrays.
 
         Parameters
         ----------

@@ -84,7 +84,7 @@ def make_optimizer(options: OptimizerOptions, *, buffers: frozenset[str] = froze
 
 
 def optimizer_state(strategy: Strategy) -> dict[str, Tensor]:
-    """Return what a strategy of :data:`OPTIMIZERS` remembers from round to round, for a checkpoint."""
+    """Collect what a strategy of :data:`OPTIMIZERS` remembers from round to round, for a checkpoint."""
     if isinstance(strategy, FedAdamTorch):
         return strategy.adam.state()
     state: dict[str, Tensor] = {}
