@@ -261,7 +261,7 @@ class Collection:
         return self._bytes_received
 
     def wire_bytes(self, index: int, wanted: StatisticsSpec) -> int:
-        """Count what clients would have sent for ``wanted`` alone, in bytes; the specification at ``index`` covers it."""
+        """Count the bytes of all clients for ``wanted`` alone, which the specification at ``index`` covers."""
         return sum(
             (size.rows if wanted.means_per_class > 1 or wanted.scatter else size.single_rows)
             + (size.gram if wanted.gram else size.scatter if wanted.scatter else 0)
