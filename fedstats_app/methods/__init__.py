@@ -11,7 +11,11 @@ import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from fedstats_app.methods.method import ConfiguredMethod, Method, Needs, Personal, Uplink
+from fedstats_app.methods.method import ConfiguredMethod as ConfiguredMethod
+from fedstats_app.methods.method import Method as Method
+from fedstats_app.methods.method import Needs as Needs
+from fedstats_app.methods.method import Personal as Personal
+from fedstats_app.methods.method import Uplink as Uplink
 from fedstats_app.settings.option import Check, ConfigError, Options, from_text, some_of
 
 # One line per method, in the order of tables and plots.
@@ -26,29 +30,6 @@ from fedstats_app.methods.fedroot import FEDROOT as FEDROOT
 from fedstats_app.methods.fedcof import FEDCOF_ORACLE as FEDCOF_ORACLE
 
 # isort: on
-
-__all__ = [
-    "ABLATIONS",
-    "METHODS",
-    "MOST_METHODS",
-    "PERSONAL_METHODS",
-    "RECORDS",
-    "ConfiguredMethod",
-    "Method",
-    "Needs",
-    "Personal",
-    "Uplink",
-    "display_name",
-    "first_of",
-    "head_parts",
-    "is_experiment",
-    "is_method",
-    "method_list",
-    "method_order",
-    "record_of",
-    "variant_for",
-    "varied",
-]
 
 # Such names are those of files, and a training's name goes on after a hyphen: a value has one in an exponent only.
 _CHANGE = r"@[a-z][a-z0-9-]*=(?:[\w.()%]|(?<=[0-9.]e)-)+"

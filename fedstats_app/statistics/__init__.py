@@ -6,40 +6,23 @@ The law that everything else rests on: ``statistics(A u B) == statistics(A) + st
 It may import torch, numpy and of the package the rule for ranks.
 """
 
-from fedstats_app.statistics.class_mean_rows import ClassMeanRows
-from fedstats_app.statistics.client_statistics import ClientStatistics, StatisticsAccumulator
-from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, StatisticsSum, client_digest
-from fedstats_app.statistics.factors import GramFactor, LowRankStatistics, ScatterFactor, ScatterSpec
-from fedstats_app.statistics.feature_maps import (
-    FeatureMap,
-    IdentityMap,
-    RandomFourierFeatures,
-    RandomProjection,
-    UnitLength,
-    feature_map_from_dict,
-)
-from fedstats_app.statistics.feature_statistics import FeatureStatistics
-from fedstats_app.statistics.specification import StatisticsSpec, merge_specs
-
-__all__ = [
-    "ClassMeanRows",
-    "ClientStatistics",
-    "CollectedStatistics",
-    "FeatureMap",
-    "FeatureStatistics",
-    "GramFactor",
-    "IdentityMap",
-    "LowRankStatistics",
-    "MergedClient",
-    "RandomFourierFeatures",
-    "RandomProjection",
-    "ScatterFactor",
-    "ScatterSpec",
-    "StatisticsAccumulator",
-    "StatisticsSpec",
-    "StatisticsSum",
-    "UnitLength",
-    "client_digest",
-    "feature_map_from_dict",
-    "merge_specs",
-]
+from fedstats_app.statistics.class_mean_rows import ClassMeanRows as ClassMeanRows
+from fedstats_app.statistics.client_statistics import ClientStatistics as ClientStatistics
+from fedstats_app.statistics.client_statistics import StatisticsAccumulator as StatisticsAccumulator
+from fedstats_app.statistics.collected import CollectedStatistics as CollectedStatistics
+from fedstats_app.statistics.collected import MergedClient as MergedClient
+from fedstats_app.statistics.collected import StatisticsSum as StatisticsSum
+from fedstats_app.statistics.collected import client_digest as client_digest
+from fedstats_app.statistics.factors import GramFactor as GramFactor
+from fedstats_app.statistics.factors import LowRankStatistics as LowRankStatistics
+from fedstats_app.statistics.factors import ScatterFactor as ScatterFactor
+from fedstats_app.statistics.factors import ScatterSpec as ScatterSpec
+from fedstats_app.statistics.feature_maps import FeatureMap as FeatureMap
+from fedstats_app.statistics.feature_maps import IdentityMap as IdentityMap
+from fedstats_app.statistics.feature_maps import RandomFourierFeatures as RandomFourierFeatures
+from fedstats_app.statistics.feature_maps import RandomProjection as RandomProjection
+from fedstats_app.statistics.feature_maps import UnitLength as UnitLength
+from fedstats_app.statistics.feature_maps import feature_map_from_dict as feature_map_from_dict
+from fedstats_app.statistics.feature_statistics import FeatureStatistics as FeatureStatistics
+from fedstats_app.statistics.specification import StatisticsSpec as StatisticsSpec
+from fedstats_app.statistics.specification import merge_specs as merge_specs
