@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from fedstats_app.methods import (
     METHODS,
     PERSONAL_METHODS,
     RECORDS,
-    ConfiguredMethod,
     Method,
     Needs,
     display_name,
@@ -31,7 +31,7 @@ from fedstats_app.report.classifier import load
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError, Options
-from fedstats_app.statistics import StatisticsSum
+from fedstats_app.statistics import StatisticsSpec, StatisticsSum
 from tests.support.clients import NUM_CLASSES, Clients
 from tests.support.compare import same_bits
 from tests.support.options import configured, variations
@@ -42,16 +42,12 @@ every_method = pytest.mark.parametrize("method", RECORDS.values(), ids=RECORDS)
 every_personal_method = pytest.mark.parametrize("method", PERSONAL_METHODS)
 
 
-def total(method: ConfiguredMethod) -> StatisticsSum:
-    spec, clients = method.specification, Clients()
+@functools.cache
+def total(spec: StatisticsSpec, *, keep_rows: bool) -> StatisticsSum:
+    clients = Clients()
     parts = [spec.from_features(*clients.part(number), NUM_CLASSES, seed=1) for number in range(clients.num_clients)]
-    merged = StatisticsSum(
-        NUM_CLASSES,
-        parts[0].rows.feature_dim,
-        gram=spec.gram,
-        keep_rows=method.method.keeps_rows,
-        scatter=spec.scatter is not None,
-    )
+    dim, scatter = parts[0].rows.feature_dim, spec.scatter is not None
+    merged = StatisticsSum(NUM_CLASSES, dim, gram=spec.gram, keep_rows=keep_rows, scatter=scatter)
     for part in parts:
         merged.add(part)
     return merged
@@ -126,7 +122,7 @@ def test_a_kernel_width_is_measured_on_the_servers_features_or_given() -> None:
 @every_personal_method
 def test_a_mixture_of_everything_is_solved_as_the_federation_was(method: str) -> None:
     for one in configured(method):
-        merged = total(one)
+        merged = total(one.specification, keep_rows=one.keeps_rows)
         head = one.solve(merged)
         fixed = one.fixed(head.report.parameters)
         sums = one.sums(merged)
