@@ -53,25 +53,9 @@ READABLE_BY_OWNER = 0o600
 
 
 def save_statistics(folder: Path, collected: CollectedStatistics) -> Path:
-    """Write `statistics.safetensors`, readable by its owner only; the same statistics give the same bytes.
-
-    Parameters
-    ----------
-    folder : Path
-        A run folder.
-    collected : CollectedStatistics
-        All that the run collected, and the runs that it extends.
-
-    Returns
-    -------
-    Path
-        The file.
-    """
-    tensors: dict[str, Tensor] = {}
-    for index, total in enumerate(collected.sums):
-        tensors |= {f"{index}.{name}": tensor for name, tensor in sum_to_tensors(total).items()}
+    """Write all that a run collected, with the runs that it extends; the same statistics give the same bytes."""
+    tensors = _under(dict(enumerate(map(sum_to_tensors, collected.sums))))
     metadata = {
-        "format": STATISTICS_FORMAT,
         "sensitive": SENSITIVE,
         "class-names": json.dumps(list(collected.class_names)),
         "specifications": json.dumps([spec.to_dict() for spec in collected.specs]),
@@ -79,23 +63,34 @@ def save_statistics(folder: Path, collected: CollectedStatistics) -> Path:
         "backbone-fingerprint": collected.backbone_fingerprint,
         "clients": json.dumps([asdict(client) for client in collected.clients]),
     }
-    path = folder / STATISTICS_FILE
+    return _write(folder / STATISTICS_FILE, tensors, {"format": STATISTICS_FORMAT, **metadata})
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
     write_tensors(path, tensors, metadata, mode=READABLE_BY_OWNER)
     return path
 
 
+def _read(path: Path, of_format: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    tensors, metadata = read_tensors(path)
+    if metadata.get("format") != of_format:
+        raise ValueError(f"{path}: format must be {of_format!r}, got {metadata.get('format')!r}")
+    return tensors, metadata
+
+
+def _under(parts: Mapping[Any, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Put each part's key, such as the number of the specification, and a dot before the names of its tensors."""
+    return {f"{key}.{name}": tensor for key, part in parts.items() for name, tensor in part.items()}
+
+
+def _own(tensors: Mapping[str, Tensor], prefix: object) -> dict[str, Tensor]:
+    """Take those whose names begin so and with a dot, without that."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+
+
 def load_statistics(run_folder: str | Path) -> CollectedStatistics:
-    """Read the statistics of a run folder.
-
-    Parameters
-    ----------
-    run_folder : path
-        The folder, or the file in it.
-
-    Returns
-    -------
-    CollectedStatistics
-        As they were saved, to the last bit.
+    """Read the statistics of a run folder, or of the file in it, to the last bit.
 
     Raises
     ------
@@ -111,9 +106,7 @@ def load_statistics(run_folder: str | Path) -> CollectedStatistics:
             f"no statistics at {path}; a run leaves {STATISTICS_FILE} in its folder if save-statistics is true and at "
             "least one client was merged"
         )
-    tensors, metadata = read_tensors(path)
-    if metadata.get("format") != STATISTICS_FORMAT:
-        raise ValueError(f"{path}: format must be {STATISTICS_FORMAT!r}, got {metadata.get('format')!r}")
+    tensors, metadata = _read(path, STATISTICS_FORMAT)
     try:
         return _collected(tensors, metadata)
     except (LookupError, TypeError, ValueError) as error:
@@ -131,42 +124,31 @@ def sum_to_tensors(total: StatisticsSum) -> dict[str, Tensor]:
         tensors |= {"row-class-ids": rows.class_ids, "row-counts": rows.counts, "row-sums": rows.class_sums}
     if total.has_scatter:
         low_rank = total.low_rank(ClassMeanRows.zeros(total.num_classes, total.feature_dim))  # rows are there already
-        tensors |= {"scatter": pack_upper(low_rank.scatter)}
-        tensors |= {"left-out": torch.tensor(low_rank.left_out, dtype=torch.float64)}
+        tensors["scatter"] = pack_upper(low_rank.scatter)
+        tensors["left-out"] = torch.tensor(low_rank.left_out, dtype=torch.float64)
     return tensors
 
 
 def _collected(tensors: dict[str, Tensor], metadata: dict[str, str]) -> CollectedStatistics:
     specs = tuple(StatisticsSpec.from_dict(spec) for spec in json.loads(metadata["specifications"]))
     numbers: list[list[int]] = json.loads(metadata["rows-and-pairs"])
-    clients: list[dict[str, Any]] = json.loads(metadata["clients"])
     return CollectedStatistics(
         tuple(json.loads(metadata["class-names"])),
         specs,
-        tuple(sum_from_tensors(tensors, str(index), numbers[index]) for index in range(len(specs))),
+        tuple(sum_from_tensors(_own(tensors, index), *numbers[index]) for index in range(len(specs))),
         metadata["backbone-fingerprint"],
-        tuple(MergedClient(**client) for client in clients),
+        tuple(MergedClient(**client) for client in json.loads(metadata["clients"])),
     )
 
 
-def sum_from_tensors(tensors: Mapping[str, Tensor], prefix: str, numbers: Sequence[int]) -> StatisticsSum:
-    """Return the sum that :func:`sum_to_tensors` made tensors of.
-
-    Parameters
-    ----------
-    tensors : mapping
-        Those of the sum have names that begin with `prefix` and a dot; others may be there.
-    prefix : str
-        Of their names.
-    numbers : sequence of int
-        Rows and pairs that were folded.
+def sum_from_tensors(found: Mapping[str, Tensor], num_rows: int, num_pairs: int) -> StatisticsSum:
+    """Return the sum, of so many rows and pairs, that :func:`sum_to_tensors` made tensors of.
 
     Raises
     ------
     ValueError, KeyError
         If they are none of a sum.
     """
-    found = {name.removeprefix(f"{prefix}."): one for name, one in tensors.items() if name.startswith(f"{prefix}.")}
     counts, sums = found["class-counts"], found["class-sums"]
     if not all(bool(torch.isfinite(one).all()) for one in found.values()):
         raise ValueError("all numbers must be finite")
@@ -175,7 +157,6 @@ def sum_from_tensors(tensors: Mapping[str, Tensor], prefix: str, numbers: Sequen
         rows = ClassMeanRows(
             found["row-class-ids"], found["row-counts"], num_classes=len(counts), class_sums=found["row-sums"]
         )
-    num_rows, num_pairs = numbers
     return StatisticsSum.resumed(
         FeatureStatistics(counts, sums, _square(found, "gram", sums.shape[1])),
         rows,
@@ -186,7 +167,7 @@ def sum_from_tensors(tensors: Mapping[str, Tensor], prefix: str, numbers: Sequen
     )
 
 
-def _square(found: dict[str, Tensor], name: str, dim: int) -> Tensor | None:
+def _square(found: Mapping[str, Tensor], name: str, dim: int) -> Tensor | None:
     if name not in found:
         return None
     if found[name].shape != (dim * (dim + 1) // 2,):
@@ -219,32 +200,21 @@ class Accumulated:
 
 
 def save_accumulated(folder: Path, accumulated: Accumulated) -> None:
-    """Write the file in one step.
-
-    Parameters
-    ----------
-    folder : Path
-        A run folder.
-    accumulated : Accumulated
-        Everything.
+    """Write the file of a run folder in one step.
 
     Raises
     ------
     OSError
         If it cannot be written; the one before it is untouched.
     """
-    tensors = {f"{_OTHER_TENSORS}.{name}": tensor for name, tensor in accumulated.tensors.items()}
-    for name, total in accumulated.sums.items():
-        tensors |= {f"{name}.{key}": tensor for key, tensor in sum_to_tensors(total).items()}
+    parts = {_OTHER_TENSORS: accumulated.tensors}
+    parts |= {name: sum_to_tensors(total) for name, total in accumulated.sums.items()}
     numbers = {name: [total.num_rows, total.num_pairs] for name, total in accumulated.sums.items()}
-    metadata = {
-        "format": ACCUMULATOR_FORMAT,
-        "rows-and-pairs": json.dumps(numbers),
-        "record": to_json(accumulated.record, indent=None),
-    }
+    record = to_json(accumulated.record, indent=None)
+    metadata = {"format": ACCUMULATOR_FORMAT, "rows-and-pairs": json.dumps(numbers), "record": record}
     path = folder / ACCUMULATOR_FILE
     path.parent.mkdir(exist_ok=True)
-    write_tensors(path, tensors, metadata, mode=READABLE_BY_OWNER)
+    _write(path, _under(parts), metadata)
 
 
 def load_accumulated(folder: Path) -> Accumulated | None:
@@ -258,14 +228,10 @@ def load_accumulated(folder: Path) -> Accumulated | None:
     path = folder / ACCUMULATOR_FILE
     if not path.is_file():
         return None
-    tensors, metadata = read_tensors(path)
-    if metadata.get("format") != ACCUMULATOR_FORMAT:
-        raise ValueError(f"{path}: format must be {ACCUMULATOR_FORMAT!r}, got {metadata.get('format')!r}")
+    tensors, metadata = _read(path, ACCUMULATOR_FORMAT)
     numbers: dict[str, list[int]] = json.loads(metadata["rows-and-pairs"])
-    sums = {name: sum_from_tensors(tensors, name, numbers[name]) for name in numbers}
-    prefix = f"{_OTHER_TENSORS}."
-    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    return Accumulated(sums, own, json.loads(metadata["record"]))
+    sums = {name: sum_from_tensors(_own(tensors, name), *numbers[name]) for name in numbers}
+    return Accumulated(sums, _own(tensors, _OTHER_TENSORS), json.loads(metadata["record"]))
 
 
 def forget_accumulated(folder: Path) -> None:
@@ -283,29 +249,11 @@ CLIENTS_FOLDER = "clients"
 def save_client_statistics(
     folder: Path, client: int, digest: str, statistics: Sequence[ClientStatistics], class_names: Sequence[str]
 ) -> Path:
-    """Write what a client of this run sent.
+    """Write what a client sent, one for each specification, with class names in the order of their ids.
 
-    Parameters
-    ----------
-    folder : Path
-        The run folder.
-    client : int
-        Its id in the run.
-    digest : str
-        :func:`fedstats_app.statistics.client_digest` of it.
-    statistics : sequence of ClientStatistics
-        One per specification.
-    class_names : sequence of str
-        In the order of their ids.
-
-    Returns
-    -------
-    Path
-        `clients/CLIENT-DIGEST.safetensors`, with the first digits of the digest: runs can have clients of the same id.
+    Its digest is :func:`fedstats_app.statistics.client_digest`'s. The file's name has the client's id and the first
+    digits of the digest, since runs can have clients of the same id.
     """
-    tensors: dict[str, Tensor] = {}
-    for index, one in enumerate(statistics):
-        tensors |= {f"{index}.{name}": tensor for name, tensor in _client_tensors(one).items()}
     metadata = {
         "format": CLIENT_FORMAT,
         "digest": digest,
@@ -314,8 +262,7 @@ def save_client_statistics(
     }
     path = _path_of(folder, client, digest)
     path.parent.mkdir(exist_ok=True, mode=0o700)
-    write_tensors(path, tensors, metadata, mode=READABLE_BY_OWNER)
-    return path
+    return _write(path, _under(dict(enumerate(map(_client_tensors, statistics)))), metadata)
 
 
 def keeps_client_statistics(folder: Path, client: MergedClient) -> bool:
@@ -324,16 +271,7 @@ def keeps_client_statistics(folder: Path, client: MergedClient) -> bool:
 
 
 def load_client_statistics(folder: Path, client: MergedClient, class_names: Sequence[str]) -> list[ClientStatistics]:
-    """Return what a client sent, to the bit.
-
-    Parameters
-    ----------
-    folder : Path
-        The run folder.
-    client : MergedClient
-        As the run's statistics name it.
-    class_names : sequence of str
-        The order of the ids wanted; it has all classes of the client's run.
+    """Return what a client sent, to the bit, with the ids of `class_names`, which has all classes of its run.
 
     Raises
     ------
@@ -354,7 +292,7 @@ def load_client_statistics(folder: Path, client: MergedClient, class_names: Sequ
     position = {name: index for index, name in enumerate(class_names)}
     ids = torch.tensor([position[name] for name in json.loads(metadata["class-names"])], dtype=torch.int64)
     number = int(metadata["num-specifications"])
-    return [_client_statistics(tensors, f"{index}.", ids, len(class_names)) for index in range(number)]
+    return [_client_statistics(_own(tensors, index), ids, len(class_names)) for index in range(number)]
 
 
 def take_over(earlier: Path, folder: Path, clients: Sequence[MergedClient]) -> list[MergedClient]:
@@ -399,8 +337,7 @@ def _in_few_bytes(tensor: Tensor) -> Tensor:
     return small if torch.equal(small.to(torch.float64), tensor) else tensor
 
 
-def _client_statistics(tensors: Mapping[str, Tensor], prefix: str, ids: Tensor, num_classes: int) -> ClientStatistics:
-    found = {name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)}
+def _client_statistics(found: Mapping[str, Tensor], ids: Tensor, num_classes: int) -> ClientStatistics:
     class_sums = found["row-sums"]
     rows = ClassMeanRows(
         ids[found["row-class-ids"]], found["row-counts"], num_classes=num_classes, class_sums=class_sums

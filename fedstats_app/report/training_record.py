@@ -1,9 +1,8 @@
-"""What a training did: a line of rounds.jsonl per round, the result of all, its costs by formula, means over seeds."""
+"""What a training did: a line of rounds.jsonl per round, the result of all, its costs by formula."""
 
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -110,42 +109,24 @@ class RoundRecord:
         """All bytes of the round."""
         return self.bytes_up + self.bytes_down + self.bytes_catch_up
 
-    def __post_init__(self) -> None:
-        """Refuse values outside their range."""
-        if self.accuracy is not None and not 0.0 <= self.accuracy <= 1.0:
-            raise ValueError(f"{self._who()}: accuracy must be between 0 and 1 or None, got {self.accuracy}")
-        counted = ("round", "num_clients", "num_failed", "bytes_up", "bytes_down", "bytes_catch_up", "forward_passes")
-        for name in (*counted, "seconds"):
-            amount = getattr(self, name)
-            if not amount >= 0:
-                raise ValueError(f"{self._who()}: {name} must be at least 0, got {amount}")
-
     def line(self) -> str:
         """Give the line for rounds.jsonl, without its end."""
         return to_json_with_digest(asdict(self), indent=None)
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Self:
-        """Read the entries of a line of rounds.jsonl.
-
-        Parameters
-        ----------
-        line : mapping
-            A loss may be the string `"inf"`, which JSON has instead of an infinite number.
+        """Read a line of rounds.jsonl; a loss may be the string `"inf"`, for which JSON has no number.
 
         Raises
         ------
         ValueError
-            If a field is missing or unknown, or a value is outside its range.
+            If a field is missing or unknown.
         """
         expected = [item.name for item in fields(cls)]
         if set(line) != set(expected):
             raise ValueError(f"a round must have {', '.join(expected)}, got {', '.join(sorted(line))}")
         losses = {name: None if line[name] is None else float(line[name]) for name in ("loss", "train_loss")}
         return cls(**{**line, **losses})
-
-    def _who(self) -> str:
-        return f"{self.start}-{self.stage}, round {self.round}"
 
 
 def read_rounds(path: Path) -> list[RoundRecord]:
@@ -154,15 +135,10 @@ def read_rounds(path: Path) -> list[RoundRecord]:
     A run that was killed between two checkpoints repeats rounds when it is resumed: the later line of a round counts.
     What a crash left of a last line is left out, and said so in the log.
 
-    Parameters
-    ----------
-    path : Path
-        The file; where there is none there are no rounds.
-
     Returns
     -------
     list of RoundRecord
-        By training, in the order in which they began, and by round.
+        By training, in the order in which they began, and by round; none where there is no file.
 
     Raises
     ------
@@ -297,27 +273,22 @@ class TrainingResult:
 
     def rounds_to(self, accuracy: float) -> int | None:
         """First round after which the accuracy is at least this; None where it never was."""
-        index = self._index_of(accuracy)
-        return None if index is None else self.rounds[index].round
+        return self._cost_to(accuracy, [one.round for one in self.rounds])
 
     def bytes_to(self, accuracy: float) -> int | None:
-        """Bytes up and down until the accuracy is at least this, the start's included; None where it never was."""
-        index = self._index_of(accuracy)
-        return None if index is None else self.cumulative_bytes()[index]
+        """Bytes up and down until then, the start's included."""
+        return self._cost_to(accuracy, self.cumulative_bytes())
 
     def forward_passes_to(self, accuracy: float) -> int | None:
-        """Forward passes until the accuracy is at least this, the start's included; None where it never was."""
-        index = self._index_of(accuracy)
-        return None if index is None else self.cumulative_forward_passes()[index]
+        """Forward passes until then, the start's included."""
+        return self._cost_to(accuracy, self.cumulative_forward_passes())
+
+    def _cost_to(self, accuracy: float, costs: Iterable[int]) -> int | None:
+        reached = (one.accuracy is not None and one.accuracy >= accuracy for one in self.rounds)
+        return next(itertools.compress(costs, reached), None)
 
     def to_json(self) -> dict[str, object]:
-        """Give the entry for results.json, without the name, which is its key there, and without the rounds.
-
-        Returns
-        -------
-        dict
-            `accuracy` is the final one. The rounds are in rounds.jsonl.
-        """
+        """Give the entry for results.json, without name (its key there) and rounds; `accuracy` is the final one."""
         apart = ("name", "rounds", "quality")
         kept = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in apart}
         return {
@@ -336,16 +307,7 @@ class TrainingResult:
 
     @classmethod
     def from_json(cls, name: str, entry: Mapping[str, Any], rounds: Iterable[RoundRecord]) -> Self:
-        """Put together an entry of results.json and the lines of rounds.jsonl.
-
-        Parameters
-        ----------
-        name : str
-            The entry's key.
-        entry : mapping
-            As `to_json` gave it.
-        rounds : iterable of RoundRecord
-            Of all trainings of the run; those of this stage and start are taken.
+        """Put together what `to_json` gave under a name and, of all rounds of the run, those of its stage and start.
 
         Raises
         ------
@@ -361,10 +323,6 @@ class TrainingResult:
         if missing:
             raise ValueError(f"training {name!r} must have {', '.join(missing)}, got only {', '.join(sorted(entry))}")
         return cls(**{item.name: entry[item.name] for item in fields(cls)})
-
-    def _index_of(self, accuracy: float) -> int | None:
-        reached = (one.accuracy is not None and one.accuracy >= accuracy for one in self.rounds)
-        return next((index for index, yes in enumerate(reached) if yes), None)
 
 
 def random_head_training(stage: str, results: Iterable[TrainingResult]) -> TrainingResult | None:
@@ -386,97 +344,3 @@ def decline(result: TrainingResult) -> str:
     low, high = result.quality.get("accuracy_interval") or (final, final)
     chance = ", which can be chance" if low <= best <= high else ""
     return f"its accuracy, {100 * final:.2f}%, is below that of {' and of '.join(better)}{chance}"
-
-
-@dataclass(frozen=True)
-class TrainingCurve:
-    """Mean over seeds of the trainings of one name, after each round that was evaluated in all of them.
-
-    Attributes
-    ----------
-    name, stage, start : str
-        As in every one of the trainings.
-    title : str
-        The stage in a heading.
-    num_seeds : int
-        How many trainings it is of.
-    rounds : tuple of int
-        Absolute, ascending.
-    accuracy : tuple of float
-        Means, 0 to 1.
-    deviation : tuple of float
-        Standard deviations (with n - 1), 0 for one seed.
-    megabytes : tuple of float
-        Means of the bytes up and down until then, the start's included, in 10^6.
-    forward_passes : tuple of float
-        Means of the passes until then, the start's included.
-    """
-
-    name: str
-    stage: str
-    start: str
-    title: str
-    num_seeds: int
-    rounds: tuple[int, ...]
-    accuracy: tuple[float, ...]
-    deviation: tuple[float, ...]
-    megabytes: tuple[float, ...]
-    forward_passes: tuple[float, ...]
-
-
-def training_curves(results: Iterable[TrainingResult]) -> list[TrainingCurve]:
-    """Take the trainings of one name for the seeds of one experiment, and average them.
-
-    Parameters
-    ----------
-    results : iterable of TrainingResult
-        In any order.
-
-    Returns
-    -------
-    list of TrainingCurve
-        In the order in which the names come first. A training that ended early shortens its curve.
-
-    Raises
-    ------
-    ValueError
-        If trainings of one name differ in stage or start.
-    """
-    by_name: dict[str, list[TrainingResult]] = {}
-    for result in results:
-        by_name.setdefault(result.name, []).append(result)
-    return [_mean(name, seeds) for name, seeds in by_name.items()]
-
-
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the standard deviation with n - 1, which is 0 for one value."""
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-
-
-def _mean(name: str, seeds: Sequence[TrainingResult]) -> TrainingCurve:
-    kinds = {(seed.stage, seed.start) for seed in seeds}
-    if len(kinds) > 1:
-        raise ValueError(f"trainings named {name!r} must be of one stage and start, got {sorted(kinds)}")
-    points = [_points(seed) for seed in seeds]
-    rounds = sorted(set.intersection(*(set(one) for one in points)))
-    # Of every round, three tuples of the seeds: accuracies, bytes, passes.
-    columns = [tuple(zip(*(one[number] for one in points), strict=True)) for number in rounds]
-    scores = [mean_and_deviation(accuracies) for accuracies, _, _ in columns]
-    return TrainingCurve(
-        name=name,
-        stage=seeds[0].stage,
-        start=seeds[0].start,
-        title=seeds[0].display_name or seeds[0].stage,
-        num_seeds=len(seeds),
-        rounds=tuple(rounds),
-        accuracy=tuple(mean for mean, _ in scores),
-        deviation=tuple(deviation for _, deviation in scores),
-        megabytes=tuple(statistics.fmean(sent) / 1e6 for _, sent, _ in columns),
-        forward_passes=tuple(statistics.fmean(passes) for _, _, passes in columns),
-    )
-
-
-def _points(result: TrainingResult) -> dict[int, tuple[float, int, int]]:
-    """From every evaluated round to accuracy, bytes and forward passes."""
-    costs = zip(result.rounds, result.cumulative_bytes(), result.cumulative_forward_passes(), strict=True)
-    return {one.round: (one.accuracy, sent, passes) for one, sent, passes in costs if one.accuracy is not None}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.report.training_record import mean_and_deviation
 from fedstats_app.storage.json_digest import read_json_file
 from research.reproduce.catalogue import MEASURES, Catalogue, DataSet, PresetError, Published
 from research.reproduce.plan import PlannedRun
@@ -16,6 +16,11 @@ from research.reproduce.preset import Column, Preset, Row
 
 # Of the samples that the paper has; its split drops a remainder.
 _ALL_SAMPLES = 0.99
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the standard deviation with n - 1, which is 0 for one value."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedstats_app.methods import display_name
-from fedstats_app.report.training_record import (
-    TrainingResult,
-    mean_and_deviation,
-    random_head_training,
-    read_rounds,
-)
+from fedstats_app.report.training_record import TrainingResult, random_head_training, read_rounds
+from research.reproduce.outcome import mean_and_deviation
 from research.reproduce.table import pipe_table
 
 Scores = dict[str, dict[str, dict[str, Any]]]

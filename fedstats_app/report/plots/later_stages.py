@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from fedstats_app.methods import display_name, method_order
 from fedstats_app.report.plots.style import (
@@ -25,15 +27,56 @@ from fedstats_app.report.plots.style import (
     set_title,
     shortened,
 )
-from fedstats_app.report.training_record import RANDOM_START, TrainingCurve, TrainingResult, training_curves
+from fedstats_app.report.training_record import RANDOM_START, TrainingResult
 
-_MADE = (RANDOM_START, "zero")  # heads that nothing was solved for
 _LINES = ("-", "--", "-.")  # of curves of one colour
-_PANELS: tuple[tuple[str, str, Callable[[TrainingCurve], Sequence[float]]], ...] = (
-    ("round (one aggregation)", "", lambda curve: curve.rounds),
-    ("up and down, all clients (log scale)", "B", lambda curve: [1e6 * sent for sent in curve.megabytes]),
-    ("forward passes of a sample (log scale)", "", lambda curve: curve.forward_passes),
+# Headings and units of a stage's panels: what there is of each round besides the accuracy.
+_PANELS = (
+    ("round (one aggregation)", ""),
+    ("up and down, all clients (log scale)", "B"),
+    ("forward passes of a sample (log scale)", ""),
 )
+
+
+@dataclass(frozen=True, eq=False)
+class _Curve:
+    """Mean over seeds of the trainings of one name, after each round that was evaluated in all of them.
+
+    Accuracies and their standard deviations (with n - 1, 0 for one seed) are per cent. Costs are the round's number,
+    and the means of the bytes up and down and of the forward passes until then, the start's included.
+    """
+
+    first: TrainingResult
+    num_seeds: int
+    costs: tuple[NDArray[np.float64], ...]
+    accuracy: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether the head to start from was solved."""
+        return self.first.start not in (RANDOM_START, "zero")
+
+
+def _curves(results: Iterable[TrainingResult]) -> list[_Curve]:
+    by_name: dict[str, list[TrainingResult]] = {}
+    for result in results:
+        by_name.setdefault(result.name, []).append(result)
+    curves = []
+    for seeds in by_name.values():
+        points = [_points(seed) for seed in seeds]
+        rounds = sorted(set.intersection(*map(set, points)))
+        values = np.array([[one[number] for number in rounds] for one in points], float).reshape(len(seeds), -1, 3)
+        accuracy, *costs = values.mean(axis=0).T
+        deviation = values[..., 0].std(axis=0, ddof=1) if len(seeds) > 1 else 0 * accuracy
+        curves.append(_Curve(seeds[0], len(seeds), (np.array(rounds), *costs), 100 * accuracy, 100 * deviation))
+    return [curve for curve in curves if len(curve.accuracy)]
+
+
+def _points(result: TrainingResult) -> dict[int, tuple[float, int, int]]:
+    """From every evaluated round to accuracy, bytes and forward passes."""
+    costs = zip(result.rounds, result.cumulative_bytes(), result.cumulative_forward_passes(), strict=True)
+    return {one.round: (one.accuracy, sent, passes) for one, sent, passes in costs if one.accuracy is not None}
 
 
 @plot_style()
@@ -51,12 +94,12 @@ def training_figure(results: Sequence[TrainingResult], title: str) -> Figure:
     title : str
         Such as dataset, backbone and number of clients.
     """
-    curves = [curve for curve in training_curves(results) if curve.rounds]
-    stages = {curve.stage: curve.title for curve in curves}
+    curves = _curves(results)
+    stages = {curve.first.stage: curve.first.display_name or curve.first.stage for curve in curves}
     figure = new_figure(11.0, 1.3 + 3.1 * len(stages))
     rows = figure.subplots(len(stages), len(_PANELS), squeeze=False, sharey="row")
     for row, (stage, heading) in zip(rows, stages.items(), strict=True):
-        _draw_stage(row, [curve for curve in curves if curve.stage == stage])
+        _draw_stage(row, [curve for curve in curves if curve.first.stage == stage])
         row[0].set_title(heading, loc="left", fontsize=10, color=MUTED)
     figure.suptitle(drawable(title), x=0.012, ha="left", fontsize=12, fontweight="bold")
     lines = {line.get_label(): line for axes in rows[:, 0] for line in axes.get_legend_handles_labels()[0]}
@@ -66,38 +109,38 @@ def training_figure(results: Sequence[TrainingResult], title: str) -> Figure:
     return figure
 
 
-def _draw_stage(row: Sequence[Axes], curves: Sequence[TrainingCurve]) -> None:
-    for axes, (heading, unit, costs_of) in zip(row, _PANELS, strict=True):
+def _draw_stage(row: Sequence[Axes], curves: Sequence[_Curve]) -> None:
+    for panel, (axes, (heading, unit)) in enumerate(zip(row, _PANELS, strict=True)):
         drawn = Counter[str]()
         for curve in curves:
-            costs, accuracy, deviation = (np.array(one) for one in (costs_of(curve), curve.accuracy, curve.deviation))
-            colour = MUTED if curve.start in _MADE else METHOD_COLOURS[method_order(curve.start) % 7]
-            line = ":" if curve.start in _MADE else _LINES[drawn[colour] % len(_LINES)]
+            costs, accuracy, deviation = curve.costs[panel], curve.accuracy, curve.deviation
+            colour = METHOD_COLOURS[method_order(curve.first.start) % 7] if curve.is_solved else MUTED
+            line = _LINES[drawn[colour] % len(_LINES)] if curve.is_solved else ":"
             drawn[colour] += 1
-            axes.plot(costs, 100 * accuracy, line, color=colour, linewidth=1.7, label=_label(curve))
-            low, high = 100 * (accuracy - deviation), 100 * (accuracy + deviation)
-            axes.fill_between(costs, low, high, color=colour, alpha=0.2, linewidth=0)
-            if curve.start not in _MADE and curve.rounds[0] == 0:
+            axes.plot(costs, accuracy, line, color=colour, linewidth=1.7, label=_label(curve))
+            axes.fill_between(costs, accuracy - deviation, accuracy + deviation, color=colour, alpha=0.2, linewidth=0)
+            if curve.is_solved and curve.costs[0][0] == 0:
                 star: dict[str, Any] = {"markersize": 13.0, "markeredgecolor": "white", "zorder": 9.0}
-                axes.plot(costs[0], 100 * accuracy[0], "*", color=colour, **star)
+                axes.plot(costs[0], accuracy[0], "*", color=colour, **star)
         axes.set_xlabel(heading)
         quiet_axes(axes, "y")
-        if axes is not row[0]:
-            log_x(axes, [cost for curve in curves for cost in costs_of(curve) if cost > 0] or [1.0], unit)
-    solved = [curve for curve in curves if curve.start not in _MADE] or curves
-    shown = [*(score for curve in solved for score in curve.accuracy), *(max(curve.accuracy) for curve in curves)]
-    margin = max(0.3 * (max(shown) - min(shown)), 0.01)
-    row[0].set_ylim(100 * (min(shown) - margin), 100 * (max(shown) + margin / 3))
+        if panel:
+            log_x(axes, [cost for curve in curves for cost in curve.costs[panel] if cost > 0] or [1.0], unit)
+    solved = [curve for curve in curves if curve.is_solved] or curves
+    shown = [*(score for curve in solved for score in curve.accuracy), *(curve.accuracy.max() for curve in curves)]
+    margin = max(0.3 * (max(shown) - min(shown)), 1.0)
+    row[0].set_ylim(min(shown) - margin, max(shown) + margin / 3)
     row[0].set_ylabel("test accuracy")
     row[0].yaxis.set_major_formatter(per_cent)
     row[0].xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
-def _label(curve: TrainingCurve) -> str:
+def _label(curve: _Curve) -> str:
     """Give the start's name, or the training's if that is not made of start and stage."""
-    if curve.name != f"{curve.start}-{curve.stage}":
-        return shortened([curve.name], 32)[0]
-    return f"{curve.start} head" if curve.start in _MADE else display_name(curve.start)
+    first = curve.first
+    if first.name != f"{first.start}-{first.stage}":
+        return shortened([first.name], 32)[0]
+    return display_name(first.start) if curve.is_solved else f"{first.start} head"
 
 
 @plot_style()
