@@ -24,15 +24,7 @@ from fedstats_app.statistics import FeatureMap
 from fedstats_app.storage.json_digest import read_json_file
 
 VERSIONED = (
-    "flwr",
-    "flwr-datasets",
-    "ray",
-    "torch",
-    "torchvision",
-    "openvino",
-    "timm",
-    "transformers",
-    "numpy",
+    *("flwr", "flwr-datasets", "ray", "torch", "torchvision", "openvino", "timm", "transformers", "numpy"),
     "safetensors",
 )
 
@@ -85,21 +77,7 @@ def run_record(
 def common_metadata(
     options: BackboneOptions, backbone: Backbone, data_name: str, class_names: Sequence[str], seed: int
 ) -> dict[str, str]:
-    """Return what the headers of all heads of a run have in common, as strings.
-
-    Parameters
-    ----------
-    options : BackboneOptions
-        As they are used.
-    backbone : Backbone
-        Made from them.
-    data_name : str
-        Of the training data.
-    class_names : sequence of str
-        In the order of the heads' rows.
-    seed : int
-        Of the run.
-    """
+    """Return what the headers of all heads of a run have in common, as strings."""
     return {
         "backbone": options.backbone,
         "backbone-weights": options.backbone_weights,
@@ -149,22 +127,10 @@ def trained_head_metadata(
     temperature: float,
     evaluated_on: str,
 ) -> dict[str, str]:
-    """Return the same for a head that was trained.
+    """Return the same for a head that was trained, on so many samples of each client.
 
-    Parameters
-    ----------
-    result : TrainingResult
-        Of the training.
-    feature_map : FeatureMap
-        Between backbone and head.
-    clients : mapping
-        From client to its number of samples.
-    by : str
-        What moved the weights: an optimiser's name, or a trainer's.
-    temperature : float
-        By which scores were divided in training, and are where the head was not calibrated.
-    evaluated_on : str
-        "clients" or "server".
+    `by` is what moved the weights: an optimiser's name, or a trainer's. Scores were divided by `temperature` in
+    training, and are where the head was not calibrated.
     """
     return {
         "feature-map": json.dumps(feature_map.to_dict()),
@@ -233,13 +199,14 @@ def check_same_run(folder: Path, record: Mapping[str, object]) -> list[str]:
         for key in sorted(settings - FREE_KEYS)
         if before["run_config"].get(key) != now["run_config"].get(key)
     ]
-    for key in ("data", "class_names", "num_clients"):
-        if before[key] != now[key]:
-            problems.append(f"{key}: was {before[key]!r:.200}, is {now[key]!r:.200}")
-    if before["backbone"]["fingerprint"] != now["backbone"]["fingerprint"]:
-        problems.append(
-            f"backbone: was {before['backbone']['fingerprint'][:16]}, is {now['backbone']['fingerprint'][:16]}"
-        )
+    problems += [
+        f"{key}: was {before[key]!r:.200}, is {now[key]!r:.200}"
+        for key in ("data", "class_names", "num_clients")
+        if before[key] != now[key]
+    ]
+    networks = [one["backbone"]["fingerprint"] for one in (before, now)]
+    if networks[0] != networks[1]:
+        problems.append(f"backbone: was {networks[0][:16]}, is {networks[1][:16]}")
     if problems:
         raise AnotherRunError("resume: this is not the run that was interrupted:\n  " + "\n  ".join(problems))
     return [

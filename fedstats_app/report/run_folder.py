@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -93,7 +94,9 @@ class RunFolder:
 
     @classmethod
     def create(cls, output_dir: str, run_id: int | str, now: datetime | None = None, *, name: str = "") -> Self:
-        """Make a new sub-folder `<yyyymmdd>-<hhmmss>` of UTC; `-2`, `-3`, ... is added if it exists already.
+        """Make a new sub-folder `<yyyymmdd>-<hhmmss>` of UTC, or of a given name, with a README.md in it.
+
+        `-2`, `-3`, ... is added if it exists already.
 
         Parameters
         ----------
@@ -105,11 +108,6 @@ class RunFolder:
             Start of the run, with a time zone; by default the clock's time.
         name : str
             Of the folder, in place of the time.
-
-        Returns
-        -------
-        RunFolder
-            The folder, with a README.md in it.
 
         Raises
         ------
@@ -133,14 +131,7 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: str, run_id: int | str, now: datetime | None = None) -> Self:
-        """Go on in the folder of a run that was interrupted.
-
-        Parameters
-        ----------
-        path : str
-            The folder; absolute or starting with `~`, or `latest`.
-        run_id, now
-            Of the run that goes on, as for `create`.
+        """Go on in the folder of a run that was interrupted: absolute, starting with `~`, or `latest`.
 
         Raises
         ------
@@ -162,14 +153,8 @@ class RunFolder:
     def write_status(self, state: Status, reason: str = "") -> None:
         """Write status.json in one step; if no new file can be written, write over the one that is there.
 
-        A full disk and a folder without write permission both leave room for the latter.
-
-        Parameters
-        ----------
-        state : {"running", "completed", "failed", "stopped"}
-            Where the run stands.
-        reason : str
-            Why it failed or stopped, or what a reader should know; cut if the file has no room for it.
+        A full disk and a folder without write permission both leave room for the latter. A reason that the file has no
+        room for is cut.
 
         Raises
         ------
@@ -208,13 +193,7 @@ class RunFolder:
         self._write_json("results.json", results)
 
     def read_results(self) -> dict[str, Any]:
-        """Read results.json; where there is none there are no results.
-
-        Raises
-        ------
-        ValueError
-            If it is damaged.
-        """
+        """Read results.json; where there is none there are no results, and a damaged one is a ValueError."""
         path = self.path / "results.json"
         return read_json_file(path) if path.is_file() else {}
 
@@ -237,15 +216,7 @@ class RunFolder:
         write_atomically(self.path / "clients.jsonl", lines.encode())
 
     def append_disclosure(self, entries: Sequence[Mapping[str, object]], methods: Sequence[str]) -> None:
-        """Add one line per client and kind of message to disclosure.jsonl; what earlier runs wrote there stays.
-
-        Parameters
-        ----------
-        entries : sequence of mapping
-            As a `DisclosureLedger` has them.
-        methods : sequence of str
-            For which statistics were asked.
-        """
+        """Add a `DisclosureLedger`'s entries, one line per client and kind of message; `methods` were asked for."""
         context = {"run": self.run_id, "methods": list(methods)}
         lines = [to_json_with_digest({**context, **entry}, indent=None) for entry in entries]
         append_lines(self.path / DISCLOSURE_FILE, *lines)
@@ -286,7 +257,7 @@ class RunFolder:
         name : str
             The method's lower-case name, or the training's.
         head : LinearHead
-            The head; saved in float32.
+            Saved in float32.
         metadata : mapping of str to str
             What is needed to use the head (see :mod:`fedstats_app.report.head_file`).
         tuned : Backbone, optional
@@ -296,20 +267,17 @@ class RunFolder:
         normalisation : {"batch", "groupnorm"}
             Whether the tuned backbone has the architecture's own normalisation layers or GroupNorm for BatchNorm.
 
-        Returns
-        -------
-        Path
-            The head's file.
-
         Raises
         ------
         ValueError, TypeError
             As `fedstats_app.report.head_file.head_to_bytes`, or if `name` does not suit a file name.
         """
-        path = self.path / "heads" / f"{_checked_name('head name', name)}.safetensors"
-        entries = dict(metadata)
-        if tuned is not None:
-            entries.update(tuned_metadata(name, tuned, normalisation))
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"head name must be letters, digits and ._@=()%-, and begin with a letter or digit, got {name!r}"
+            )
+        path = self.path / "heads" / f"{name}.safetensors"
+        entries = {**metadata, **({} if tuned is None else tuned_metadata(name, tuned, normalisation))}
         entries |= {key: without_folders(entries[key]) for key in PATH_KEYS if key in entries}
         content = head_to_bytes(head, entries)
         path.parent.mkdir(exist_ok=True)
@@ -338,21 +306,12 @@ def _output_root(output_dir: str) -> Path:
 
 
 def _new_folder(root: Path, name: str) -> Path:
-    number = 1
-    while True:
+    for number in itertools.count(1):
         path = root / (name if number == 1 else f"{name}-{number}")
-        try:
+        with contextlib.suppress(FileExistsError):
             path.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
-            return path
-
-
-def _checked_name(what: str, name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{what} must be letters, digits and ._@=()%-, and begin with a letter or digit, got {name!r}")
-    return name
+            break
+    return path
 
 
 def _utc(moment: datetime | None) -> datetime:

@@ -64,9 +64,7 @@ class RunRecord:
             raise FileNotFoundError(f"{folder} is no run folder: it has no status.json")
         results = _entries(folder / "results.json")
         rounds = read_rounds(folder / "rounds.jsonl")
-        trainings = [
-            TrainingResult.from_json(name, entry, rounds) for name, entry in results.get("training", {}).items()
-        ]
+        trained = results.get("training", {}).items()
         return cls(
             name=folder.name,
             status=_status(folder / "status.json"),
@@ -74,7 +72,7 @@ class RunRecord:
             results=results,
             clients=_lines(folder / "clients.jsonl"),
             disclosure=_lines(folder / DISCLOSURE_FILE),
-            trainings=trainings,
+            trainings=[TrainingResult.from_json(name, entry, rounds) for name, entry in trained],
             path=folder,
             kind=_kind(folder / "heads"),
         )
@@ -116,16 +114,6 @@ class RunRecord:
     def taken(self) -> str:
         """The head that `load` takes: a trained one where that is more accurate."""
         return head_to_take(self.results)
-
-    @property
-    def num_test(self) -> int:
-        """Samples of the evaluation."""
-        return int(self.results.get("num_test_examples", 0))
-
-    @property
-    def on_server(self) -> bool:
-        """Whether the server evaluated, on test samples of its own."""
-        return bool(self.results.get("evaluated_on") == "server")
 
     def figure(self, name: str) -> str:
         """Return a figure of the run's `plots` as base64 of a PNG; "" where it was not drawn."""

@@ -88,14 +88,7 @@ class State:
 
 
 def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> State:
-    """Return what the first stage of a run has left in its folder.
-
-    Parameters
-    ----------
-    folder : Path
-        A run folder with results.json.
-    statistics : CollectedStatistics, optional
-        What the heads were solved from. They can be large, and are read by who needs them.
+    """Return what the first stage of a run has left in its folder, with the statistics, which can be large, if given.
 
     Raises
     ------
@@ -109,11 +102,12 @@ def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> S
         parameters = {key: float(value) for key, value in result.get("parameters", {}).items()}
         head = replace(head, report=SolveReport(result["regulariser"], parameters))
         feature_map = feature_map_from_dict(json.loads(metadata["feature-map"]))
-        sent, step = int(result["wire_bytes"]), result.get("probe_step")  # which earlier versions did not write down
+        sent, step = int(result["wire_bytes"]), result["probe_step"]
         heads[name] = SolvedHead(head, feature_map, result["accuracy"], sent, step)
     outcomes = read_json_lines(folder / "clients.jsonl")
-    merged = [outcome for outcome in outcomes if outcome["outcome"] in ("merged", "known")]
-    clients = {int(outcome["client"]): int(outcome["num_examples"]) for outcome in merged}
+    clients = {
+        int(one["client"]): int(one["num_examples"]) for one in outcomes if one["outcome"] in ("merged", "known")
+    }
     accuracies = {
         name: {int(client): accuracy for client, accuracy in result["client_accuracy"]["by_client"].items()}
         for name, result in record["methods"].items()
@@ -147,13 +141,11 @@ def best_head(
         name: {client: weights.get(client, 0) * by_client.get(name, {}).get(client, 0.0) for client in clients}
         for name in accuracies
     }
-    sums = {name: sum(of_head.values()) for name, of_head in correct.items()}
 
     def winner(left_out: int) -> str:
-        return max([best, *accuracies], key=lambda name: sums[name] - correct[name][left_out])
+        return max([best, *accuracies], key=lambda name: sum(correct[name].values()) - correct[name][left_out])
 
-    if all(winner(client) == best for client in clients):
-        return best
-    return winner(
-        max(clients, key=lambda client: max(abs(one[client] - correct[best][client]) for one in correct.values()))
-    )
+    def says(client: int) -> float:
+        return max(abs(one[client] - correct[best][client]) for one in correct.values())
+
+    return best if all(winner(client) == best for client in clients) else winner(max(clients, key=says))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,10 +44,10 @@ def _result(run: RunRecord) -> Iterator[str]:
         yield "Nothing has been evaluated, so how good it is remains to be seen."
         return
     entry = run.methods[run.advised]
-    where = "of the server" if run.on_server else "that the sites kept aside for it"
+    where = "of the server" if run.results.get("evaluated_on") == "server" else "that the sites kept aside for it"
     yield (
         f"The method to take is {display_name(run.advised)}: it is right on {percent(entry['accuracy'])} of "
-        f"{run.num_test:,} test {run.kind}s {where}{_range(entry)}."
+        f"{run.results.get('num_test_examples', 0):,} test {run.kind}s {where}{_range(entry)}."
     )
     if run.best != run.advised:
         best = run.methods[run.best]
@@ -59,9 +59,8 @@ def _result(run: RunRecord) -> Iterator[str]:
 
 def _range(entry: Mapping[str, Any]) -> str:
     """Tell how much of an accuracy may be chance."""
-    if not entry.get("accuracy_interval"):
-        return ""
-    return f", and with 95 % confidence on {interval_text(entry['accuracy_interval'])} % of all such"
+    bounds = entry.get("accuracy_interval")
+    return f", and with 95 % confidence on {interval_text(bounds)} % of all such" if bounds else ""
 
 
 def _times(dear: int, cheap: int) -> str:
@@ -154,15 +153,12 @@ def _about_sites(run: RunRecord) -> Iterator[str]:
         yield f"{counted(len(open_nodes), 'machine')} run any program that the server sends: no policy binds them."
     if unreadable := run.results.get("num_unreadable"):
         yield f"{unreadable:,} {run.kind}s of the sites could not be read and were left out."
-    kinds: Counter[str] = Counter()
-    examples: dict[str, str] = {}
+    alike: dict[str, list[str]] = defaultdict(list)
     for one in run.clients:
         if one.get("warning"):
-            alike = re.sub(r"[\d.,]+", "#", one["warning"])
-            kinds[alike] += 1
-            examples.setdefault(alike, f"{run.site(one['client'])}: {one['warning']}")
-    for alike, number in kinds.items():
-        yield f"{counted(number, 'site')} came with a warning for the owner, such as {examples[alike]}."
+            alike[re.sub(r"[\d.,]+", "#", one["warning"])].append(f"{run.site(one['client'])}: {one['warning']}")
+    for said in alike.values():
+        yield f"{counted(len(said), 'site')} came with a warning for the owner, such as {said[0]}."
 
 
 def _about_training(run: RunRecord) -> Iterator[str]:
@@ -191,13 +187,7 @@ def _first(reasons: Mapping[str, str]) -> str:
 
 
 def privacy_in_words(said: object) -> str:
-    """Return what results.json says of noise in one line: "none", or for whom how much was added where.
-
-    Parameters
-    ----------
-    said : object
-        Its entry `differential_privacy`.
-    """
+    """Put the entry `differential_privacy` of results.json in one line: "none", or for whom how much was added."""
     if not isinstance(said, Mapping):
         return NO_NOISE
     return (
@@ -209,7 +199,7 @@ def privacy_in_words(said: object) -> str:
 def facts(run: RunRecord) -> list[tuple[str, str]]:
     """Return what identifies a run: when, on what, with which network."""
     started = str(run.status.get("started", ""))
-    found = [
+    return [
         ("date", started.replace("T", " ").removesuffix("Z") + " UTC" if started else "-"),
         ("data", without_folders(str(run.config.get("data", "-")))),
         ("network", without_folders(str(run.config.get("backbone", {}).get("name", "-")))),
@@ -217,4 +207,3 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         ("sites", f"{run.config['num_clients']:,}" if "num_clients" in run.config else "-"),
         ("differential privacy", privacy_in_words(run.results.get("differential_privacy"))),
     ]
-    return found
