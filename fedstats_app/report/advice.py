@@ -207,16 +207,10 @@ def advice_lines(advice: Advice | None) -> list[str]:
     """Say what to take, what the test samples can tell, and what to take with less to send: sentences, one per line.
 
     Bytes are those of all clients as sent.
-
-    Parameters
-    ----------
-    advice : Advice
-        From :func:`fedstats_app.report.advice.advise`; None gives no line.
     """
     if advice is None:
         return []
-    samples, last = f"{advice.num_test:,} test samples", advice.steps[-1]
-    choice, best = last.choice, last.best
+    samples, choice, best = f"{advice.num_test:,} test samples", advice.choice, advice.best
     if advice.at_chance:
         return [f"No method is better than naming the most frequent class, as far as {samples} can tell."]
     if choice == best:
@@ -224,14 +218,13 @@ def advice_lines(advice: Advice | None) -> list[str]:
         lines = [f"Take {_priced(choice)}: {why}."]
     else:
         lines = [
-            f"Take {_priced(choice)}. The {samples} cannot tell it from {_name(best)} ({_numbers(best)}): "
-            f"p = {last.chance:.2g} (exact paired test)."
+            f"Take {_priced(choice)}. The {samples} cannot tell it from "
+            f"{display_name(best.method)} ({_numbers(best)}): p = {advice.steps[-1].chance:.2g} (exact paired test)."
         ]
         lines += _why_not(choice, best, advice.few_bytes)
     for step, dearer in zip(advice.steps[-2::-1], advice.steps[:0:-1], strict=True):
         points = 100 * (dearer.choice.accuracy - step.choice.accuracy)
-        share = _share(step.choice, dearer.choice)
-        at = f" at {share}" if share else ""
+        at = f" at {share}" if (share := _share(step.choice, dearer.choice)) else ""
         lines.append(f"With less to send, {_priced(step.choice)}, {points:.2f} points less{at}.")
     return lines
 
@@ -259,12 +252,8 @@ def _share(cheap: Candidate, dear: Candidate) -> str:
 
 
 def _priced(one: Candidate) -> str:
-    return f"{_name(one)}: {_numbers(one)}"
+    return f"{display_name(one.method)}: {_numbers(one)}"
 
 
 def _numbers(one: Candidate) -> str:
     return f"{100 * one.accuracy:.2f} % for {bytes_with_unit(one.wire_bytes)}"
-
-
-def _name(one: Candidate) -> str:
-    return display_name(one.method)

@@ -135,11 +135,6 @@ class Classifier:
         They order the classes of one sample. They are no probabilities and their scale differs between methods, so
         that a softmax of them would look like a confidence without being one: see `probabilities`.
 
-        Parameters
-        ----------
-        samples : path, PIL image or text, or iterable of them
-            As for `predict`.
-
         Returns
         -------
         Tensor
@@ -159,11 +154,6 @@ class Classifier:
 
         They can be taken at their word as far as the head was calibrated (`calibrated_on` says on what) on samples like
         these; where `calibrated_on` is empty they are a softmax of scores of any scale.
-
-        Parameters
-        ----------
-        samples : path, PIL image or text, or iterable of them
-            As for `predict`.
 
         Returns
         -------
@@ -202,10 +192,8 @@ class Classifier:
 
         Raises
         ------
-        ValueError
-            If k is less than 1.
         FileNotFoundError, ValueError, TypeError
-            As `predict`.
+            As `predict`, or if k is less than 1.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
@@ -260,12 +248,15 @@ def load(
     """
     folder = Path(run_named(os.fspath(run_folder))).expanduser()
     name = method if method is not None else _head_to_take(folder)
-    path = _head_path(folder, name)
+    path = folder / "heads" / f"{name}.safetensors"
+    if not path.is_file():
+        raise FileNotFoundError(f"no head of method {name!r}; {_available(folder)}")
     head, metadata = read_head(path)
     if SUPERSEDED in metadata:
         logger.warning("%s is superseded: %s", path, metadata[SUPERSEDED])
-    for key in ("backbone", "input-size", "backbone-fingerprint"):
-        _entry(metadata, key, name)
+    for key in ("backbone", "input-size", "backbone-fingerprint", "feature-map", "class-names"):
+        if key not in metadata:
+            raise ValueError(f"head {name!r}: its metadata must have {key!r}, got only {', '.join(sorted(metadata))}")
     given = None if weights is None else str(weights)
     backbone = load_backbone_of(path, metadata, weights=given, batch_size=batch_size, device=device, engine=engine)
     expected = metadata["backbone-fingerprint"]
@@ -275,48 +266,29 @@ def load(
             f"here (weights: {backbone.weights_source}) has {backbone.fingerprint}: its weights or its transform "
             f"differ. Pass the right weight file as `weights`."
         )
-    feature_map = feature_map_from_dict(json.loads(_entry(metadata, "feature-map", name)))
-    class_names = json.loads(_entry(metadata, "class-names", name))
+    feature_map = feature_map_from_dict(json.loads(metadata["feature-map"]))
+    class_names = json.loads(metadata["class-names"])
     if not isinstance(class_names, list) or not all(isinstance(class_name, str) for class_name in class_names):
         raise ValueError(f"head {name!r}: class-names must be a JSON list of strings, got {class_names!r}")
-    return Classifier(
-        backbone,
-        feature_map,
-        head,
-        class_names,
-        name,
-        temperature=_temperature(metadata, name),
-        calibrated_on=metadata.get("calibrated-on", ""),
-    )
-
-
-def _temperature(metadata: dict[str, str], method: str) -> float:
-    """Return 1 for a head that was saved without one."""
-    given = metadata.get("temperature", "1.0")
     try:
-        return float(given)
+        temperature = float(metadata.get("temperature", "1.0"))
     except ValueError as error:
-        raise ValueError(f"head {method!r}: temperature must be a number, got {given!r}") from error
+        raise ValueError(f"head {name!r}: temperature must be a number, got {metadata['temperature']!r}") from error
+    calibrated_on = metadata.get("calibrated-on", "")
+    return Classifier(
+        backbone, feature_map, head, class_names, name, temperature=temperature, calibrated_on=calibrated_on
+    )
 
 
 def _head_to_take(folder: Path) -> str:
     path = folder / "results.json"
-    heads = _heads(folder)
-    if not path.is_file() and len(heads) == 1:
-        return heads[0]  # a folder made by `fedstats export --hub`
     if not path.is_file():
+        if len(heads := _heads(folder)) == 1:
+            return heads[0]  # a folder made by `fedstats export --hub`
         raise FileNotFoundError(f"{path} does not exist, so name the method; {_available(folder)}")
-    results = read_json_file(path)
-    if not (taken := head_to_take(results)):
+    if not (taken := head_to_take(read_json_file(path))):
         raise ValueError(f"{path} has no method with an accuracy: name the method to load; {_available(folder)}")
     return taken
-
-
-def _head_path(folder: Path, method: str) -> Path:
-    path = folder / "heads" / f"{method}.safetensors"
-    if not path.is_file():
-        raise FileNotFoundError(f"no head of method {method!r}; {_available(folder)}")
-    return path
 
 
 def _available(folder: Path) -> str:
@@ -330,30 +302,8 @@ def _heads(folder: Path) -> list[str]:
     return sorted(path.stem for path in files if not path.name.endswith(SUFFIX))
 
 
-def _entry(metadata: dict[str, str], key: str, method: str) -> str:
-    if key not in metadata:
-        raise ValueError(f"head {method!r}: its metadata must have {key!r}, got only {', '.join(sorted(metadata))}")
-    return metadata[key]
-
-
 def read_samples(samples: SampleLike | Iterable[SampleLike], backbone: Backbone) -> Iterator[Sample]:
-    """Read samples one by one, so that many fit in memory.
-
-    Parameters
-    ----------
-    samples : one of them, or iterable
-        For an image network PIL images and paths of image files. For a language model texts, and paths of text files as
-        `pathlib.Path`: a str is the text itself.
-    backbone : Backbone
-        Which takes the one or the other.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If a file does not exist or cannot be read; the message names it.
-    TypeError
-        If something is of another type.
-    """
+    """Read samples, as `Classifier.predict` takes and refuses them, one by one, so that many fit in memory."""
     for sample in [samples] if isinstance(samples, _ONE) else samples:
         yield _text(sample) if backbone.kind == "text" else _image(sample)
 

@@ -40,24 +40,13 @@ _DTYPES = {"weight": torch.float32, "bias": torch.float32, "present": torch.uint
 def head_to_bytes(head: LinearHead, metadata: Mapping[str, str]) -> bytes:
     """Serialise a head; the same head and metadata give the same bytes, whatever the order of the metadata.
 
-    Parameters
-    ----------
-    head : LinearHead
-        Weights must be finite in float32; so must biases, but an absent class may have -inf.
-    metadata : mapping of str to str
-        Header entries. `format` is filled in.
-
-    Returns
-    -------
-    bytes
-        Content of a safetensors file.
-
     Raises
     ------
     TypeError
         If a key or a value of `metadata` is not a string.
     ValueError
-        If `format` is given and is another one, or a number is NaN or infinite where it must not be.
+        If `format`, which is filled in, is another one, or a number is NaN or infinite in float32; a bias may be -inf
+        for an absent class.
     """
     tensors = {key: getattr(head, key).to("cpu", dtype) for key, dtype in _DTYPES.items()}
     _check_values(tensors, "the head to save")
@@ -67,19 +56,7 @@ def head_to_bytes(head: LinearHead, metadata: Mapping[str, str]) -> bytes:
 
 
 def read_head(path: Path) -> tuple[LinearHead, dict[str, str]]:
-    """Read a head written by `head_to_bytes`.
-
-    Parameters
-    ----------
-    path : Path
-        A `heads/<method>.safetensors` of a run folder.
-
-    Returns
-    -------
-    head : LinearHead
-        Weight and bias in float64 (the values are float32's), on the CPU.
-    metadata : dict of str to str
-        The header's entries.
+    """Read a head written by `head_to_bytes`, in float64 (the values are float32's), and its header's entries.
 
     Raises
     ------
@@ -142,21 +119,10 @@ _NORMS: dict[str, Literal["batch", "group"]] = {"batch": "batch", "groupnorm": "
 
 
 def with_module(base: Backbone, module: nn.Module, weights_source: str) -> Backbone:
-    """Put a tuned network behind the transform of the backbone that it was.
+    """Put a tuned network of the same architecture behind the transform of the backbone that it was.
 
-    Parameters
-    ----------
-    base : Backbone
-        Its transform, batch size, device and precision are taken; it is not changed.
-    module : nn.Module
-        Of the same architecture. It is put in eval mode, frozen and moved to the device.
-    weights_source : str
-        Where the weights came from, in words.
-
-    Returns
-    -------
-    Backbone
-        With a fingerprint of its own; under the architecture's name, also where training started from random weights.
+    The network is put in eval mode, frozen and moved to the device. The new backbone has a fingerprint of its own, and
+    the architecture's name also where training started from random weights.
     """
     return Backbone(
         base.name.removeprefix("random:"),
@@ -175,36 +141,17 @@ def with_module(base: Backbone, module: nn.Module, weights_source: str) -> Backb
 
 
 def tuned_metadata(name: str, tuned: Backbone, normalisation: Normalisation) -> dict[str, str]:
-    """Return a head's metadata entries that lead to its tuned backbone.
-
-    Parameters
-    ----------
-    name : str
-        The head's.
-    tuned : Backbone
-        From `with_module`.
-    normalisation : {"batch", "groupnorm"}
-        Whether it has the architecture's own normalisation layers or GroupNorm in place of BatchNorm.
-
-    Returns
-    -------
-    dict of str to str
-        To be put over those of an untuned head.
-    """
+    """Return the entries that lead from a head of this name to its tuned backbone, to be put over an untuned head's."""
+    own = {"backbone-fingerprint": tuned.fingerprint, PRECISION_KEY: "float32"}  # as it was trained
     if isinstance(tuned.module, Prompted):
-        return {
-            "backbone-fingerprint": tuned.fingerprint,
-            FILE_KEY: f"{name}{PROMPTS}{SUFFIX}",
-            PRECISION_KEY: "float32",
-        }
+        return {**own, FILE_KEY: f"{name}{PROMPTS}{SUFFIX}"}
     return {
+        **own,
         "backbone": tuned.name,
         "backbone-weights": "",
-        "backbone-fingerprint": tuned.fingerprint,
         "input-size": str(tuned.input_size),
         FILE_KEY: f"{name}{SUFFIX}",  # relative to the head's folder, so that the run folder can be moved
         NORMALISATION_KEY: normalisation,
-        PRECISION_KEY: "float32",  # as it was trained
     }
 
 
@@ -230,18 +177,8 @@ def load_backbone_of(
 ) -> Backbone:
     """Load the backbone that a head's metadata name: a tuned one from the head's folder, else an official one.
 
-    Parameters
-    ----------
-    head : Path
-        The head's file.
-    metadata : mapping of str to str
-        With `backbone` and `input-size`; maybe with `backbone-weights`, `backbone-arguments`, `backbone-pooling`,
-        `feature-power`, `input-mean`, `input-std`, `tuned-backbone`, `batch-norm`, `text-pooling`, `text-template` and
-        `backbone-precision`.
-    weights : str or None
-        A weight file, or a model's folder, to take instead of what is named there.
-    batch_size, device, engine
-        As for `fedstats_app.backbones.load_backbone`; a head of features in bfloat16 takes the engine that makes them.
+    `weights` is a weight file, or a model's folder, to take instead of what is named there. The rest is as for
+    `fedstats_app.backbones.load_backbone`, but a head of features in bfloat16 takes the engine that makes them.
 
     Raises
     ------
@@ -251,6 +188,9 @@ def load_backbone_of(
         If an entry has a value that is not allowed.
     """
     tuned, metadata = metadata.get(FILE_KEY, ""), with_paths(head, metadata)
+    normalisation = metadata.get(NORMALISATION_KEY, "batch")
+    if normalisation not in _NORMS:
+        raise ValueError(f"{NORMALISATION_KEY} must be one of {', '.join(_NORMS)}, got {normalisation!r}")
     if tuned and Path(tuned).name != tuned:
         raise ValueError(f"{head}: {FILE_KEY} must be a file name without a folder, got {tuned!r}")
     prompts = {}
@@ -270,7 +210,7 @@ def load_backbone_of(
         batch_size=batch_size,
         device=device,
         engine=BFLOAT16 if metadata.get(PRECISION_KEY) == "bfloat16" else engine,
-        norm=_norm(metadata.get(NORMALISATION_KEY, "batch")),
+        norm=_NORMS[normalisation],
         arguments=metadata.get(ARGUMENTS_KEY, ""),
         pooling=metadata.get(IMAGE_POOLING_KEY, "auto"),
         feature_power=float(metadata.get("feature-power", "1")),
@@ -280,9 +220,3 @@ def load_backbone_of(
         return backbone
     found = prompts.get("prompts", torch.empty(0))
     return with_module(backbone, Prompted(backbone.module, found), f"{backbone.weights_source}, prompts")
-
-
-def _norm(normalisation: str) -> Literal["batch", "group"]:
-    if normalisation not in _NORMS:
-        raise ValueError(f"{NORMALISATION_KEY} must be one of {', '.join(_NORMS)}, got {normalisation!r}")
-    return _NORMS[normalisation]

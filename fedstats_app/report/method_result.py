@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
 from typing import Any
 
-from torch import Tensor
-
 from fedstats_app.heads import Calibration, HeadScores
 from fedstats_app.methods import display_name, head_parts
 from fedstats_app.report.text_columns import area, bytes_with_unit, interval_text, percent, three_figures
@@ -21,23 +19,12 @@ def wilson_interval(correct: int, total: int, confidence: float = 0.95) -> tuple
 
     It covers the share of all samples like these, drawn independently, with about this probability, also where the
     share is near 0 or 1 or the samples are few, where the normal approximation around ``correct / total`` does not.
-
-    Parameters
-    ----------
-    correct, total : int
-        Samples that count, of all samples; ``0 <= correct <= total``.
-    confidence : float
-        In (0, 1).
-
-    Returns
-    -------
-    low, high : float
-        Within [0, 1], around ``correct / total``; (0, 1) without samples, which say nothing.
+    It lies within [0, 1], around ``correct / total``; it is (0, 1) without samples, which say nothing.
 
     Raises
     ------
     ValueError
-        If a number is out of its range.
+        If not ``0 <= correct <= total``, or `confidence` is not in (0, 1).
     """
     if not 0 <= correct <= total:
         raise ValueError(f"correct and total must be 0 <= correct <= total, got {correct} and {total}")
@@ -184,6 +171,8 @@ def quality(scores: HeadScores | None) -> dict[str, Any]:
     if scores is None or not scores.confusion.num_examples:
         return dict.fromkeys(("accuracy", "macro_accuracy")) | {"per_class_accuracy": []}
     confusion = scores.confusion
+    by_class = {what: getattr(confusion, f"per_class_{what}") for what in ("accuracy", "specificity", "f1")}
+    by_class["auroc"] = scores.per_class_auroc
     return {
         "accuracy": confusion.accuracy,
         "accuracy_interval": wilson_interval(confusion.num_correct, confusion.num_examples),
@@ -192,16 +181,9 @@ def quality(scores: HeadScores | None) -> dict[str, Any]:
         "macro_auroc": _number(scores.macro_auroc),
         "macro_auroc_error": _number(scores.margins.macro_auroc_error),
         "per_class_examples": confusion.class_examples.tolist(),
-        "per_class_accuracy": _numbers(confusion.per_class_accuracy),
-        "per_class_specificity": _numbers(confusion.per_class_specificity),
-        "per_class_f1": _numbers(confusion.per_class_f1),
-        "per_class_auroc": _numbers(scores.per_class_auroc),
+        **{f"per_class_{what}": list(map(_number, values.tolist())) for what, values in by_class.items()},
         "most_confused": confusion.confused_pairs()[:MOST_CONFUSED],
     }
-
-
-def _numbers(values: Tensor) -> list[float | None]:
-    return [_number(value) for value in values.tolist()]
 
 
 def _number(value: float) -> float | None:
@@ -212,11 +194,6 @@ def head_to_take(results: Mapping[str, Any]) -> str:
     """Return the head that every page, card and command takes where none is named; "" where none was evaluated.
 
     It is the method that the run advises, else the most accurate one, or a trained head that is more accurate.
-
-    Parameters
-    ----------
-    results : mapping
-        The content of results.json.
     """
     methods, trained = (
         {name: entry["accuracy"] for name, entry in results.get(kind, {}).items() if entry.get("accuracy") is not None}

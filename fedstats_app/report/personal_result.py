@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -63,16 +64,13 @@ class PersonalResult:
     @property
     def mean(self) -> float:
         """Mean of the clients' accuracies, every client counting alike (the papers' number); NaN without clients."""
-        accuracies = self.accuracies.values()
-        return math.fsum(accuracies) / len(accuracies) if accuracies else math.nan
+        return statistics.fmean(self.accuracies.values()) if self.num_test else math.nan
 
     @property
     def std(self) -> float:
         """Standard deviation of the clients' accuracies about their mean (divided by their number)."""
-        mean, accuracies = self.mean, self.accuracies.values()
-        if not accuracies:
-            return math.nan
-        return math.sqrt(math.fsum((accuracy - mean) ** 2 for accuracy in accuracies) / len(accuracies))
+        squares = [(accuracy - self.mean) ** 2 for accuracy in self.accuracies.values()]
+        return math.sqrt(statistics.fmean(squares)) if squares else math.nan
 
     @property
     def weighted_mean(self) -> float:
@@ -100,15 +98,7 @@ class PersonalResult:
 
     @classmethod
     def from_json(cls, approach: str, entry: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_json` gave.
-
-        Parameters
-        ----------
-        approach : str
-            The entry's key.
-        entry : mapping
-            Of results.json.
-        """
+        """Read what :meth:`to_json` gave, under its key."""
 
         def by_client(name: str) -> dict[int, Any]:
             return {int(client): value for client, value in entry[name].items()}

@@ -71,7 +71,7 @@ def training_table(results: Sequence[TrainingResult]) -> str:
     """
     references = [random_head_training(result.stage, results) for result in results]
     lines: list[Sequence[str]] = [_TRAINING_HEADINGS, *map(_training_cells, results, references)]
-    groups = _GROUPS
+    groups: Sequence[tuple[int, int, str]] = _GROUPS
     if not any(reference and reference.final_accuracy is not None for reference in references):
         (first, after, _), groups = _GROUPS[-1], _GROUPS[:-1]
         lines = [[*line[:first], *line[after:]] for line in lines]

@@ -145,9 +145,7 @@ class TrackerOptions(Options):
     """Trackers: where the server writes metrics, beside the run folder's own files."""
 
     tracker: str = option(
-        "none",
-        some_of(tuple(TRACKERS), "none"),
-        "some of tensorboard,mlflow,wandb (offline), each an extra",
+        "none", some_of(tuple(TRACKERS), "none"), "some of tensorboard,mlflow,wandb (offline), each an extra"
     )
 
     @property
@@ -173,20 +171,7 @@ def check_installed(names: Sequence[str]) -> None:
 
 
 class Trackers:
-    """Any number of trackers. One that fails is named once and then left alone.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Which ones.
-    folder : Path
-        The run folder, in which all of them write.
-    run_id : str
-        Flower's.
-    settings : mapping
-        The run's configuration.
-    say : callable
-        Prints a line.
+    """Any number of trackers, all in a run folder. One that fails is named once and then left alone.
 
     Raises
     ------
@@ -223,9 +208,9 @@ class Trackers:
         self._open.clear()
 
     def _each(self, action: str, *arguments: object) -> None:
-        for name, tracker in list(self._open.items()):
+        for name in list(self._open):
             with self._guarded(name):
-                getattr(tracker, action)(*arguments)
+                getattr(self._open[name], action)(*arguments)
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:

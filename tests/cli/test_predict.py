@@ -108,15 +108,6 @@ def test_a_head_without_calibration_is_marked(make_run: Callable[..., Path], pic
     assert "UNCALIBRATED" in capsys.readouterr().out
 
 
-def test_many_images_go_through_in_pieces(
-    run_folder: Path, pictures: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, whole, _ = predict_json(capsys, run_folder, pictures)
-    monkeypatch.setattr("fedstats_app.cli.predict.CHUNK", 5)
-    _, pieces, _ = predict_json(capsys, run_folder, pictures, "--batch-size", 8)
-    assert pieces == whole
-
-
 def write_table(path: Path, rows: list[dict[str, object]]) -> Path:
     table = pa.Table.from_pylist(rows)
     if path.suffix == ".csv":

@@ -301,14 +301,6 @@ def test_a_file_that_no_site_can_have_made_is_refused(
         read_release(path)
 
 
-def test_a_flipped_bit_is_seen(sites: Path, tmp_path: Path) -> None:
-    data = bytearray((sites / "east.fedstats").read_bytes())
-    data[-5] ^= 1
-    (tmp_path / "flipped").write_bytes(data)
-    with pytest.raises(ValueError, match="flipped is damaged"):
-        read_release(tmp_path / "flipped")
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int4"])
 def test_directions_are_handed_on_as_they_are(sites: Path, tmp_path: Path, dtype: str) -> None:
     spec, classes = StatisticsSpec(scatter=replace(SQRT, dtype=dtype)), ("black", "grey")

@@ -83,15 +83,6 @@ def test_a_loaded_classifier_knows_what_the_run_knew(
     torch.testing.assert_close(scores[:, :3], expected[:, :3], rtol=1e-5, atol=1e-6)
 
 
-def test_any_image_mode_is_read_as_the_training_images_were(run: RunFolder, backbone: Backbone) -> None:
-    classifier = _loaded(run, backbone)
-    image = _images(1, seed=2)[0][1]
-    with_alpha = image.copy()
-    with_alpha.putalpha(255)
-    assert torch.equal(classifier.scores(with_alpha), classifier.scores(image))
-    assert classifier.predict(image.convert("L")) in _NAMES[:3]
-
-
 def test_a_generator_is_read_and_nothing_gives_nothing(run: RunFolder, backbone: Backbone) -> None:
     classifier = _loaded(run, backbone)
     images, names = _images(1, seed=3)
@@ -118,11 +109,6 @@ def test_another_backbone_is_refused_with_both_fingerprints(run: RunFolder, back
         _loaded(run, backbone, backbone_fingerprint="0" * 64)
     assert "0" * 64 in str(caught.value)
     assert backbone.fingerprint in str(caught.value)
-
-
-def test_another_input_size_is_another_transform_and_refused(run: RunFolder, backbone: Backbone) -> None:
-    with pytest.raises(ValueError, match=backbone.fingerprint):
-        _loaded(run, backbone, input_size="24")
 
 
 def test_a_head_of_bfloat16_features_asks_for_the_engine_that_makes_them(run: RunFolder) -> None:

@@ -38,11 +38,6 @@ def test_probabilities_are_the_softmax_at_the_saved_temperature(tmp_path: Path) 
     assert (probabilities[:, 3] == 0).all()
 
 
-def test_a_head_without_a_temperature_says_that_it_is_not_calibrated(tmp_path: Path) -> None:
-    classifier = load(tmp_path)
-    assert (classifier.temperature, classifier.calibrated_on) == (1.0, "")
-
-
 def test_the_likeliest_classes_come_first_and_begin_with_the_prediction(tmp_path: Path) -> None:
     classifier = load(tmp_path, temperature="1.5")
     ranked = classifier.top(IMAGES, k=2)

@@ -132,7 +132,7 @@ def test_intervals_are_wilsons_of_the_counts(server_run: Path, client_run: Path)
         assert rows[name] == (f"{100 * share:.1f} %", f"{100 * low:.1f} to {100 * high:.1f}", str(number))
     sites = site_shares(RunRecord.read(client_run))
     assert len(sites) == 3 and [one[1] for one in sites] == sorted(one[1] for one in sites)
-    assert sum(int(number) for *_, number in sites) == RunRecord.read(client_run).num_test
+    assert sum(int(number) for *_, number in sites) == RunRecord.read(client_run).results["num_test_examples"]
 
 
 def test_classes_without_test_samples_are_named(server_run: Path) -> None:

@@ -13,14 +13,6 @@ from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.storage.files import to_json
 
 
-def test_clients_count_alike_in_the_mean_and_by_their_samples_in_the_weighted_one() -> None:
-    result = PersonalResult("one-shot", {3: 9, 1: 50}, {3: 10, 1: 100})
-    assert list(result.accuracies.items()) == [(1, 0.5), (3, 0.9)]
-    assert result.mean == pytest.approx(0.7)
-    assert result.std == pytest.approx(0.2)
-    assert result.weighted_mean == pytest.approx(59 / 110)
-
-
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), min_size=1, max_size=30))
 def test_moments_are_numpys(pairs: list[tuple[int, int]]) -> None:
     correct = {client: min(pair) for client, pair in enumerate(pairs)}

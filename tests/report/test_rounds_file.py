@@ -35,10 +35,6 @@ def test_rounds_are_one_line_each_and_come_back(path: Path) -> None:
     assert read_rounds(path) == [*FEDCOF.rounds, *RANDOM.rounds]
 
 
-def test_no_file_has_no_rounds(path: Path) -> None:
-    assert read_rounds(path) == []
-
-
 def test_a_run_that_goes_on_replaces_the_rounds_after_its_checkpoint(path: Path) -> None:
     append(path, FEDCOF)
     append(path, RANDOM, last=2)  # killed after round 2, whose last checkpoint is that of round 0

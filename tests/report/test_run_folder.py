@@ -11,7 +11,6 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import read_head
 from fedstats_app.report.run_folder import DISCLOSURE_FILE, RunFolder
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.storage.json_digest import read_json_lines
 from fedstats_app.storage.lock import lock_folder
 from fedstats_app.storage.runs import run_named
 
@@ -110,28 +109,6 @@ def test_status_tells_where_the_run_stands(folder: RunFolder) -> None:
     assert (failed["state"], failed["reason"]) == ("failed", "2 of 10 clients answered, min-clients is 5")
     assert failed["started"] == "2026-03-01T23:05:09Z"
     assert before <= datetime.fromisoformat(failed["ended"]) <= datetime.now(UTC)
-
-
-def test_config_and_results_are_strict_json(folder: RunFolder) -> None:
-    folder.write_config({"seed": 0, "dataset": "Größe"})
-    folder.write_results({"methods": {"fedcof": {"accuracy": 0.8, "ridge_effective": float("inf")}}})
-    assert _json(folder.path / "config.json") == {"seed": 0, "dataset": "Größe"}
-    assert _json(folder.path / "results.json") == {"methods": {"fedcof": {"accuracy": 0.8, "ridge_effective": "inf"}}}
-
-
-def test_a_failing_write_keeps_the_results_that_were_there(folder: RunFolder) -> None:
-    folder.write_results({"methods": {}})
-    with pytest.raises(TypeError, match=r"\$\.methods"):
-        folder.write_results({"methods": object()})
-    assert _json(folder.path / "results.json") == {"methods": {}}
-
-
-def test_clients_are_one_line_each(folder: RunFolder) -> None:
-    clients = [{"client": 0, "outcome": "ok"}, {"client": 1, "outcome": "failed", "reason": "two\nlines"}]
-    for client in clients:
-        folder.append_client(client)
-    assert len((folder.path / "clients.jsonl").read_text(encoding="utf-8").splitlines()) == 2
-    assert read_json_lines(folder.path / "clients.jsonl") == clients
 
 
 def test_heads_are_saved_by_name_and_byte_for_byte_again(folder: RunFolder) -> None:

@@ -1,8 +1,6 @@
 import json
 import math
-import statistics
 from dataclasses import asdict, fields, replace
-from typing import Any
 
 import pytest
 import torch
@@ -15,10 +13,8 @@ from fedstats_app.report.training_record import (
     RoundRecord,
     TrainingResult,
     forward_passes,
-    mean_and_deviation,
     random_head_training,
     training_bytes,
-    training_curves,
 )
 from fedstats_app.storage.files import to_json
 from fedstats_app.storage.json_digest import read_with_digest
@@ -54,20 +50,6 @@ def test_a_loss_that_is_no_number_is_no_value() -> None:
     back = RoundRecord.from_json(read_with_digest(record.line(), "a line"))
     assert back.loss is None
     assert back.train_loss == math.inf
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"accuracy": 1.5}, "fedcof-probe, round 2: accuracy must be between 0 and 1 or None, got 1.5"),
-        ({"bytes_up": -1}, "fedcof-probe, round 2: bytes_up must be at least 0, got -1"),
-        ({"round": -2}, "round must be at least 0, got -2"),
-        ({"seconds": math.nan}, "seconds must be at least 0, got nan"),
-    ],
-)
-def test_values_outside_their_range_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        RoundRecord(**{"stage": "probe", "start": "fedcof", "round": 2, **changes})
 
 
 def test_a_line_with_other_fields_is_refused() -> None:
@@ -173,44 +155,6 @@ def test_the_random_head_of_the_same_stage_is_what_others_are_compared_with() ->
     assert random_head_training("features", trainings) is None
 
 
-def test_one_training_is_its_own_curve() -> None:
-    training = make_training(
-        "fedcof", [0.8, None, 0.9], up=1_000_000, down=2_000_000, passes=7, start_bytes=500_000, start_forward_passes=3
-    )
-    (curve,) = training_curves([training])
-    assert (curve.name, curve.stage, curve.start, curve.num_seeds) == ("fedcof-probe", "probe", "fedcof", 1)
-    assert curve.rounds == (0, 2)
-    assert curve.accuracy == (0.8, 0.9)
-    assert curve.deviation == (0.0, 0.0)
-    assert curve.megabytes == (0.5, 6.5)
-    assert curve.forward_passes == (3, 17)
-
-
-def test_seeds_are_averaged_where_all_were_evaluated() -> None:
-    seeds = [
-        make_training("fedcof", [0.5, 0.6, 0.7, 0.9], up=1_000_000, down=0, start_bytes=0),
-        make_training("fedcof", [0.7, None, 0.8], up=3_000_000, down=0, start_bytes=4_000_000),
-    ]
-    other = make_training("random", [0.1, 0.2])
-    curve, alone = training_curves([seeds[0], other, seeds[1]])
-    assert (curve.num_seeds, alone.num_seeds) == (2, 1)
-    assert curve.rounds == (0, 2)
-    assert curve.accuracy == pytest.approx((0.6, 0.75))
-    assert curve.deviation == pytest.approx((statistics.stdev([0.5, 0.7]), statistics.stdev([0.7, 0.8])))
-    assert curve.megabytes == pytest.approx((2.0, (2 + 10) / 2))
-
-
-def test_trainings_of_one_name_must_be_of_one_kind() -> None:
-    trainings = [make_training("fedcof", [0.5], name="x", stage=stage) for stage in ("probe", "full")]
-    with pytest.raises(ValueError, match=r"named 'x' must be of one stage and start.*full.*probe"):
-        training_curves(trainings)
-
-
-def test_the_deviation_is_that_of_a_sample() -> None:
-    assert mean_and_deviation([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))
-    assert mean_and_deviation([5.0]) == (5.0, 0.0)
-
-
 _SQUEEZENET, _RESNET18 = 722_496, 11_176_512
 _PROMPTS = 20 * 768
 # Rounds, clients a round and trained parameters behind every row of training; heads have no bias.
@@ -262,12 +206,6 @@ def test_bytes_of_training_are_those_of_the_papers_tables() -> None:
 def test_bytes_of_linear_probing_are_the_theses(rounds: int, numbers: int, gigabytes: str) -> None:
     computed = training_bytes(num_rounds=rounds, clients_per_round=100, num_parameters=numbers)
     assert f"{computed / 1e9:.2f}" == gigabytes
-
-
-@pytest.mark.parametrize(("classes", "gigabytes"), [(10, "0.0041"), (102, "0.0418"), (200, "0.0819"), (196, "0.0803")])
-def test_the_thesis_counts_fedncm_as_a_round_of_dense_means(classes: int, gigabytes: str) -> None:
-    computed = training_bytes(num_rounds=1, clients_per_round=100, num_parameters=classes * 512)
-    assert f"{computed / 1e9:.4f}" == gigabytes
 
 
 def test_forward_passes_are_the_theses() -> None:
