@@ -5,6 +5,8 @@ Only the standard library is imported here.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -85,24 +87,21 @@ class RankRule:
         reply_bytes: Callable[[int], int],
         energies: Sequence[float] | None = None,
     ) -> int:
-        """Return k of a client.
+        """Return k of a client with n samples and so many directions.
 
-        Parameters
-        ----------
-        num_samples : int
-            n.
-        full_rank : int
-            How many directions there are.
-        reply_bytes : callable
-            From k to the bytes of the client's whole reply, not falling.
-        energies : sequence of float, optional
-            Of the directions, falling; without them a share of the energy is taken to need all.
+        `reply_bytes` gives the bytes of the client's whole reply by k, not falling. Without the energies of the
+        directions, falling, a share of the energy is taken to need all.
         """
         if (most := self.most(num_samples)) is not None:
             return min(most, full_rank)
         if self.kind == "share" and energies is not None:
-            return _least_with(energies, self.amount)
-        return self._largest_that_fits(full_rank, reply_bytes) if self.kind == "bytes" else full_rank
+            kept = itertools.accumulate(energies, initial=0.0)
+            wanted = self.amount * math.fsum(energies)
+            return next((rank for rank, sum_ in enumerate(kept) if sum_ >= wanted), len(energies))
+        if self.kind == "bytes":
+            # The first k, from 1 on, that is too large: all smaller ones fit.
+            return bisect.bisect_right(range(1, full_rank + 1), self.amount, key=reply_bytes)
+        return full_rank
 
     def most(self, num_samples: int) -> int | None:
         """Return what k is at most, whatever there is to send; None where energies or bytes decide."""
@@ -123,23 +122,6 @@ class RankRule:
                 f"a reply must take at most {self.amount:,.0f} bytes (rank {self}), "
                 f"got {num_bytes:,} without any direction of the scatter"
             )
-
-    def _largest_that_fits(self, full_rank: int, reply_bytes: Callable[[int], int]) -> int:
-        low, high = 0, full_rank
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if reply_bytes(middle) <= self.amount else (low, middle - 1)
-        return low
-
-
-def _least_with(energies: Sequence[float], share: float) -> int:
-    """Return how many of the first energies have this share of their sum."""
-    wanted, kept = share * math.fsum(energies), 0.0
-    for rank, energy in enumerate(energies):
-        if kept >= wanted:
-            return rank
-        kept += energy
-    return len(energies)
 
 
 def rank_rule(value: object) -> str:

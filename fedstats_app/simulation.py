@@ -90,19 +90,7 @@ def simulated(supernodes: int | None = None) -> list[Mapping[str, Value]]:
 def run_on(node_configs: Sequence[Mapping[str, Value]], run_config: Mapping[str, Value], name: str = "") -> Path:
     """Run the app in this process on nodes of these configurations, as :func:`simulate` does on those of a simulation.
 
-    Parameters
-    ----------
-    node_configs : sequence of mapping
-        One per node.
-    run_config : mapping
-        As of :func:`simulate`.
-    name : str
-        Of the run folder; "" for one made of the time.
-
-    Returns
-    -------
-    Path
-        The run folder.
+    The run folder has the given name, or one made of the time.
     """
     check_flower()
     config = {**AppConfig().to_run_config(), **run_config}
@@ -126,14 +114,7 @@ def run_on(node_configs: Sequence[Mapping[str, Value]], run_config: Mapping[str,
 def make_release(node_config: Mapping[str, Value], run_config: Mapping[str, Value], path: Path) -> None:
     """Ask a node of this configuration, in this process, the two questions of a run, and write its answers to a file.
 
-    Parameters
-    ----------
-    node_config : mapping
-        With a ``data-path``.
-    run_config : mapping
-        As of :func:`simulate`; its methods and backbone say which statistics.
-    path : Path
-        Of the release.
+    The run-config's methods and backbone say which statistics.
 
     Raises
     ------
@@ -182,12 +163,7 @@ def _answer(grid: InProcessGrid, content: RecordDict, kind: str) -> Message:
 
 
 def check_flower(version: str = "") -> None:
-    """Refuse versions of Flower whose internals were not checked.
-
-    Parameters
-    ----------
-    version : str
-        Such as "1.41.0"; by default the installed one.
+    """Refuse versions of Flower, such as "1.41.0" and by default the installed one, whose internals were not checked.
 
     Raises
     ------

@@ -98,25 +98,14 @@ def _listed(names: Sequence[str], limit: int = 30) -> str:
     return (", ".join(repr(name) for name in names[:limit]) or "none") + more
 
 
-def evaluate(
-    classifier: Classifier, dataset: Dataset, unreadable: dict[str, str], progress: Progress | None = None
-) -> HeadScores:
-    """Score a classifier on a data set that has its classes in its order, calibration at the head's own temperature.
+def evaluate(classifier: Classifier, dataset: Dataset, unreadable: dict[str, str], progress: Progress) -> HeadScores:
+    """Score a classifier on a data set of its classes in its order, calibration at the head's own temperature.
 
-    Parameters
-    ----------
-    classifier : Classifier
-        With C classes.
-    dataset : Dataset
-        With the same classes in the same order.
-    unreadable : dict
-        Gets the name and the reason of every sample that cannot be read.
-    progress : Progress, optional
-        Is told how many samples are done.
+    `unreadable` gets the name and the reason of every sample that cannot be read.
     """
     temperatures, labels = (classifier.temperature,), torch.tensor(dataset.labels)
     total = HeadScores.zeros(len(classifier.class_names), temperatures)
-    with (progress or Progress()).doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
+    with progress.doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
         for start in range(0, len(dataset), CHUNK):
             chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
             scores = classifier.scores(counted(readable(dataset, chunk, read, unreadable), step))
@@ -150,8 +139,7 @@ def _sections(classifier: Classifier, dataset: Dataset, scores: HeadScores, num_
 
 
 def _pairs(names: Sequence[str], confusion: ConfusionMatrix) -> str:
-    pairs = confusion.confused_pairs()
-    if not pairs:
+    if not (pairs := confusion.confused_pairs()):
         return "nothing was taken for another class"
     rows = [(names[true], names[other], str(count)) for true, other, count in pairs[:PAIRS_SHOWN]]
     return f"confused most often, of {len(pairs)} pairs\n" + table(("true class", "taken for", "times"), rows, left=2)

@@ -61,15 +61,8 @@ def find_samples(
 ) -> tuple[list[Dataset], dict[str, str]]:
     """Find the samples that names on the command line stand for.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Tables (`fedstats_app.data.loading.TABLES`), other files, taken whatever their suffix, and folders, searched at
-        all depths for files that end as images, or texts, do. Hidden files and folders in them are passed over.
-    kind : {"image", "text"}
-        What is wanted.
-    arguments : argparse.Namespace
-        With `run_folder`, and `image_column` and `text_column` for tables.
+    These are tables (`fedstats_app.data.loading.TABLES`), other files, taken whatever their suffix, and folders,
+    searched at all depths for files that end as images, or texts, do. Hidden files and folders in them are passed over.
 
     Returns
     -------
@@ -127,16 +120,7 @@ def refuse_absent(names: Sequence[str]) -> None:
 def readable(dataset: Dataset, indices: Sequence[int], read: list[int], unreadable: dict[str, str]) -> Iterator[Sample]:
     """Yield the samples that can be read, one in memory at a time.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        Where they are.
-    indices : sequence of int
-        Which ones.
-    read : list of int
-        The index of every sample yielded is appended.
-    unreadable : dict
-        Gets the name and the reason of every other.
+    `read` gets the index of every sample yielded, `unreadable` the name and the reason of every other.
     """
     for index in indices:
         try:

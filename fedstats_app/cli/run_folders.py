@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.terminal import printable, table, told
@@ -19,59 +20,28 @@ from fedstats_app.storage.runs import DEFAULT_OUTPUT_DIR
 _HEADING = ("date (UTC)", "status", "data", "backbone", "methods", "best", "accuracy", "MB", "folder")
 
 
-@dataclass(frozen=True)
-class RunLine:
-    """One run in a list.
+def _line(folder: Path) -> dict[str, Any]:
+    """Sum up a run folder: its best closed-form method, with accuracy (0 to 1) and the bytes that all sites sent.
 
-    Attributes
-    ----------
-    name : str
-        The folder's.
-    date : str
-        When it started, in UTC; "" where that is not known.
-    status : str
-        "completed", "failed", "stopped", "running", or "damaged".
-    data, backbone : str
-        Of paths the last part.
-    methods : tuple of str
-        Names of its closed-form methods.
-    best : str
-        The most accurate of them; "" where none was evaluated.
-    accuracy : float or None
-        Its accuracy, 0 to 1.
-    wire_bytes : int or None
-        What all sites sent for it.
+    What is not known is "" or None; a run whose files cannot be read is damaged.
     """
-
-    name: str
-    date: str
-    status: str
-    data: str = ""
-    backbone: str = ""
-    methods: tuple[str, ...] = ()
-    best: str = ""
-    accuracy: float | None = None
-    wire_bytes: int | None = None
-
-    @classmethod
-    def read(cls, folder: Path) -> RunLine:
-        """Read what a list says of a run folder; one whose files cannot be read is damaged."""
-        try:
-            run = RunRecord.read(folder)
-            entry = run.methods.get(run.best, {})
-            return cls(
-                name=run.name,
-                date=str(run.status.get("started", "")).replace("T", " ").removesuffix("Z"),
-                status=str(run.status.get("state", "?")),
-                data=without_folders(str(run.config.get("data", ""))),
-                backbone=without_folders(str(run.config.get("backbone", {}).get("name", ""))),
-                methods=tuple(run.methods),
-                best=run.best,
-                accuracy=entry.get("accuracy"),
-                wire_bytes=entry.get("wire_bytes"),
-            )
-        except (ValueError, OSError, KeyError, TypeError):
-            return cls(folder.name, "", "damaged")
+    line: dict[str, Any] = {"name": folder.name, "date": "", "status": "damaged", "data": "", "backbone": ""}
+    line |= {"methods": [], "best": "", "accuracy": None, "wire_bytes": None}
+    try:
+        run = RunRecord.read(folder)
+        entry = run.methods.get(run.best, {})
+        return line | {
+            "date": str(run.status.get("started", "")).replace("T", " ").removesuffix("Z"),
+            "status": str(run.status.get("state", "?")),
+            "data": without_folders(str(run.config.get("data", ""))),
+            "backbone": without_folders(str(run.config.get("backbone", {}).get("name", ""))),
+            "methods": list(run.methods),
+            "best": run.best,
+            "accuracy": entry.get("accuracy"),
+            "wire_bytes": entry.get("wire_bytes"),
+        }
+    except (ValueError, OSError, KeyError, TypeError):
+        return line
 
 
 def runs(arguments: argparse.Namespace) -> int:
@@ -85,27 +55,26 @@ def runs(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder or DEFAULT_OUTPUT_DIR).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder")
-    found = [RunLine.read(status.parent) for status in sorted(folder.glob("*/status.json"), reverse=True)]
+    found = [_line(status.parent) for status in sorted(folder.glob("*/status.json"), reverse=True)]
     if arguments.json:
-        print(to_json({"folder": str(folder), "runs": [asdict(one) for one in found]}))
+        print(to_json({"folder": str(folder), "runs": found}))
     elif found:
         print(table(_HEADING, [_cells(one) for one in found], left=6))
     else:
         print(f"no run in {folder}")
-    return 1 if any(one.status == "damaged" for one in found) else 0
+    return 1 if any(one["status"] == "damaged" for one in found) else 0
 
 
-def _cells(one: RunLine) -> tuple[str, ...]:
+def _cells(one: dict[str, Any]) -> tuple[str, ...]:
+    methods = ",".join(one["methods"]) if len(one["methods"]) <= 4 else "all"
     return (
-        one.date or "-",
-        one.status,
-        printable(one.data or "-", 24),
-        printable(one.backbone or "-", 24),
-        "all" if len(one.methods) > 4 else printable(",".join(one.methods) or "-", 24),
-        display_name(one.best) or "-",
-        "-" if one.accuracy is None else f"{100 * one.accuracy:.2f}",
-        "-" if one.wire_bytes is None else three_figures(one.wire_bytes / 1e6),
-        printable(one.name, 48),
+        one["date"] or "-",
+        one["status"],
+        *(printable(text or "-", 24) for text in (one["data"], one["backbone"], methods)),
+        display_name(one["best"]) or "-",
+        "-" if one["accuracy"] is None else f"{100 * one['accuracy']:.2f}",
+        "-" if one["wire_bytes"] is None else three_figures(one["wire_bytes"] / 1e6),
+        printable(one["name"], 48),
     )
 
 
@@ -140,10 +109,8 @@ def remove(arguments: argparse.Namespace) -> int:
     output = str(Path(arguments.output_dir).expanduser().resolve()) if arguments.output_dir else ""
     with told("remove") as progress:
         with progress.doing("solving again without what is removed"):
-            if arguments.client:
-                removal = remove_clients(folder, arguments.client, output)
-            else:
-                removal = remove_classes(folder, arguments.classes, output)
+            solve_without = remove_clients if arguments.client else remove_classes
+            removal = solve_without(folder, arguments.client or arguments.classes, output)
         with progress.doing("writing the report"):
             write_report(removal.folder)
     if arguments.json:

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.superlink:
         from fedstats_app.cli.check.superlink import parse_address
 
-        parse_address(arguments.superlink)
+        parse_address(arguments.superlink)  # before anything else is said
     given = [*arguments.run_config, *arguments.settings]
     with told("check") as progress, progress.doing("checking what the settings name") as step:
         failed = report(examine(arguments, given, step), as_json=arguments.json)
@@ -61,22 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def examine(arguments: argparse.Namespace, given: list[str], step: Step) -> Iterator[Finding]:
-    """Do all checks that the arguments allow, the quick ones first.
+    """Do all checks that the arguments allow, the quick ones first; what needs what is wrong is left out.
 
-    Parameters
-    ----------
-    arguments : argparse.Namespace
-        Of `fedstats check`.
-    given : list of str
-        The settings among them.
-    step : Step
-        Is told what is being checked.
-
-    Yields
-    ------
-    Finding
-        One for each problem, and one for each thing that is right. Checks that need what an earlier one did not find
-        are left out.
+    There is one finding for each problem, and one for each thing that is right.
     """
     config, node = None, None
     if arguments.data_path:

@@ -34,22 +34,9 @@ FREE_AT_LEAST = 100e6
 
 
 def check_data(config: AppConfig, node: NodeConfig | None, weights: str, step: Step) -> Iterator[Finding]:
-    """Check what a run works with, on a node with data of its own or in a simulation.
-
-    Parameters
-    ----------
-    config : AppConfig
-        Of the run.
-    node : NodeConfig or None
-        Of a node with data of its own; None for a simulation.
-    weights : str
-        The node's own path to the weights, "" for the run's.
-    step : Step
-        Is told what is being checked.
-    """
-    own_data = node is not None
+    """Check what a run works with, on a node with data and maybe weights of its own, or in a simulation."""
     step.at(0, f"loading backbone {config.backbone.backbone}")
-    finding, backbone = check_weights(config, own_data=own_data, weights=weights)
+    finding, backbone = check_weights(config, own_data=node is not None, weights=weights)
     yield finding
     step.at(0, "reading the list of samples")
     finding, dataset = load_data(config, node)
@@ -120,14 +107,14 @@ def load_data(config: AppConfig, node: NodeConfig | None) -> tuple[Finding, Data
     if node is not None and test is not None:
         doubtful.append("the test split is not used: a node keeps some samples of its own for evaluation")
     message = "; ".join([f"{dataset.name}: {description(dataset, test)}", *doubtful])
-    if not doubtful:
-        return Finding("data", "ok", message), dataset
-    return Finding("data", "warning", message, "if the folders are not read as you meant, see docs/data.md"), dataset
+    advice = "if the folders are not read as you meant, see docs/data.md" if doubtful else ""
+    return Finding("data", "warning" if doubtful else "ok", message, advice), dataset
 
 
 def check_samples(dataset: Dataset) -> Finding:
     """Read some of the samples, spread over all."""
-    indices, what = _some_of(dataset), f"{dataset.kind}s"
+    spread = np.linspace(0, len(dataset) - 1, min(SAMPLES_READ, len(dataset)))
+    indices, what = np.unique(spread.astype(int)).tolist(), f"{dataset.kind}s"
     unreadable: dict[str, str] = {}
     read = sum(1 for _ in readable(dataset, indices, [], unreadable))
     if not unreadable:
@@ -137,12 +124,6 @@ def check_samples(dataset: Dataset) -> Finding:
     if not read:
         return Finding(what, "FAIL", message, f"are these {what}, and may this user read them?")
     return Finding(what, "warning", message, f"a run leaves such {what} out and counts them; repair or remove them")
-
-
-def _some_of(dataset: Dataset) -> list[int]:
-    """Choose some samples, spread over all."""
-    spread = np.linspace(0, len(dataset) - 1, min(SAMPLES_READ, len(dataset)))
-    return [int(index) for index in np.unique(spread.astype(int))]
 
 
 def check_class_counts(dataset: Dataset, config: AppConfig, node: NodeConfig) -> Finding:

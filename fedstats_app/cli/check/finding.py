@@ -37,15 +37,7 @@ class Finding:
 
 
 def report(found: Iterable[Finding], *, as_json: bool) -> int:
-    """Print every finding as soon as it is there, or all as one JSON document; return how many are a FAIL.
-
-    Parameters
-    ----------
-    found : iterable of Finding
-        In the order of the lines.
-    as_json : bool
-        Whether to print one document, with `ok` and `findings`, in place of text.
-    """
+    """Print every finding as soon as it is there, or `ok` and `findings` as one JSON document; return the FAILs."""
     findings: list[Finding] = []
     for finding in found:
         findings.append(finding)

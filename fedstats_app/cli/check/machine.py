@@ -77,8 +77,7 @@ def installed_version(name: str) -> str:
 
 def check_local_superlink(timeout: float = 1.0) -> Finding:
     """Find out whose SuperLink would simulate; `timeout` is in seconds."""
-    text = os.environ.get(PORT_VARIABLE, DEFAULT_PORT)
-    level, message = _local_superlink(text, timeout)
+    level, message = _local_superlink(os.environ.get(PORT_VARIABLE, DEFAULT_PORT), timeout)
     advice = {"ok": "", "warning": f"if it is not yours, {_OTHER_PORTS}", "FAIL": _OTHER_PORTS}[level]
     return Finding("local SuperLink", level, message, advice)
 

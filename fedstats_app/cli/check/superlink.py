@@ -83,16 +83,9 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def check_superlink(address: str, root_file: str, timeout: float) -> Iterator[Finding]:
-    """Connect to a SuperLink as a SuperNode does.
+    """Connect to a SuperLink at HOST:PORT as a SuperNode does, with TLS if there is a PEM file of root certificates.
 
-    Parameters
-    ----------
-    address : str
-        HOST:PORT.
-    root_file : str
-        PEM file of root certificates, "" for a connection without TLS.
-    timeout : float
-        Seconds for finding the host, and for each connection.
+    `timeout` is in seconds, for finding the host and for each connection.
     """
     try:
         _connect(address, timeout).close()
@@ -138,9 +131,7 @@ def _answers_strangers(secured: ssl.SSLSocket) -> bool:
 
     From a SuperLink on the same machine nothing follows: there it belongs.
     """
-    if ipaddress.ip_address(secured.getpeername()[0]).is_loopback:
-        return False
-    return control_api_answers(secured)
+    return not ipaddress.ip_address(secured.getpeername()[0]).is_loopback and control_api_answers(secured)
 
 
 def control_api_answers(connection: socket.socket) -> bool:

@@ -42,16 +42,14 @@ def run(arguments: argparse.Namespace) -> int:
         If the images are not a folder per site.
     """
     sites = sites_in(Path(arguments.images).expanduser()) if arguments.images else _SAMPLE_SITES
-    folder = (
-        Path(arguments.dir).expanduser().absolute()
-        if arguments.dir
-        else Path(tempfile.mkdtemp(prefix="fedstats-demo-"))
-    )
     if arguments.dir:
+        folder = Path(arguments.dir).expanduser().absolute()
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
             raise CommandError(f"--dir must not be there, {folder} is") from None
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="fedstats-demo-"))
     signal.signal(signal.SIGTERM, _end)
     try:
         _demonstrate(arguments, folder, sites)
@@ -158,17 +156,7 @@ def _step(text: str) -> None:
 
 
 class Processes:
-    """Starts commands, each with a log, and ends those in the background when it is closed.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the logs, NAME.log.
-    cwd : Path
-        Working directory of the commands.
-    environment : mapping
-        Theirs.
-    """
+    """Starts commands in a working directory, each with a log NAME.log, and ends those in the background on closing."""
 
     def __init__(self, folder: Path, cwd: Path, environment: Mapping[str, str]) -> None:
         self._folder, self._cwd, self._environment = folder, cwd, dict(environment)

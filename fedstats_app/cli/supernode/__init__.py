@@ -49,14 +49,7 @@ class CodePolicy:
 
     @classmethod
     def of(cls, node_config: dict[str, Any], *, any_app: bool = False) -> CodePolicy:
-        """Return the policy of a SuperNode.
-
-        Parameters
-        ----------
-        node_config : dict
-            Its ``--node-config``; ``approved-apps`` is read.
-        any_app : bool
-            ``--any-app``.
+        """Return the policy of a SuperNode with this ``--node-config``, of which ``approved-apps`` is read.
 
         Raises
         ------
@@ -77,12 +70,7 @@ class CodePolicy:
         return cls(approved=digests)
 
     def runs_bundle(self, content: bytes) -> bool:
-        """Return whether the bundle's own code is to run; else this package's.
-
-        Parameters
-        ----------
-        content : bytes
-            The bundle, as the server sent it.
+        """Return whether the own code of the bundle that the server sent is to run; else this package's.
 
         Raises
         ------

@@ -82,14 +82,9 @@ def node_config_of(words: Sequence[str]) -> dict[str, Any]:
 
 
 def run_supernode(words: Sequence[str], command: Callable[[RuntimeAddress], list[str]]) -> None:
-    """Run a SuperNode in this process until it ends, with a process per message.
+    """Run a SuperNode with these words of `flower-supernode` in this process until it ends, with a process per message.
 
-    Parameters
-    ----------
-    words : sequence of str
-        Of `flower-supernode`.
-    command : callable
-        Gives the words that start a process for one task; its token comes by standard input.
+    `command` gives the words that start a process for one task; its token comes by standard input.
     """
     from flwr.supercore.address import resolve_bind_address
     from flwr.supernode.cli import flower_supernode
@@ -164,8 +159,7 @@ def _start_tasks(runtime: RuntimeAddress, words: Sequence[str], secret_file: str
 def _interceptors(secret_file: str | None) -> list[SuperExecAuthHttpInterceptor]:
     from flwr.supercore.auth import load_superexec_auth_secret
 
-    secret = load_superexec_auth_secret(secret_file=secret_file)
-    methods = {"/flwr.proto.Runtime/AcquireTask"}
+    secret, methods = load_superexec_auth_secret(secret_file=secret_file), {"/flwr.proto.Runtime/AcquireTask"}
     return [SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=methods)] if secret else []
 
 
@@ -182,20 +176,10 @@ def answer_task(
     parent: int,
     answer: Callable[[Message, Context, bytes, Callable[[], dict[str, Any]]], Message],
 ) -> None:
-    """Answer one message.
+    """Answer the message of a task, with what `answer` makes of message, context, bundle, and the run's configuration.
 
-    A process that fails before it has a reply says nothing: after a while the SuperNode says so for it.
-
-    Parameters
-    ----------
-    runtime : RuntimeAddress
-        The SuperNode's.
-    token : str
-        That of the task.
-    parent : int
-        The SuperNode's process, without which this one ends.
-    answer : callable
-        Returns the reply to message, context, bundle, and a function that gives the run's configuration.
+    A process that fails before it has a reply says nothing: after a while the SuperNode says so for it. It ends with
+    the SuperNode's process, the parent.
     """
     from flwr.common.constant import SubStatus
     from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
@@ -214,14 +198,9 @@ def answer_task(
 
 
 def client_app_of(content: bytes, folder: Path) -> ClientApp:
-    """Unpack a bundle into an empty folder and return its ClientApp, as Flower does.
+    """Unpack a bundle, whose code may run, into an empty folder and return its ClientApp, as Flower does.
 
-    Parameters
-    ----------
-    content : bytes
-        A bundle whose code may run.
-    folder : Path
-        Empty: where Flower keeps bundles, it tells them apart by 8 digits of their SHA-256 only.
+    The folder is its own: where Flower keeps bundles, it tells them apart by 8 digits of their SHA-256 only.
     """
     from flwr.cli.install import install_from_fab
     from flwr.clientapp.client_app import LoadClientAppError

@@ -21,17 +21,7 @@ logger = logging.getLogger("fedstats_app")
 
 
 def command(runtime: RuntimeAddress, policy: CodePolicy, parent: int) -> list[str]:
-    """Return the words that start this process.
-
-    Parameters
-    ----------
-    runtime : RuntimeAddress
-        The SuperNode's.
-    policy : CodePolicy
-        The owner's.
-    parent : int
-        The SuperNode's process id.
-    """
+    """Return the words that start this process, for a SuperNode, its owner's policy and its process id."""
     words = [sys.executable, "-P", "-m", __name__, runtime.address, str(parent)]
     words += ["--root-certificates", runtime.root_certificates] if runtime.root_certificates else []
     words += ["--approved", *sorted(policy.approved)] if policy.approved else []
@@ -57,18 +47,7 @@ def answer(
 ) -> Message:
     """Return the reply: this package's, the bundle's where the owner allows its code, else a refusal.
 
-    Parameters
-    ----------
-    policy : CodePolicy
-        Whose code may run.
-    message : Message
-        The instruction.
-    context : Context
-        As the SuperNode has it.
-    content : bytes
-        The bundle.
-    run_config : callable
-        Gives the run's configuration, or raises RefusedApp.
+    `content` is the bundle; `run_config` gives the run's configuration, or raises RefusedApp.
     """
     try:
         runs_bundle = policy.runs_bundle(content)
