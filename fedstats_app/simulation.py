@@ -24,13 +24,7 @@ from fedstats_app.server.lifetime import FOLDER_NAME, IN_PROCESS, LastWord, fold
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import merge_specs
-from fedstats_app.wire import (
-    QUERY_CLIENTS,
-    QUERY_STATISTICS,
-    StatisticsRequest,
-    read_node_info,
-    read_statistics_reply,
-)
+from fedstats_app.wire import QUERY_CLIENTS, QUERY_STATISTICS, StatisticsRequest, read_node_info, read_statistics_reply
 from fedstats_app.wire.release import write_release
 
 # As in Flower's simulation.

@@ -147,10 +147,7 @@ def _calibrated(calibration: Calibration | None, evaluated_on: str) -> dict[str,
     if calibration is None:
         return {}
     samples = "samples that clients kept" if evaluated_on == "clients" else "test samples of the server"
-    return {
-        "temperature": str(calibration.temperature),
-        "calibrated-on": f"{calibration.num_examples} {samples}",
-    }
+    return {"temperature": str(calibration.temperature), "calibrated-on": f"{calibration.num_examples} {samples}"}
 
 
 # What may be another value in the run that goes on: none of these changes a number.

@@ -229,15 +229,9 @@ def test_what_a_release_contains_is_answered_from_it(sites: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        (
-            asked(StatisticsSpec(means_per_class=2)),
-            "several means per class: not in this release, which has class",
-        ),
+        (asked(StatisticsSpec(means_per_class=2)), "several means per class: not in this release, which has class"),
         (asked(StatisticsSpec(feature_map=RandomProjection(8, seed=1))), "statistics of mapped features"),
-        (
-            asked(StatisticsSpec(), wire_dtype="float64"),
-            "this release is in float16 (wire-dtype), asked for",
-        ),
+        (asked(StatisticsSpec(), wire_dtype="float64"), "this release is in float16 (wire-dtype), asked for"),
         (asked(StatisticsSpec(), backbone_fingerprint="5f" * 32), "this release is of backbone random:tiny"),
         (asked(StatisticsSpec(), classes=("grey",)), "this release has 2 classes, ['black'] among them"),
         (StatisticsRequest(3, wire_dtype="float16"), "this release has 2 classes"),
