@@ -23,8 +23,7 @@ from fedstats_app.data import Sample, load_dataset
 from fedstats_app.grid.progress import Progress
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.export.hub_folder import write_hub_folder
-from fedstats_app.report.export.onnx_check import TOLERANCE, Agreement, compare
-from fedstats_app.report.export.onnx_file import ExportError, OnnxModel, to_onnx
+from fedstats_app.report.export.onnx_file import TOLERANCE, Agreement, ExportError, OnnxModel, compare, to_onnx
 from fedstats_app.storage.files import to_json, write_atomically
 
 # Of the built-in images, where none are named: they take seconds.

@@ -29,17 +29,7 @@ _CLASSES_LISTED = 50
 
 
 def write_model_card(run_folder: Path) -> Path:
-    """Write `heads/README.md` from the heads and the results.json of a run folder.
-
-    Parameters
-    ----------
-    run_folder : Path
-        With at least one head.
-
-    Returns
-    -------
-    Path
-        The card.
+    """Write `heads/README.md` from the heads, at least one, and the results.json of a run folder.
 
     Raises
     ------
@@ -68,11 +58,6 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
         From a head's name to its metadata (:mod:`fedstats_app.report.head_file`); at least one.
     results : mapping
         The content of results.json.
-
-    Returns
-    -------
-    str
-        The card's text.
     """
     first = next(iter(heads.values()))
     trained = results.get("training", {})
@@ -179,12 +164,10 @@ def _calibrated(fitted: Mapping[str, float] | None) -> tuple[str, str, str]:
 
 def _evaluated_on(results: Mapping[str, Any], kind: str) -> str:
     """Return on which samples the scores are, in words."""
-    number = results.get("num_test_examples", 0)
-    if not number:
+    if not (number := results.get("num_test_examples", 0)):
         return "nothing: no test data were there"
-    if results.get("evaluated_on") == "clients":
-        return f"{number} {kind}s that clients kept for it"
-    return f"{number} test {kind}s of the server"
+    on_clients = results.get("evaluated_on") == "clients"
+    return f"{number} {kind}s that clients kept for it" if on_clients else f"{number} test {kind}s of the server"
 
 
 def _index_entry(score: Mapping[str, Any], kind: str, data: str, evaluated_on: str) -> dict[str, Any]:

@@ -26,19 +26,7 @@ _PAIRS = 10
 
 
 def write_report(folder: Path, page: Path | None = None) -> Path:
-    """Make `report.html` from the other files of a run folder.
-
-    Parameters
-    ----------
-    folder : Path
-        A run folder; the run may have failed, or still continue.
-    page : Path, optional
-        Where to write it; by default into the folder.
-
-    Returns
-    -------
-    Path
-        The page.
+    """Make `report.html` from the other files of a run folder, by default in it; the run may have failed, or continue.
 
     Raises
     ------
@@ -123,19 +111,13 @@ def _methods(run: RunRecord) -> Iterator[str]:
     )
     columns = {"method": "", "accuracy": "", "95 % interval": "", "balanced": "minor", "macro F1": "minor"}
     columns |= {"AUROC": "minor", "each site sends": "minor", "all sites send": "", "solved in (s)": "minor"}
-    columns |= {"regulariser": "left minor"}
-    views = [
-        MethodView.of(name, entry, run.results.get("num_clients_merged", 0)) for name, entry in run.methods.items()
-    ]
-    rows = [
-        (
-            one.title + (" (take this)" if one.name == run.advised else ""),
-            *(one.accuracy, one.interval, one.balanced, one.f1, one.auroc, one.each, one.all, one.solve),
-            one.regulariser,
-        )
-        for one in views
-    ]
-    yield parts.table(columns, rows)
+    rows = []
+    for name, entry in run.methods.items():
+        one = MethodView.of(name, entry, run.results.get("num_clients_merged", 0))
+        title = one.title + (" (take this)" if name == run.advised else "")
+        quality = (one.accuracy, one.interval, one.balanced, one.f1, one.auroc)
+        rows.append((title, *quality, one.each, one.all, one.solve, one.regulariser))
+    yield parts.table({**columns, "regulariser": "left minor"}, rows)
     yield from map(parts.line, (run.results.get("advice") or {}).get("text", []))
     if len(run.scored) > 1:
         yield from _figure(run, "accuracy-vs-megabytes", "accuracy against megabytes")
@@ -201,11 +183,8 @@ def _sites(run: RunRecord) -> Iterator[str]:
         return
     rows = [(outcome, meaning, numbers[outcome]) for outcome, meaning in _OUTCOMES.items() if numbers[outcome]]
     yield parts.table({"outcome": "", "meaning": "left", "sites": ""}, rows)
-    out = [
-        (run.site(one["client"]), one["outcome"], one.get("reason", ""))
-        for one in run.clients
-        if one["outcome"] not in ("merged", "known")
-    ]
+    left_out = [one for one in run.clients if one["outcome"] not in ("merged", "known")]
+    out = [(run.site(one["client"]), one["outcome"], one.get("reason", "")) for one in left_out]
     out += [(f"machine {node}", "not asked", why) for node, why in run.results.get("refused_nodes", {}).items()]
     if out:
         yield parts.heading("Left out")
@@ -224,15 +203,7 @@ def _trainings(run: RunRecord) -> Iterator[str]:
     if not run.trainings:
         return
     yield parts.note("Bytes are up and down, of all sites, with those of the start.")
-    columns = {
-        "training": "",
-        "start": "",
-        "end": "",
-        "best": "",
-        "best round": "minor",
-        "rounds": "minor",
-        "bytes": "",
-    }
+    columns = {"training": "", "start": "", "end": "", "best": "", "best round": "minor", "rounds": "minor"}
     rows = [
         (
             run.title_of(one.name),
@@ -244,7 +215,7 @@ def _trainings(run: RunRecord) -> Iterator[str]:
         )
         for one in run.trainings
     ]
-    yield parts.table({**columns, "ended by": "left minor"}, rows)
+    yield parts.table({**columns, "bytes": "", "ended by": "left minor"}, rows)
     yield from _figure(run, "fine_tuning", "accuracy over rounds, bytes and compute")
 
 
@@ -253,16 +224,11 @@ def _personal(run: RunRecord) -> Iterator[str]:
     if not entries:
         return
     yield parts.note(f"Accuracy on each site's own test {run.kind}s; every site counts alike.")
-    found = {name: PersonalResult.from_json(name, entry) for name, entry in entries}
-    rows = [
-        (
-            approach_name(name),
-            percent(one.mean),
-            f"{100 * one.std:.1f}" if one.num_test else "-",
-            *(counted(len(one.num_test), "site"), size(one.bytes_up), size(one.bytes_down)),
-        )
-        for name, one in found.items()
-    ]
+    rows = []
+    for name, entry in entries:
+        one = PersonalResult.from_json(name, entry)
+        costs = (counted(len(one.num_test), "site"), size(one.bytes_up), size(one.bytes_down))
+        rows.append((approach_name(name), percent(one.mean), percent(one.std, 1).removesuffix(" %"), *costs))
     yield parts.table({"approach": "", "mean": "", "deviation": "", "of": "minor", "up": "", "down": ""}, rows)
     yield from _figure(run, "personal", "accuracies of the sites' own models")
 
@@ -325,16 +291,9 @@ def _fields(lines: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str, int
     found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for one in (one for line in lines for one in line.get("fields", [])):
         found[one["field"]].append(one)
-    return [
-        (
-            name,
-            of[0]["dtype"],
-            _shapes(tuple(one["shape"]) for one in of),
-            len(of),
-            size(sum(one["bytes"] for one in of)),
-        )
-        for name, of in found.items()
-    ]
+    shapes = {name: _shapes(tuple(one["shape"]) for one in of) for name, of in found.items()}
+    sizes = {name: size(sum(one["bytes"] for one in of)) for name, of in found.items()}
+    return [(name, of[0]["dtype"], shapes[name], len(of), sizes[name]) for name, of in found.items()]
 
 
 def _shapes(given: Iterable[tuple[int, ...]]) -> str:
@@ -370,11 +329,11 @@ def _settings(run: RunRecord) -> Iterator[str]:
     if not run.config:
         return
     given = run.config.get("run_config", {}).items()
-    # Of paths only the last part.
-    texts = (
-        (key, str(value).lower() if isinstance(value, bool) else without_folders(str(value))) for key, value in given
-    )
-    rows = [(key, text or "-") for key, text in texts]
+    rows = [
+        # Of paths only the last part.
+        (key, (str(value).lower() if isinstance(value, bool) else without_folders(str(value))) or "-")
+        for key, value in given
+    ]
     versions = [(name, one) for name, one in run.config.get("versions", {}).items() if one != "not installed"]
     versions.append(("network's fingerprint", run.config["backbone"].get("fingerprint", "-")))
     for what, found in ((f"{len(rows)} settings", rows), ("versions", versions)):

@@ -13,7 +13,7 @@ from PIL import Image
 
 import fedstats_app
 from fedstats_app.cli import main
-from fedstats_app.report.export import onnx_check
+from fedstats_app.report.export import onnx_file
 from fedstats_app.report.head_file import head_to_bytes, read_head
 from fedstats_app.storage.json_digest import to_json_with_digest
 
@@ -71,7 +71,7 @@ def test_it_is_compared_on_what_is_named(run_folder: Path, pictures: Path, capsy
 
 
 def test_a_file_that_differs_is_not_written(run_folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_check, "TOLERANCE", 0.0)
+    monkeypatch.setattr(onnx_file, "TOLERANCE", 0.0)
     assert main(["export", str(run_folder), "--onnx"]) == 2
     assert "not written: probabilities by ONNX Runtime and by torch differ by up to " in capsys.readouterr().err
     assert not (run_folder / "export").exists()

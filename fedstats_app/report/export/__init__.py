@@ -1,4 +1,1 @@
-"""A run's classifier for other programs: one ONNX file, or a folder for the Hugging Face hub.
-
-May import backbones, classifier, data, heads, outcomes, results, statistics and storage.
-"""
+"""A run's classifier for other programs: one ONNX file, or a folder for the Hugging Face hub."""

@@ -20,7 +20,7 @@ _IN_A_RUN = "/path/to/the/run/folder"
 
 
 def write_hub_folder(run_folder: Path, method: str, folder: Path, *, licence: str, onnx: bool) -> list[Path]:
-    """Write a head, its card and its preprocessing, and its backbone where training changed that.
+    """Write a head, its card and its preprocessing, and its backbone where training changed that, into a new folder.
 
     Paths of this machine do not stand in what is written, nor anything of single sites.
 
@@ -36,11 +36,6 @@ def write_hub_folder(run_folder: Path, method: str, folder: Path, *, licence: st
         Of the head, as the hub names it; "" says that the backbone's and the data's are to be looked at.
     onnx : bool
         Whether an ONNX file `METHOD.onnx` will lie beside, which the card tells.
-
-    Returns
-    -------
-    list of Path
-        The files.
 
     Raises
     ------

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -42,19 +42,8 @@ _MOST_NUMBERS, _MOST_NAMES, _MOST_CELLS = 20, 100, 600
 _COUNT_COLOURS = LinearSegmentedColormap.from_list("counts", mpl.colormaps["YlGnBu"](np.linspace(0.3, 1.0, 64)))
 
 
-@dataclass(frozen=True)
-class CostPoint:
-    """One method's place in the plot.
-
-    Attributes
-    ----------
-    label : str
-        As shown.
-    megabytes : float
-        Sent by all clients together, in 10^6 bytes; more than 0.
-    accuracy : float
-        0 to 1.
-    """
+class CostPoint(NamedTuple):
+    """One method's place in the plot: 10^6 bytes (more than 0) that all clients together send, accuracy from 0 to 1."""
 
     label: str
     megabytes: float
@@ -63,26 +52,28 @@ class CostPoint:
 
 @plot_style()
 def accuracy_figure(points: Sequence[CostPoint], title: str) -> Figure:
-    """Draw accuracy over megabytes up (log), one point per method, and their Pareto front.
-
-    Parameters
-    ----------
-    points : sequence of CostPoint
-        At least one.
-    title : str
-        Such as dataset, backbone and number of clients.
-    """
+    """Draw accuracy over megabytes up (log), one point per method, at least one, and their Pareto front."""
     figure = new_figure(8.5, 4.6)
     axes = figure.add_subplot()
     log_x(axes, [1e6 * point.megabytes for point in points], "B")
     front = pareto_front(points)
-    ends = [*(_place(point) for point in front), (axes.get_xlim()[1], 100 * front[-1].accuracy)]
-    axes.step(*zip(*ends, strict=True), where="post", color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
+    ends = [*(1e6 * point.megabytes for point in front), axes.get_xlim()[1]]
+    heights = [100 * point.accuracy for point in (*front, front[-1])]
+    axes.step(ends, heights, where="post", color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
     for index, point in enumerate(points):
         colour = METHOD_COLOURS[index % 7]
         text = f"{point.label}\n{100 * point.accuracy:.1f} %, {bytes_with_unit(1e6 * point.megabytes)}"
         marker = _MARKERS[index % len(_MARKERS)]
-        axes.plot(*_place(point), marker, color=colour, label=text, markersize=9, markeredgecolor="white", zorder=3)
+        axes.plot(
+            1e6 * point.megabytes,
+            100 * point.accuracy,
+            marker,
+            color=colour,
+            label=text,
+            markersize=9,
+            markeredgecolor="white",
+            zorder=3,
+        )
     set_title(axes, title, "dashed: the most accurate method for the bytes", inches=7.0)
     axes.set_xlabel("sent by all clients together (log scale)")
     axes.set_ylabel("test accuracy")
@@ -91,10 +82,6 @@ def accuracy_figure(points: Sequence[CostPoint], title: str) -> Figure:
     quiet_axes(axes, "y")
     figure.legend(loc="outside right upper", labelspacing=0.9)
     return figure
-
-
-def _place(point: CostPoint) -> tuple[float, float]:
-    return 1e6 * point.megabytes, 100 * point.accuracy
 
 
 def pareto_front(points: Sequence[CostPoint]) -> list[CostPoint]:
@@ -108,17 +95,7 @@ def pareto_front(points: Sequence[CostPoint]) -> list[CostPoint]:
 
 @plot_style()
 def label_figure(counts: NDArray[np.int64], class_names: Sequence[str], title: str) -> Figure:
-    """Draw samples per client and class: stacked bars, or a heat map for more than 20 classes or 150 clients.
-
-    Parameters
-    ----------
-    counts : array of int
-        (K, C): samples of each class at each client.
-    class_names : sequence of str
-        C names.
-    title : str
-        Heading.
-    """
+    """Draw (K, C) samples per client and class: stacked bars, or a heat map for over 20 classes or 150 clients."""
     num_clients, num_classes = counts.shape
     in_bars = num_classes <= _MOST_CLASSES_IN_BARS and num_clients <= _MOST_BARS
     figure = new_figure(11.0, 4.8 if in_bars else float(np.clip(1.9 + 0.12 * num_classes, 3.4, 14.0)))
@@ -183,17 +160,7 @@ def _name_classes(axis: Axis, names: Sequence[str], what: str) -> None:
 
 @plot_style()
 def confusion_figure(counts: NDArray[np.int64], class_names: Sequence[str], title: str) -> Figure:
-    """Draw a confusion matrix: with numbers for up to 20 classes, with names for up to 100.
-
-    Parameters
-    ----------
-    counts : array of int
-        (C, C): rows are true classes, columns are predicted ones.
-    class_names : sequence of str
-        C names.
-    title : str
-        Heading.
-    """
+    """Draw (C, C) samples by true class (row) and predicted one, with numbers for up to 20 classes, names for 100."""
     num_classes = len(counts)
     height = float(np.clip(3.0 + 0.42 * num_classes, 4.8, 10.0))
     figure = new_figure(height + 0.6, height)
@@ -238,27 +205,11 @@ def write_plots(
     dataset: str,
     backbone: str,
 ) -> list[Path]:
-    """Write every figure of the first stage that there is data for.
+    """Write every figure of the first stage that there is data for into a folder, and return the files.
 
-    Parameters
-    ----------
-    folder : Path
-        Where to; made if it does not exist.
-    results : sequence of MethodResult
-        Those with an accuracy and with bytes sent are shown against each other, by the bytes as sent.
-    class_names : sequence of str
-        C names.
-    label_counts : array_like of int or None
-        (K, C) samples per client and class; None where the server does not know them.
-    confusion_matrices : mapping of str to array_like of int
-        Method name to (C, C), rows true, columns predicted.
-    dataset, backbone : str
-        For the headings.
-
-    Returns
-    -------
-    list of Path
-        The files written: accuracy-vs-megabytes.png, label-distribution.png, confusion-matrix-<method>.png.
+    These are accuracy-vs-megabytes.png of the methods with an accuracy and with bytes sent, label-distribution.png of
+    (K, C) samples per client and class, if the server knows them, and confusion-matrix-<method>.png of each (C, C),
+    rows true, columns predicted.
     """
     folder.mkdir(parents=True, exist_ok=True)
     figures: dict[str, Figure] = {}

@@ -85,14 +85,7 @@ def training_figure(results: Sequence[TrainingResult], title: str) -> Figure:
 
     A training's curve begins with a star where its head was solved; those of heads that were not are grey and may begin
     below the panel. Trainings of one name are the seeds of one experiment: the line is their mean, the band one
-    standard deviation to both sides.
-
-    Parameters
-    ----------
-    results : sequence of TrainingResult
-        At least one with an accuracy; trainings of one name have the same stage and start.
-    title : str
-        Such as dataset, backbone and number of clients.
+    standard deviation to both sides. At least one has an accuracy.
     """
     curves = _curves(results)
     stages = {curve.first.stage: curve.first.display_name or curve.first.stage for curve in curves}
@@ -145,15 +138,7 @@ def _label(curve: _Curve) -> str:
 
 @plot_style()
 def personal_figure(accuracies: Mapping[str, Sequence[float]], title: str) -> Figure:
-    """Draw one box of clients' accuracies per approach, with a dot per client.
-
-    Parameters
-    ----------
-    accuracies : mapping of str to sequence of float
-        From an approach, as it is to be shown, to its clients' accuracies, 0 to 1; approaches without any are left out.
-    title : str
-        Such as dataset, backbone and number of clients.
-    """
+    """Draw one box of clients' accuracies, 0 to 1, per approach that has any, with a dot per client."""
     rows = {name: 100 * np.array(values) for name, values in accuracies.items() if len(values)}
     figure = new_figure(8.0, 1.6 + 0.42 * len(rows))
     axes = figure.add_subplot()

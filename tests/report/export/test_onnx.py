@@ -16,8 +16,7 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.classifier import Classifier
-from fedstats_app.report.export.onnx_check import compare
-from fedstats_app.report.export.onnx_file import ExportError, OnnxModel, to_onnx
+from fedstats_app.report.export.onnx_file import ExportError, OnnxModel, compare, to_onnx
 from fedstats_app.report.head_file import with_module
 from fedstats_app.statistics import FeatureMap, IdentityMap, RandomFourierFeatures, RandomProjection
 from tests.support.sentences import BAD, GOOD

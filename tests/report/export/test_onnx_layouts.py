@@ -10,8 +10,7 @@ from safetensors.torch import save_file
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.report.export.onnx_check import compare
-from fedstats_app.report.export.onnx_file import to_onnx
+from fedstats_app.report.export.onnx_file import compare, to_onnx
 from fedstats_app.report.head_file import with_module
 from tests.backbones import test_timm_folders as of_timm
 from tests.backbones import test_vision as of_transformers
