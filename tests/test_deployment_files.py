@@ -204,7 +204,6 @@ def test_a_node_s_requirements_are_some_of_the_project_s() -> None:
         "cryptography",
         "jinja2",
         "packaging",
-        "rich",
         "tomli-w",
     }
 

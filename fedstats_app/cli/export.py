@@ -23,7 +23,7 @@ from fedstats_app.data import Sample, load_dataset
 from fedstats_app.grid.progress import Progress
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.export.hub_folder import write_hub_folder
-from fedstats_app.report.export.onnx_file import TOLERANCE, Agreement, ExportError, OnnxModel, compare, to_onnx
+from fedstats_app.report.export.onnx_file import TOLERANCE, Agreement, OnnxModel, compare, to_onnx
 from fedstats_app.storage.files import to_json, write_atomically
 
 # Of the built-in images, where none are named: they take seconds.
@@ -85,11 +85,8 @@ def _compared(
     arguments: argparse.Namespace, classifier: Classifier, unreadable: dict[str, str], progress: Progress
 ) -> tuple[OnnxModel, Agreement]:
     """Export a classifier, and refuse what gives other probabilities than it does."""
-    try:
-        with progress.doing("exporting"):
-            model = to_onnx(classifier)
-    except ExportError as error:
-        raise CommandError(str(error)) from error
+    with progress.doing("exporting"):
+        model = to_onnx(classifier)
     with progress.doing("comparing with torch, {done} samples") as step:
         samples = _samples(arguments, classifier, unreadable)
         agreement = compare(classifier, model, counted(samples, step))

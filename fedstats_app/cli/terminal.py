@@ -1,7 +1,4 @@
-"""What commands show in a terminal: names that come from files, tables, paragraphs, and progress on stderr.
-
-Progress is a bar in a terminal, elsewhere a line now and then; results go to stdout.
-"""
+"""What commands show in a terminal: names that come from files, tables, paragraphs, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -43,20 +40,9 @@ def paragraph(text: str, *, first: str = "", rest: str = "") -> str:
 
 @contextmanager
 def told(command: str) -> Iterator[Progress]:
-    """Show how far a command is, for as long as this is open; one that is over in a few seconds leaves no line.
-
-    Parameters
-    ----------
-    command : str
-        Its name, which every line begins with.
-
-    Yields
-    ------
-    Progress
-        Takes the steps of the command.
-    """
+    """Say now and then how far a command is while this is open; what is over in a few seconds says nothing."""
     progress = Progress(lambda line: print(f"fedstats {command}: {line}\n", end="", file=sys.stderr, flush=True))
-    with _bar(progress) if sys.stderr.isatty() else progress.heartbeat():
+    with progress.heartbeat():
         yield progress
 
 
@@ -66,22 +52,3 @@ def counted(items: Iterable[Item], step: Step) -> Iterator[Item]:
     for number, item in enumerate(items):
         step.at(before + number)
         yield item
-
-
-@contextmanager
-def _bar(progress: Progress) -> Iterator[None]:
-    """Draw a bar, redrawn several times a second by a thread, that disappears at the end."""
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.progress_bar import ProgressBar
-    from rich.text import Text
-
-    def drawn() -> Group:
-        fraction = progress.fraction
-        bar = ProgressBar(total=1.0, completed=fraction or 0.0, width=40, pulse=fraction is None)
-        return Group(Text(str(progress), overflow="ellipsis", no_wrap=True), bar)
-
-    # What is printed appears above the bar; where it goes to a file it goes there, not to the terminal.
-    own = sys.stdout.isatty()
-    with Live(get_renderable=drawn, console=Console(stderr=True), transient=True, redirect_stdout=own):
-        yield

@@ -177,12 +177,6 @@ class Progress:
             self._steps = [one for one in self._steps if one is not step]
 
     @property
-    def fraction(self) -> float | None:
-        """Share of the outermost step that is done, None where that is not known."""
-        steps = list(self._steps)
-        return _fractions(steps)[0] if steps and steps[0].total else None
-
-    @property
     def seconds_left(self) -> float | None:
         """Estimated seconds left of the outermost step with an estimate; None without one."""
         steps = list(self._steps)

@@ -98,11 +98,6 @@ def test_what_cannot_be_done_is_one_line_and_code_2(
     assert printed.out == ""
 
 
-def test_missing_weights_are_named(run_folder: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", str(run_folder), str(pictures), "--weights", "/no/such.pth"]) == 2
-    assert "fedstats predict: " in capsys.readouterr().err
-
-
 def test_a_closed_pipe_is_no_error(run_folder: Path, pictures: Path) -> None:
     command = f"{sys.executable} -m fedstats_app.cli predict {run_folder} {pictures} | head -n 1"
     done = subprocess.run(

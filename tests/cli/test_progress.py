@@ -1,12 +1,9 @@
-"""Progress of commands: lines in a log, a bar in a terminal, nothing among the results; and Ctrl-C."""
+"""Progress of commands: lines on stderr, nothing among the results; and Ctrl-C."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,28 +67,6 @@ def test_lines_say_how_far_a_long_command_is_and_results_stay_alone(
     assert all(line.startswith(f"fedstats {command}: ") and " of 12 images; " in line for line in lines)
     done = [int(re.findall(r"(\d+) of 12 images", line)[0]) for line in lines]
     assert done == sorted(done) and 9 <= done[-1] < 12
-
-
-def test_a_bar_in_a_terminal_is_gone_in_the_end_and_results_go_where_they_belong(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal, results = Terminal(), io.StringIO()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(sys, "stdout", results)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
-    with module.told("predict") as progress, progress.doing("{done} of {total} images", 12) as step:
-        step.at(3)
-        time.sleep(0.6)  # the bar is drawn four times a second
-        print("cat")
-    assert "3 of 12 images; " in terminal.getvalue() and "━" in terminal.getvalue()
-    # Cleared line by line, and the cursor is shown again.
-    assert terminal.getvalue().rstrip().endswith("\x1b[2K") and "\x1b[?25h" in terminal.getvalue()
-    assert results.getvalue() == "cat\n"
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ _OPSET = 18
 _MOST_BYTES = 2**31 - 1
 
 
-class ExportError(Exception):
+class ExportError(ValueError):
     """A classifier cannot be exported; the message says why."""
 
 

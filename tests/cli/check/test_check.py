@@ -5,7 +5,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +94,6 @@ def test_an_answered_question_is_not_asked(tmp_path: Path, capsys: Capture) -> N
     assert check(capsys, f"dataset='folder:{tmp_path / 'data'}'", "folder-levels='domain/class'")[0] == 0
 
 
-def test_a_file_is_no_folder(tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "photo.png").touch()
-    [found] = failures(capsys, f"dataset='folder:{tmp_path / 'photo.png'}'")
-    assert "is a file; a folder with one folder of images per class is needed" in found
-
-
 def test_all_mistakes_are_named_at_once(capsys: Capture) -> None:
     found = failures(capsys, "--run-config", "num-client=20 seeed=1 method='fedcoff'")
     assert [one.split()[1] for one in found] == ["num-client:", "seeed:", "method:"]
@@ -186,12 +179,10 @@ def test_an_environment_in_the_folder_of_the_app_is_warned_of(
     assert warnings() == []  # no app: nobody runs Flower here
 
 
-def test_it_takes_about_a_second_and_imports_neither_torch_nor_flower() -> None:
+def test_it_imports_neither_torch_nor_flower() -> None:
     program = (
         "import sys\nfrom fedstats_app.cli import main\ncode = main(['check', 'num-clients=20'])\n"
         "print(code, sorted({'torch', 'flwr', 'ray', 'torchvision', 'matplotlib'} & set(sys.modules)))"
     )
-    started = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=os.environ)
     assert done.stdout.splitlines()[-1] == "0 []", done.stdout + done.stderr
-    assert time.perf_counter() - started < 20  # a second where nothing else runs
