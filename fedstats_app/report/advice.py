@@ -24,19 +24,7 @@ _TELLS: Mapping[Sends, int] = {"means": 0, "directions": 1, "gram": 2}
 
 @dataclass(frozen=True)
 class Candidate:
-    """One method's accuracy and price.
-
-    Attributes
-    ----------
-    method : str
-        Its name.
-    accuracy : float
-        0 to 1.
-    wire_bytes : int
-        From all clients as sent.
-    sends : str
-        What each client sends: "means", "directions" or "gram".
-    """
+    """One method's accuracy, 0 to 1, and price: bytes from all clients as sent, and what each client sends."""
 
     method: str
     accuracy: float

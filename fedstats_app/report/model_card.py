@@ -59,7 +59,8 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
     results : mapping
         The content of results.json.
     """
-    first = next(iter(heads.values()))
+    usual = dict.fromkeys(("backbone", "dataset", "input-size", "num-clients", "num-examples", "seed"), "?")
+    first = {**usual, **next(iter(heads.values()))}
     trained = results.get("training", {})
     found = {**results.get("methods", {}), **trained}
     # Nothing is known of a head that the results do not name.
@@ -67,7 +68,7 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
     views = [MethodView.of(name, score) for name, score in scores.items()]
     taken = head_to_take(results)
     best = taken if taken in heads else next(iter(heads))
-    kind, data = first.get("sample-kind", "image"), without_folders(first.get("dataset", "?"))
+    kind, data = first.get("sample-kind", "image"), without_folders(first["dataset"])
     classes: list[str] = json.loads(first.get("class-names", "[]"))
     evaluated_on = _evaluated_on(results, kind)
     versions = json.loads(first.get("versions", "{}")).items()
@@ -92,23 +93,16 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
         ],
         classes=classes,
         listed=_CLASSES_LISTED,
-        network=_plain(without_folders(first.get("backbone", "?"))),
-        input_size=first.get("input-size", "?"),
-        features=first.get("backbone-features", ""),
-        arguments=first.get("backbone-arguments", ""),
-        clients=first.get("num-clients", "?"),
-        best=best,
-        samples=first.get("num-examples", "?"),
-        merged=results.get("num_clients_merged", first.get("num-clients", "?")),
-        asked=results.get("num_clients_asked", "?"),
+        network=_plain(without_folders(first["backbone"])),
+        head=first,
+        clients=first["num-clients"],
         unreadable=results.get("num_unreadable", 0),
-        removed=results.get("removed", ""),
+        results=results,
+        best=best,
         made=[
             (f"`{one.name}`", _plain(one.title), regularisers[one.name], numbers[one.name], one.all) for one in views
         ],
-        trained=bool(trained),
         papers=_papers(heads),
-        seed=first.get("seed", "?"),
         versions=", ".join(f"{library} {version}" for library, version in versions if version != "not installed"),
         notes=[f"`{name}`: {_plain(note)}." for name in heads for note in trained.get(name, {}).get("notes", [])],
         evaluated_on=evaluated_on,

@@ -150,10 +150,10 @@ model-index: {{ index|tojson }}
 # {{ kind|capitalize }} classifier of {{ classes|length }} classes, from federated statistics
 
 Linear heads on the features of a pre-trained network, `{{ network }}`,
-{{ "at %s x %s pixels" % (input_size, input_size) if kind == "image"
-   else "which reads up to %s tokens of a text" % input_size }}.
-{%- if features %} The features are {{ features|plain }}.{% endif %}
-{%- if arguments %} The network was built with `{{ arguments|plain }}`.{% endif %}
+{{ "at %s x %s pixels" % (head["input-size"], head["input-size"]) if kind == "image"
+   else "which reads up to %s tokens of a text" % head["input-size"] }}.
+{%- if head.get("backbone-features") %} The features are {{ head["backbone-features"]|plain }}.{% endif %}
+{%- if head.get("backbone-arguments") %} The network was built with `{{ head["backbone-arguments"]|plain }}`.{% endif %}
 
 {{ clients }} clients sent statistics of the features of their {{ kind }}s, and no {{ kind }}; the server solved for the
 heads in closed form.
@@ -175,9 +175,11 @@ weights are refused.
 
 ## Data
 
-`{{ data|plain }}`: {{ samples }} labelled {{ kind }}s for training, of {{ merged }} clients; {{ asked }} were asked.
+`{{ data|plain }}`: {{ head["num-examples"] }} labelled {{ kind }}s for training, of
+{{- " %s" % results.get("num_clients_merged", clients) }} clients;
+{{- " %s" % results.get("num_clients_asked", "?") }} were asked.
 {%- if unreadable %} {{ unreadable }} more could not be read and were left out.{% endif %}
-{%- if removed %} Then {{ removed|plain }} was removed.{% endif %}
+{%- if results.get("removed") %} Then {{ results.removed|plain }} was removed.{% endif %}
 
 
 ## Training
@@ -185,10 +187,10 @@ weights are refused.
 {{ table("head | method | regulariser | clients | sent by all clients", made) }}
 
 Bytes are as sent, as in the run's table; 1 MB is 10^6 bytes.
-{%- if trained %} Those of a trained head are up and down, with its start's.{% endif %}
+{%- if results.get("training") %} Those of a trained head are up and down, with its start's.{% endif %}
 
 
-{% if papers %}Papers: {{ papers }}. {% endif %}Seed {{ seed }}. {{ versions or "Versions were not recorded" }}.
+{% if papers %}Papers: {{ papers }}. {% endif %}Seed {{ head.seed }}. {{ versions or "Versions were not recorded" }}.
 
 {{ listing(notes) }}
 

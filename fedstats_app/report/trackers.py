@@ -155,13 +155,7 @@ class TrackerOptions(Options):
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Refuse trackers whose library is missing, before a run begins.
-
-    Raises
-    ------
-    ValueError
-        The message says what to install.
-    """
+    """Refuse trackers whose library is missing, before a run begins, with a ValueError that says what to install."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(

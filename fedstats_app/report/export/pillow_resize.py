@@ -45,18 +45,9 @@ FILTERS: dict[str, tuple[float, Curve]] = {"bilinear": (1.0, _bilinear), "bicubi
 
 
 def order_of_pillow(interpolation: str) -> Order | None:
-    """Find out how the Pillow that is installed resizes.
+    """Find out with which order `pillow_resize` gives the pixels of the Pillow that is installed, on images of noise.
 
-    Parameters
-    ----------
-    interpolation : str
-        Name of one of its filters in lower case.
-
-    Returns
-    -------
-    str or None
-        The order with which `pillow_resize` gives the same pixels on images of noise; None if there is none, or the
-        filter is none of `FILTERS`.
+    None if there is none, or the interpolation, a filter's name in lower case, is none of `FILTERS`.
     """
     if interpolation not in FILTERS:
         return None
@@ -75,18 +66,7 @@ def _is_as_pillow(image: NDArray[np.uint8], side: int, interpolation: str, order
 
 
 def pillow_resize(images: Tensor, side: int, interpolation: str, order: Order) -> Tensor:
-    """Resize images to a square as `PIL.Image.Image.resize` does.
-
-    Parameters
-    ----------
-    images : Tensor
-        (N, H, W, 3) uint8.
-    side : int
-        In pixels.
-    interpolation : str
-        One of `FILTERS`.
-    order : str
-        Of the Pillow to be like, from `order_of_pillow`.
+    """Resize (N, H, W, 3) uint8 images to a square of `side` pixels as `PIL.Image.Image.resize` does.
 
     Returns
     -------
