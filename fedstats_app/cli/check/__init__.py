@@ -14,10 +14,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedstats_app.cli.check.finding import Finding, report
 from fedstats_app.cli.check.machine import check_local_superlink, check_versions
 from fedstats_app.cli.settings import SettingsError, read_settings, run_config_words
-from fedstats_app.cli.terminal import told
+from fedstats_app.cli.terminal import Finding, print_findings, told
 from fedstats_app.data import DatasetError
 from fedstats_app.data.folder import layout_at
 from fedstats_app.data.loading import resolved
@@ -52,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         parse_address(arguments.superlink)  # before anything else is said
     given = [*arguments.run_config, *arguments.settings]
     with told("check") as progress, progress.doing("checking what the settings name") as step:
-        failed = report(examine(arguments, given, step), as_json=arguments.json)
+        failed = print_findings(examine(arguments, given, step), as_json=arguments.json)
     # What a node's owner starts is no run.
     if not (failed or arguments.json or arguments.data_path or arguments.superlink):
         variable = "" if os.environ.get(_VARIABLE) == "1" else f"{_VARIABLE}=1 "

@@ -15,9 +15,8 @@ import numpy as np
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.backbones.weights import WeightsError
-from fedstats_app.cli.check.finding import Finding
 from fedstats_app.cli.inputs import readable
-from fedstats_app.cli.terminal import printable
+from fedstats_app.cli.terminal import Finding, printable
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import data_spec, own_dataset, partitions, test_split, training_set
 from fedstats_app.data.description import check_classes, description, doubts

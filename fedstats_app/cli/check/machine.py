@@ -21,8 +21,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from fedstats_app import __version__
-from fedstats_app.cli.check.finding import Finding, Level
 from fedstats_app.cli.new import PROJECT, app_files
+from fedstats_app.cli.terminal import Finding, Level
 
 # As in deployment/requirements-node.txt; a simulation needs the second line too.
 _OF_A_NODE = {"flwr", "torch", "numpy", "pillow", "safetensors"}

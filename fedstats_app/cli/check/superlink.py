@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from fedstats_app.cli.check.finding import Finding
+from fedstats_app.cli.terminal import Finding
 
 WARN_BEFORE_END = timedelta(days=30)
 

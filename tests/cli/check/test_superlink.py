@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.cli.check.finding import Finding
 from fedstats_app.cli.check.superlink import (
     check_dates,
     check_superlink,
@@ -15,6 +14,7 @@ from fedstats_app.cli.check.superlink import (
     parse_address,
     read_certificates,
 )
+from fedstats_app.cli.terminal import Finding
 from tests.cli.certificates import listening, sign, tls
 
 AUTHORITY = sign("Test CA")
