@@ -103,9 +103,6 @@ def test_which_method_to_take_is_said_on_the_screen_in_the_results_and_in_the_ca
     card = (folder / "heads" / "README.md").read_text()
     for line in results["advice"]["text"]:
         assert line in printed and f"- {line}\n" in card
-    one = simulate(tmp_path, method="fed3r")
-    assert read_json(one, "results.json")["advice"] is None
-    assert "## Which method" not in (one / "heads" / "README.md").read_text()
 
 
 def test_plots_and_every_client_are_in_the_folder(default: Path) -> None:

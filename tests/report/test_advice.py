@@ -159,10 +159,9 @@ def test_all_at_chance_is_said_by_the_most_frequent_class() -> None:
     assert advice_on([Candidate("a", 0.0, 10), Candidate("b", 0.0, 5)]).at_chance
 
 
-@pytest.mark.parametrize("num_test", [1, 7, 10_000])
 @pytest.mark.parametrize("accuracy", [0.0, 1.0])
-def test_equal_accuracies_leave_the_cheaper_one(accuracy: float, num_test: int) -> None:
-    advice = advice_on([Candidate("a", accuracy, 10), Candidate("b", accuracy, 5)], num_test)
+def test_equal_accuracies_leave_the_cheaper_one(accuracy: float) -> None:
+    advice = advice_on([Candidate("a", accuracy, 10), Candidate("b", accuracy, 5)], 7)
     assert advice.choice.method == "b" and advice.indistinct
 
 

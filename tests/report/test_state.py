@@ -21,7 +21,7 @@ def test_where_the_server_evaluated_it_is_the_most_accurate() -> None:
     assert best_head({"fedncm": 0.5, "fed3r": 0.7}, {}, {}) == "fed3r"
 
 
-@pytest.mark.parametrize("samples", [50, 130, 140, 500, 50_000])
+@pytest.mark.parametrize("samples", [50, 140, 50_000])
 def test_one_node_that_forges_its_evaluation_does_not_choose(samples: int) -> None:
     by_client = {"fedncm": BAD | {3: 1.0}, "fed3r": GOOD | {3: 0.0}}
     weights = TEN | {3: samples}

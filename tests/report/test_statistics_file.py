@@ -112,10 +112,9 @@ def test_a_folder_without_statistics_says_when_there_would_be_some(tmp_path: Pat
         load_statistics(tmp_path)
 
 
-@pytest.mark.parametrize("position", [20, 300, -1])
-def test_a_damaged_file_is_refused(file: Path, position: int) -> None:
+def test_a_damaged_file_is_refused(file: Path) -> None:
     content = bytearray(file.read_bytes())
-    content[position] ^= 1
+    content[-1] ^= 1
     file.write_bytes(content)
 
     with pytest.raises(ValueError, match=STATISTICS_FILE):

@@ -187,19 +187,17 @@ def test_the_most_accurate_of_methods_and_trainings_is_loaded(
         fedstats_app.load(run.path, "fedncm")
 
 
-@pytest.mark.parametrize("name", ["efficientnet_lite0", "squeezenet1_1", "resnet18"])
-def test_every_kind_of_architecture_reads_its_own_weights_back(run: RunFolder, name: str) -> None:
-    start = load_backbone(f"random:{name}", input_size=64, batch_size=2, device="cpu")
+def test_the_default_network_reads_its_own_weights_back(run: RunFolder) -> None:
+    start = load_backbone("random:efficientnet_lite0", input_size=64, batch_size=2, device="cpu")
     tuned = with_module(start, start.module, "tuned")
-    assert tuned.name == name and tuned.transform.spec == start.transform.spec
+    assert tuned.name == "efficientnet_lite0" and tuned.transform.spec == start.transform.spec
     run.save_head("x", _head(start.feature_dim), _metadata(start), tuned=tuned)
     scores = fedstats_app.load(run.path, "x", device="cpu", batch_size=2).scores(_images(2))
     expected = _head(start.feature_dim).to(dtype=torch.float64).logits(torch.cat(list(start.extract(_images(2)))))
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("weights", ["", "random"])
-@pytest.mark.parametrize("pooling", ["auto", "cls+mean"])
+@pytest.mark.parametrize(("weights", "pooling"), [("", "auto"), ("random", "cls+mean")])
 def test_a_model_of_a_folder_reads_its_own_weights_back(
     run: RunFolder, tmp_path: Path, weights: str, pooling: str
 ) -> None:

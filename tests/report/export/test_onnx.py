@@ -60,10 +60,9 @@ def test_feature_maps_and_absent_classes(feature_map: FeatureMap | None) -> None
     assert made[0, ABSENT] == 0.0 and made.sum() == pytest.approx(1.0, abs=1e-6)
 
 
-@pytest.mark.parametrize("power", [0.5, 1.0])
-def test_group_norm_another_memory_layout_and_features_to_a_power(power: float) -> None:
+def test_group_norm_another_memory_layout_and_features_to_a_power() -> None:
     backbone = load_backbone(
-        "random:tiny", input_size=16, device="cpu", norm="group", channels_last=True, feature_power=power
+        "random:tiny", input_size=16, device="cpu", norm="group", channels_last=True, feature_power=0.5
     )
     classifier = classifier_of(backbone)
     assert compare(classifier, to_onnx(classifier), images()).max_difference < 1e-5

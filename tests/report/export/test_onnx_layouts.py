@@ -53,10 +53,9 @@ def test_encoders_of_transformers(kind: str, tmp_path: Path) -> None:
     agrees(of_transformers.loaded(of_transformers.save(tmp_path / "model", of_transformers.model_of(kind, **more))))
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls+mean"])
-def test_another_pooling(pooling: str, tmp_path: Path) -> None:
+def test_another_pooling(tmp_path: Path) -> None:
     folder = of_transformers.save(tmp_path / "model", of_transformers.model_of("Dinov2"))
-    agrees(of_transformers.loaded(folder, pooling=pooling))
+    agrees(of_transformers.loaded(folder, pooling="cls+mean"))
 
 
 def test_a_backbone_that_training_changed() -> None:
