@@ -189,3 +189,36 @@ def test_what_is_no_image_is_named(run: RunFolder, backbone: Backbone, tmp_path:
         classifier.predict([tmp_path / "text.png"])
     with pytest.raises(TypeError, match="a path or a PIL image, got int"):
         classifier.predict([3])  # type: ignore[list-item]
+
+
+def test_probabilities_are_the_softmax_at_the_saved_temperature(run: RunFolder, backbone: Backbone) -> None:
+    classifier = _loaded(run, backbone, temperature="2.5", calibrated_on="2000 test samples of the server")
+    assert (classifier.temperature, classifier.calibrated_on) == (2.5, "2000 test samples of the server")
+    images, _ = _images(1, seed=5)
+    probabilities = classifier.probabilities(images)
+    torch.testing.assert_close(probabilities, torch.softmax(classifier.scores(images) / 2.5, dim=1))
+    torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(3, dtype=torch.float64))
+    assert (probabilities[:, 3] == 0).all()
+    for row, of_image, predicted in zip(
+        classifier.top(images, k=2), probabilities, classifier.predict(images), strict=True
+    ):
+        assert row[0][0] == predicted
+        assert [value for _, value in row] == sorted(of_image.tolist(), reverse=True)[:2]
+        assert all(of_image[_NAMES.index(name)] == value for name, value in row)
+
+
+def test_one_image_gives_one_list_and_no_more_classes_than_there_are(run: RunFolder, backbone: Backbone) -> None:
+    classifier, [image, *_] = _loaded(run, backbone), _images(1, seed=6)[0]
+    assert (classifier.temperature, classifier.calibrated_on) == (1.0, "")
+    ranked = classifier.top(image, k=9)
+    assert sorted(name for name, _ in ranked) == sorted(_NAMES)
+    assert ranked[-1] == ("never seen", 0.0)
+    assert classifier.top([], k=2) == []
+    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
+        classifier.top(image, k=0)
+
+
+@pytest.mark.parametrize("temperature", ["0", "-1", "inf", "nan", "warm"])
+def test_a_temperature_that_is_none_is_refused(run: RunFolder, backbone: Backbone, temperature: str) -> None:
+    with pytest.raises(ValueError, match="head 'fedncm': temperature must be"):
+        _loaded(run, backbone, temperature=temperature)
