@@ -14,8 +14,8 @@ from fedstats_app.methods import display_name, head_parts
 from fedstats_app.report.text_columns import area, bytes_with_unit, interval_text, percent, three_figures
 
 
-def wilson_interval(correct: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's score interval of a share (Wilson 1927), such as an accuracy.
+def wilson_interval(correct: int, total: int) -> tuple[float, float]:
+    """Return Wilson's 95 % score interval of a share (Wilson 1927), such as an accuracy.
 
     It covers the share of all samples like these, drawn independently, with about this probability, also where the
     share is near 0 or 1 or the samples are few, where the normal approximation around ``correct / total`` does not.
@@ -24,15 +24,13 @@ def wilson_interval(correct: int, total: int, confidence: float = 0.95) -> tuple
     Raises
     ------
     ValueError
-        If not ``0 <= correct <= total``, or `confidence` is not in (0, 1).
+        If not ``0 <= correct <= total``.
     """
     if not 0 <= correct <= total:
         raise ValueError(f"correct and total must be 0 <= correct <= total, got {correct} and {total}")
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
     if total == 0:
         return 0.0, 1.0
-    z = NormalDist().inv_cdf((1.0 + confidence) / 2.0)
+    z = NormalDist().inv_cdf((1.0 + 0.95) / 2.0)
     share, weight = correct / total, z * z / total
     centre = (share + weight / 2.0) / (1.0 + weight)
     half = z * math.sqrt(share * (1.0 - share) / total + weight / (4.0 * total)) / (1.0 + weight)

@@ -93,7 +93,7 @@ class RunFolder:
         self.on_round: Callable[[RoundRecord], None] | None = None
 
     @classmethod
-    def create(cls, output_dir: str, run_id: int | str, now: datetime | None = None, *, name: str = "") -> Self:
+    def create(cls, output_dir: str, run_id: int | str, *, name: str = "") -> Self:
         """Make a new sub-folder `<yyyymmdd>-<hhmmss>` of UTC, or of a given name, with a README.md in it.
 
         `-2`, `-3`, ... is added if it exists already.
@@ -104,8 +104,6 @@ class RunFolder:
             Absolute path or one that starts with `~`; "" is `~/fedstats-runs`. Made if it does not exist.
         run_id : int or str
             Flower's; it is in status.json.
-        now : datetime, optional
-            Start of the run, with a time zone; by default the clock's time.
         name : str
             Of the folder, in place of the time.
 
@@ -119,7 +117,7 @@ class RunFolder:
             If the folder cannot be made.
         """
         root = _output_root(output_dir)
-        started = _utc(now)
+        started = datetime.now(UTC)
         root.mkdir(parents=True, exist_ok=True)
         folder = cls(_new_folder(root, name or f"{started:%Y%m%d-%H%M%S}"), str(run_id), started)
         try:
@@ -130,7 +128,7 @@ class RunFolder:
         return folder
 
     @classmethod
-    def reopen(cls, path: str, run_id: int | str, now: datetime | None = None) -> Self:
+    def reopen(cls, path: str, run_id: int | str) -> Self:
         """Go on in the folder of a run that was interrupted: absolute, starting with `~`, or `latest`.
 
         Raises
@@ -143,7 +141,7 @@ class RunFolder:
         folder = _output_root(run_named(path))
         if not (folder / "status.json").is_file():
             raise FileNotFoundError(f"resume: {folder} is no run folder: it has no status.json")
-        return cls(folder, str(run_id), _utc(now))
+        return cls(folder, str(run_id), datetime.now(UTC))
 
     @property
     def plots_path(self) -> Path:
@@ -312,10 +310,6 @@ def _new_folder(root: Path, name: str) -> Path:
             path.mkdir()
             break
     return path
-
-
-def _utc(moment: datetime | None) -> datetime:
-    return datetime.now(UTC) if moment is None else moment.astimezone(UTC)
 
 
 def _timestamp(moment: datetime) -> str:

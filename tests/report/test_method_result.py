@@ -96,11 +96,11 @@ def test_one_head_is_taken_everywhere(results: dict[str, Any], taken: str) -> No
     assert head_to_take(results) == taken
 
 
-@given(total=st.integers(1, 10**6), share=st.floats(0, 1), confidence=st.floats(0.01, 0.999))
-def test_it_is_scipys(total: int, share: float, confidence: float) -> None:
+@given(total=st.integers(1, 10**6), share=st.floats(0, 1))
+def test_it_is_scipys(total: int, share: float) -> None:
     correct = round(share * total)
-    theirs = binomtest(correct, total).proportion_ci(confidence, method="wilson")
-    low, high = wilson_interval(correct, total, confidence)
+    theirs = binomtest(correct, total).proportion_ci(0.95, method="wilson")
+    low, high = wilson_interval(correct, total)
     assert (low, high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
     assert 0.0 <= low <= correct / total <= high <= 1.0
 
@@ -109,15 +109,7 @@ def test_without_samples_every_share_is_possible() -> None:
     assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("correct", "total", "confidence", "message"),
-    [
-        (-1, 3, 0.95, "0 <= correct <= total, got -1 and 3"),
-        (4, 3, 0.95, "got 4 and 3"),
-        (1, 3, 1.0, "between 0 and 1, got 1.0"),
-        (1, 3, 0.0, "between 0 and 1, got 0.0"),
-    ],
-)
-def test_what_cannot_be_is_refused(correct: int, total: int, confidence: float, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        wilson_interval(correct, total, confidence)
+@pytest.mark.parametrize(("correct", "total"), [(-1, 3), (4, 3)])
+def test_what_cannot_be_is_refused(correct: int, total: int) -> None:
+    with pytest.raises(ValueError, match=f"0 <= correct <= total, got {correct} and {total}"):
+        wilson_interval(correct, total)

@@ -1,13 +1,14 @@
 import json
 import os
 import re
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedstats_app.heads import LinearHead
+from fedstats_app.report import run_folder
 from fedstats_app.report.head_file import read_head
 from fedstats_app.report.run_folder import DISCLOSURE_FILE, RunFolder
 from fedstats_app.report.run_record import RunRecord
@@ -15,6 +16,20 @@ from fedstats_app.storage.lock import lock_folder
 from fedstats_app.storage.runs import run_named
 
 _NOW = datetime(2026, 3, 1, 23, 5, 9, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
+    """A clock that stands still at the last of these."""
+    times = [_NOW]
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return times[-1].astimezone(tz)
+
+    monkeypatch.setattr(run_folder, "datetime", Clock)
+    return times
 
 
 def _json(path: Path) -> object:
@@ -30,18 +45,17 @@ def _json(path: Path) -> object:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder.create(str(tmp_path / "runs"), 17, _NOW)
+    return RunFolder.create(str(tmp_path / "runs"), 17)
 
 
 def test_the_folder_is_named_by_utc_time(tmp_path: Path) -> None:
-    east = _NOW.astimezone(timezone(timedelta(hours=5)))
-    run = RunFolder.create(str(tmp_path / "a" / "b"), 9876543210987654321, east)
+    run = RunFolder.create(str(tmp_path / "a" / "b"), 9876543210987654321)
     assert run.path == tmp_path / "a" / "b" / "20260301-230509"
     assert run.path.is_dir()
 
 
 def test_a_second_run_of_the_same_name_gets_its_own_folder(tmp_path: Path) -> None:
-    runs = [RunFolder.create(str(tmp_path), 17, _NOW) for _ in range(3)]
+    runs = [RunFolder.create(str(tmp_path), 17) for _ in range(3)]
     runs[0].write_results({"methods": {}})
     names = [run.path.name for run in runs]
     assert names == ["20260301-230509", "20260301-230509-2", "20260301-230509-3"]
@@ -56,8 +70,8 @@ def test_the_default_is_in_the_home_folder_whatever_the_working_folder(
     elsewhere.mkdir()
     monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(home))
     monkeypatch.chdir(elsewhere)
-    assert RunFolder.create("", 1, _NOW).path.parent == home / "fedstats-runs"
-    assert RunFolder.create("~/mine", 1, _NOW).path.parent == home / "mine"
+    assert RunFolder.create("", 1).path.parent == home / "fedstats-runs"
+    assert RunFolder.create("~/mine", 1).path.parent == home / "mine"
     assert not list(elsewhere.iterdir())
 
 
@@ -75,12 +89,17 @@ def test_a_home_that_does_not_exist_and_a_file_are_refused(tmp_path: Path) -> No
         RunFolder.create(str(tmp_path / "file"), 1)
 
 
-def test_latest_is_the_newest_run_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latest_is_the_newest_run_of_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: list[datetime]
+) -> None:
     monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(tmp_path))
     root = tmp_path / "fedstats-runs"
     with pytest.raises(FileNotFoundError, match=f"latest: no run in {re.escape(str(root))}"):
         run_named("latest")
-    runs = [RunFolder.create("", 17, _NOW + timedelta(days=days)) for days in (1, 0, 2)]
+    runs = []
+    for days in (1, 0, 2):
+        clock.append(_NOW + timedelta(days=days))
+        runs.append(RunFolder.create("", 17))
     for run in runs[:2]:  # the third has no status yet
         run.write_status("completed")
     for name in ("latest", f"{root}/latest", "~/fedstats-runs/latest"):
@@ -98,17 +117,16 @@ def test_a_run_whose_process_was_killed_is_not_running(folder: RunFolder) -> Non
     assert (killed["state"], killed["reason"]) == ("stopped", "its process was killed")
 
 
-def test_status_tells_where_the_run_stands(folder: RunFolder) -> None:
+def test_status_tells_where_the_run_stands(folder: RunFolder, clock: list[datetime]) -> None:
     folder.write_status("running")
     running = {"state": "running", "reason": "", "run_id": "17", "started": "2026-03-01T23:05:09Z", "ended": None}
     assert _json(folder.path / "status.json") == running
-    before = datetime.now(UTC).replace(microsecond=0)
+    clock.append(_NOW + timedelta(minutes=2))
     folder.write_status("failed", "2 of 10 clients answered, min-clients is 5")
     failed = _json(folder.path / "status.json")
     assert isinstance(failed, dict)
     assert (failed["state"], failed["reason"]) == ("failed", "2 of 10 clients answered, min-clients is 5")
-    assert failed["started"] == "2026-03-01T23:05:09Z"
-    assert before <= datetime.fromisoformat(failed["ended"]) <= datetime.now(UTC)
+    assert (failed["started"], failed["ended"]) == ("2026-03-01T23:05:09Z", "2026-03-01T23:07:09Z")
 
 
 def test_heads_are_saved_by_name_and_byte_for_byte_again(folder: RunFolder) -> None:
