@@ -33,8 +33,7 @@ def page(request: pytest.FixtureRequest, server_run: Path, client_run: Path) -> 
     return {"server": server_run, "clients": client_run}[request.param] / "report.html"
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize(("size", "dark"), [(DESK, False), (PHONE, True)], ids=["desk, light", "phone, dark"])
 def test_a_page_is_quiet_and_fits(chromium: Browser, page: Path, size: tuple[int, int], dark: bool) -> None:
     width, height = size
     opened = chromium.open(page, width=width, height=height, dark=dark, opened=OPEN_ALL, scroll=WIDTH, wide=TOO_WIDE)
