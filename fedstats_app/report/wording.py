@@ -27,15 +27,12 @@ def summary(run: RunRecord) -> str:
 
 
 def _task(run: RunRecord) -> str:
-    names = [str(name) for name in run.class_names]
-    listed = ", ".join(names[:_NAMED])
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     merged, asked = (int(run.results.get(f"num_clients_{what}", 0)) for what in ("merged", "asked"))
     sites = counted(asked, "site") if merged == asked else f"{merged:,} of {counted(asked, 'site')}"
     return (
-        f"This classifier tells {len(names):,} kinds of {run.kind}s apart ({listed}{more}). It was made from the data "
-        f"of {sites}, and no {run.kind} left its site: each site sent summary numbers, once, and the server computed "
-        "the classifier from them."
+        f"This classifier tells {len(run.class_names):,} kinds of {run.kind}s apart ({_listed(run.class_names)}). It "
+        f"was made from the data of {sites}, and no {run.kind} left its site: each site sent summary numbers, once, "
+        "and the server computed the classifier from them."
     )
 
 
