@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -100,23 +99,19 @@ def test_nobody_there_fails() -> None:
 
 
 def test_a_server_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
-    silence = threading.Event()
-    with listening(lambda connection: bool(silence.wait(8)) or None) as port:
-        started = time.monotonic()
+    checked, in_time = threading.Event(), list[bool]()
+    with listening(lambda connection: in_time.append(checked.wait(8))) as port:
         (finding,) = check(port, AUTHORITY.write(tmp_path, "ca"), timeout=0.3).values()
-        seconds = time.monotonic() - started
-        silence.set()
-    assert finding.level == "FAIL" and seconds < 3
+        checked.set()
+    assert finding.level == "FAIL" and in_time and all(in_time)
 
 
 def test_a_name_that_takes_for_ever_to_find_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: never.wait(30))
-    started = time.monotonic()
     (finding,) = check_superlink("superlink.example.org:8000", "", 0.2)
     never.set()
     assert finding.level == "FAIL" and "was not found within 0.2 s" in finding.message
-    assert time.monotonic() - started < 3
 
 
 @pytest.mark.parametrize(
