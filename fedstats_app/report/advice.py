@@ -152,9 +152,9 @@ def advise(
     Parameters
     ----------
     candidates : sequence of Candidate
-        Of different methods, all scored on the same samples.
+        Of different methods.
     compared : Comparisons
-        How they did on them.
+        How they did on the same samples.
     num_clients : int
         Who sent something, at least 1.
     chance : float

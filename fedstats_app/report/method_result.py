@@ -64,26 +64,18 @@ MOST_CONFUSED = 20  # pairs of classes that a result names
 
 @dataclass(frozen=True)
 class MethodResult:
-    """One method's entry in results.json and one row of the table.
+    """One method's entry in results.json and one row of the table; docs/run-folder.md explains the metrics.
+
+    Shares are 0 to 1, lists by class have one entry per class, and None stands where there is nothing to measure.
 
     Attributes
     ----------
     method : str
         Name in the configuration, in lower case.
-    accuracy : float or None
-        Share of test samples classified correctly, 0 to 1; None where nothing was evaluated.
-    macro_accuracy : float or None
-        Balanced accuracy: mean of the per-class accuracies, 0 to 1.
-    per_class_accuracy : list of (float or None)
-        Sensitivity (recall), one entry per class; None for a class without test samples.
-    num_examples : int
-        Training samples behind the head.
-    num_clients : int
-        K, clients whose statistics were merged.
-    uplink_bytes : int
-        Bytes from all clients by the papers' formulas.
-    wire_bytes : int
-        Bytes from all clients as sent.
+    num_examples, num_clients : int
+        Training samples behind the head; K, clients whose statistics were merged.
+    uplink_bytes, wire_bytes : int
+        Bytes from all clients by the papers' formulas, and as sent.
     solve_seconds : float
         Time to solve for the head on the server.
     regulariser : str
@@ -93,24 +85,11 @@ class MethodResult:
     condition_number : float or None
         Of the system solved.
     calibration : Calibration or None
-        The temperature that makes probabilities of the head's scores; None where nothing was evaluated.
+        The temperature that makes probabilities of the head's scores.
     notes : list of str
         Anything the reader should know about this method's run.
     parameters : dict
         The solver's numbers by name, as :class:`fedstats_app.heads.SolveReport` has them.
-    accuracy_interval : tuple of float or None
-        Wilson's 95% interval of the accuracy (:func:`fedstats_app.report.method_result.wilson_interval`), for samples
-        drawn independently from where these come from. The other measures have none.
-    macro_f1 : float or None
-        Mean of the per-class F1, 0 to 1.
-    macro_auroc, macro_auroc_error : float or None
-        Mean of the per-class areas under the ROC curve, one class against the others, ranked by margin
-        (:mod:`fedstats_app.heads.scores`), and the most by which the bins can have moved it.
-    per_class_examples : list of int
-        Test samples of each class: what an interval of its sensitivity needs.
-    per_class_specificity, per_class_f1, per_class_auroc : list of (float or None)
-        One entry per class; None where there are no samples of other classes, where the class is neither true nor
-        predicted, and where either kind of samples is missing.
     most_confused : list of tuple of int
         (true class, predicted class, test samples) of the pairs confused most often, at most
         :data:`MOST_CONFUSED`.
@@ -207,20 +186,9 @@ def head_to_take(results: Mapping[str, Any]) -> str:
 class MethodView:
     """A closed-form or trained head in words; "-" for what is not known.
 
-    Attributes
-    ----------
-    name, title : str
-        As in results.json, and for people.
-    accuracy, interval, balanced, f1 : str
-        With per cent signs, but the interval.
-    auroc : str
-        0 to 1.
-    each, all : str
-        Bytes that one site sent, a mean, and all of them, with their unit.
-    megabytes : str
-        All of them in units of 10^6 bytes.
-    solve, ridge, condition, regulariser : str
-        Seconds; what was added to the diagonal in all; the condition number of what was solved; in words.
+    Shares have per cent signs, but the interval; the area under the ROC curve is 0 to 1. `each` is the bytes that one
+    site sent, a mean, `all` those of all sites, with their units, and `megabytes` the latter in 10^6 bytes. `solve` is
+    in seconds, `ridge` what was added to the diagonal in all, `condition` the condition number of what was solved.
     """
 
     name: str

@@ -14,18 +14,7 @@ from fedstats_app.storage.json_digest import read_json_file, read_json_lines
 
 
 class Phases:
-    """Seconds by phase, one after the other.
-
-    Parameters
-    ----------
-    clock : callable
-        Returns the seconds since the run began, when the first phase does.
-
-    Attributes
-    ----------
-    seconds : dict
-        From every phase that has ended to its length.
-    """
+    """Seconds by phase, one after the other; the first begins with the run, since when the clock tells the seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.seconds: dict[str, float] = {}
