@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -61,19 +61,10 @@ def accuracy_figure(points: Sequence[CostPoint], title: str) -> Figure:
     heights = [100 * point.accuracy for point in (*front, front[-1])]
     axes.step(ends, heights, where="post", color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
     for index, point in enumerate(points):
-        colour = METHOD_COLOURS[index % 7]
-        text = f"{point.label}\n{100 * point.accuracy:.1f} %, {bytes_with_unit(1e6 * point.megabytes)}"
-        marker = _MARKERS[index % len(_MARKERS)]
-        axes.plot(
-            1e6 * point.megabytes,
-            100 * point.accuracy,
-            marker,
-            color=colour,
-            label=text,
-            markersize=9,
-            markeredgecolor="white",
-            zorder=3,
-        )
+        sent, accuracy, marker = 1e6 * point.megabytes, 100 * point.accuracy, _MARKERS[index % len(_MARKERS)]
+        text = f"{point.label}\n{accuracy:.1f} %, {bytes_with_unit(sent)}"
+        look: dict[str, Any] = {"markersize": 9, "markeredgecolor": "white", "zorder": 3}
+        axes.plot(sent, accuracy, marker, color=METHOD_COLOURS[index % 7], label=text, **look)
     set_title(axes, title, "dashed: the most accurate method for the bytes", inches=7.0)
     axes.set_xlabel("sent by all clients together (log scale)")
     axes.set_ylabel("test accuracy")
