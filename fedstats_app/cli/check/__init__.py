@@ -26,8 +26,6 @@ from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.option import ConfigError
 
 _VARIABLE = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
-# Flower looks at every file beneath the app's folder before it starts a run: a second or two for so many.
-MOST_FILES = 10_000
 # What a backbone of this prefix needs, and the extra that has it.
 _LIBRARIES = {
     "timm:": ("timm", "timm"),
@@ -89,7 +87,6 @@ def examine(arguments: argparse.Namespace, given: list[str], step: Step) -> Iter
         yield from check_network(arguments)
     if not (node or arguments.superlink):
         yield check_local_superlink()
-    yield from _check_folder(Path.cwd())
     if arguments.data and config is not None:
         from fedstats_app.cli.check.data import check_data
 
@@ -156,17 +153,3 @@ def _installed(library: str) -> bool:
         return importlib.util.find_spec(library) is not None
     except ValueError:  # it is forbidden: None in sys.modules
         return False
-
-
-def _check_folder(folder: Path) -> Iterator[Finding]:
-    """Warn of an app's folder with so many files, mostly of an environment, that `flwr run` is slow to start."""
-    if not (folder / "pyproject.toml").is_file():
-        return
-    files: Counter[str] = Counter()
-    for place, _, names in os.walk(folder):  # follows no link, as Flower
-        files[(*Path(place).relative_to(folder).parts, ".")[0]] += len(names)
-        if files.total() > MOST_FILES:
-            [(most, _)] = files.most_common(1)
-            message = f"flwr run looks at every file beneath {folder}: more than {MOST_FILES:,}, most of them in {most}"
-            yield Finding("folder", "warning", message, "keep environments and data elsewhere; links are not followed")
-            return

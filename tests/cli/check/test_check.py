@@ -154,31 +154,6 @@ def test_the_variable_is_in_the_command_where_it_is_not_set(capsys: Capture, mon
     assert last.startswith("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run ")
 
 
-def test_an_environment_in_the_folder_of_the_app_is_warned_of(
-    place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    monkeypatch.setattr("fedstats_app.cli.check.MOST_FILES", 20)
-
-    def warnings() -> list[str]:
-        return [one["message"] for one in check(capsys)[1] if one["level"] == "warning"]
-
-    def fill(folder: Path) -> Path:
-        (folder / "lib").mkdir(parents=True)
-        for number in range(30):
-            (folder / "lib" / f"{number}.py").touch()
-        return folder
-
-    (place / "fedstats_app").mkdir()
-    (place / "pyproject.toml").touch()
-    (place / "venv").symlink_to(fill(tmp_path_factory.mktemp("elsewhere") / "venv"))
-    assert warnings() == []
-    fill(place / ".venv")
-    (message,) = warnings()
-    assert message == f"flwr run looks at every file beneath {place}: more than 20, most of them in .venv"
-    (place / "pyproject.toml").unlink()
-    assert warnings() == []  # no app: nobody runs Flower here
-
-
 def test_it_imports_neither_torch_nor_flower() -> None:
     program = (
         "import sys\nfrom fedstats_app.cli import main\ncode = main(['check', 'num-clients=20'])\n"
