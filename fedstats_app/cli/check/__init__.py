@@ -10,7 +10,6 @@ import argparse
 import importlib.util
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
