@@ -14,7 +14,6 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.cli import main
 from fedstats_app.cli.check import data
 from fedstats_app.settings.app_config import AppConfig
-from tests.cli.certificates import listening, sign, tls
 
 Capture = pytest.CaptureFixture[str]
 
@@ -107,17 +106,6 @@ def test_partitions_that_cannot_be_made_fail(settings: Path, capsys: Capture) ->
         file.write('partitioner = "natural-id"\npartition-column = "writer"\n')
     code, found = check(capsys, "--run-config", settings)
     assert code == 1 and "writer" in found["partitions"]["message"]
-
-
-def test_certificates_and_a_superlink(settings: Path, tmp_path: Path, capsys: Capture) -> None:
-    authority = sign("Test CA")
-    root = authority.write(tmp_path, "ca")
-    server = sign("superlink", by=authority, names=["127.0.0.1"]).write(tmp_path, "server")
-    words = ["--run-config", settings, "--root-certificates", root]
-    with listening(tls(server)) as port:
-        code, found = check(capsys, *words, "--superlink", f"127.0.0.1:{port}")
-    assert code == 0
-    assert all(found[name]["level"] == "ok" for name in ("root certificate", "certificate", "SuperLink"))
 
 
 def test_a_certificate_file_that_is_none_fails_once(settings: Path, tmp_path: Path, capsys: Capture) -> None:
