@@ -67,24 +67,19 @@ class RoundRecord:
         What the training started from: a method such as `fedcof`, or `random`.
     round : int
         Absolute, also after the run was resumed; 0 is the start, before any training.
-    accuracy : float or None
-        Share of test samples classified correctly, 0 to 1; None where nothing was evaluated.
-    loss : float or None
-        Mean cross-entropy on the test samples (natural logarithm).
+    accuracy, loss : float or None
+        Share of test samples classified correctly, 0 to 1, and their mean cross-entropy (natural logarithm); None where
+        nothing was evaluated.
     train_loss : float or None
         Mean over the samples of the clients' own losses in their last local epoch.
-    num_clients : int
-        Clients whose updates were averaged.
-    num_failed : int
-        Clients that were asked and whose updates were not.
-    bytes_up, bytes_down : int
-        From and to the clients.
+    num_clients, num_failed : int
+        Clients whose updates were averaged, and those that were asked and whose updates were not.
+    bytes_up, bytes_down, bytes_catch_up : int
+        From and to the clients, and to them besides, for what they have missed or to begin with (FedMeZO).
     forward_passes : int
         Passes of one sample through the backbone; the backward pass counts as two.
     seconds : float
         Wall-clock time.
-    bytes_catch_up : int
-        To clients besides, for what they have missed or to begin with (FedMeZO).
     held_out_accuracy : float or None
         On what clients hold out, where that chooses the round whose model is kept.
     """
@@ -168,22 +163,17 @@ class TrainingResult:
     rounds : sequence of RoundRecord
         In ascending order, at least one; round 0, where it is there, is the start.
     stopped : str
-        Why it ended: `rounds done`, or why before.
-    start_bytes : int
-        Bytes up and down, of all clients, that the start itself took: those of the closed-form stage, 0 for a random
-        head.
-    start_forward_passes : int
-        Forward passes that the start itself took.
-    formula_bytes : int
-        Bytes of the training, up and down, by the papers' formula (:func:`training_bytes`).
-    thesis_forward_passes : int
-        Forward passes of the training by the thesis's formula (:func:`forward_passes`).
+        Why it ended: `rounds done`, or which plateau.
+    start_bytes, start_forward_passes : int
+        What the start itself took: bytes up and down, of all clients, of the closed-form stage, and forward passes; 0
+        for a random head.
+    formula_bytes, thesis_forward_passes : int
+        What the training took by the papers' formula (:func:`training_bytes`), and by the thesis's
+        (:func:`forward_passes`).
     notes : sequence of str
         Anything a reader should know.
-    display_name : str
-        The stage in a heading.
-    sent : str
-        What every client sent, in words that follow "clients sent".
+    display_name, sent : str
+        The stage in a heading; what every client sent, in words that follow "clients sent".
     learning_rate : float or None
         Of the clients' SGD; None if there is none.
     start_temperature : float
