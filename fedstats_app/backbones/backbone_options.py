@@ -95,7 +95,7 @@ def channels(low: float, high: float) -> Check:
 
 
 def per_channel(values: str) -> tuple[float, float, float] | None:
-    """Return what such an option says of red, green and blue; None where it is empty."""
+    """Read such an option as values of red, green and blue; None if it is empty."""
     if not values:
         return None
     numbers = [float(number) for number in values.split(",")]

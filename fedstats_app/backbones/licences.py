@@ -90,14 +90,14 @@ def licence_named(name: str | None, source: str, *, gated: bool = False) -> Lice
 
 
 def licence_of_hub_name(repository: str) -> Licence:
-    """Return what is known here of a model of the hub, by its name; unknown for others."""
+    """Look a model of the hub up in the tables above, by its name; unknown if it is not there."""
     plain = repository.partition("@")[0].lower()
     found = _BY_NAME.get(plain) or next((one for start, one in _BY_FAMILY.items() if plain.startswith(start)), None)
     return licence_named(found[0], "the table of this app", gated=found[1]) if found else UNKNOWN
 
 
 def licence_of_card(folder: Path) -> Licence:
-    """Return what the front matter of a model's ``README.md`` says; unknown where there is none.
+    """Read the licence from the front matter of a model's ``README.md``; unknown if there is none.
 
     ``license_name`` is taken where ``license`` says ``other``; keys that begin with ``extra_gated`` tell of a gate.
     """

@@ -170,7 +170,7 @@ def _tuples(value: Any) -> Any:
 
 
 def _folder_of(timm: Any, name: str) -> TimmFolder:
-    """Return what describes the network: timm itself, or a folder."""
+    """Describe the network by timm itself, or by a folder."""
     if name.startswith(HUB):
         repository = name.removeprefix(HUB)
         found = read_timm_folder(hub_folder(repository), f"hub {repository}")
@@ -186,7 +186,7 @@ def _folder_of(timm: Any, name: str) -> TimmFolder:
 
 
 def _registered(timm: Any, name: str) -> TimmFolder:
-    """Return what timm knows of one of its own networks."""
+    """Describe one of timm's own networks."""
     try:
         config = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
     except RuntimeError:  # the tag is of no weights

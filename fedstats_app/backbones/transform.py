@@ -50,7 +50,7 @@ class InputTransform(Protocol):
         """Of what comes out."""
 
     def blank(self) -> Tensor:
-        """Return what an empty sample becomes, to try a network on."""
+        """Transform an empty sample, to try a network on."""
 
     def probes(self) -> list[Tensor]:
         """Return some inputs, always the same ones, on which two ways of computing features are compared."""

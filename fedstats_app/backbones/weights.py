@@ -72,7 +72,7 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor], architecture: 
 
 
 def _prefix(state: Mapping[str, Tensor], own: set[str], rename: Callable[[str], str]) -> str:
-    """Return what stands before most keys of the network, "" if nothing does."""
+    """Find the prefix of most keys of the network, "" if there is none."""
     found = {""}
     for key in state:
         prefix = ""

@@ -71,7 +71,7 @@ def partitions(data: DataOptions, options: PartitionOptions, seed: int) -> list[
 
 
 def client_names(data: DataOptions, options: PartitionOptions, seed: int) -> list[str]:
-    """Return what the clients of a simulation are called where a column says who has what, else nothing.
+    """Name the clients of a simulation by the column that divides the data; no names if none does.
 
     Clients who share a value are numbered from 1.
     """

@@ -65,7 +65,7 @@ def choose_column(wanted: str, columns: Sequence[str], candidates: Collection[st
 
 
 def choose_samples(table: "datasets.Dataset", reading: Reading, *, owner: str) -> tuple[Kind, tuple[str, ...]]:
-    """Return what the samples of a table are, and the columns that hold them.
+    """Find out whether a table holds images or texts, and in which columns.
 
     Where the user names no column, one with a usual name for images comes first, then one with a usual name for paths
     whose values end as image files do, then one with a usual name for texts. Images have one column, texts one or

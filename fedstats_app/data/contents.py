@@ -53,7 +53,7 @@ def sample_digest(dataset: Dataset, index: int) -> bytes | None:
 
 
 def sample_identities(dataset: Dataset) -> list[bytes]:
-    """Return what identifies each sample: a digest of its file or text, and which of several equal ones it is.
+    """Identify each sample by a digest of its file or text, and of equal ones by their number.
 
     No image is decoded. A sample that cannot be opened goes by its name.
     """

@@ -40,7 +40,7 @@ def description(train: Dataset, test: Dataset | None) -> str:
 
 
 def doubts(train: Dataset, test: Dataset | None) -> list[str]:
-    """Return what is likely to be a mistake, or to make results poor, a sentence each.
+    """List likely mistakes, and what may make results poor, a sentence each.
 
     Headers of up to 100 images, spread over all, are read, and files of the two splits that are equally long.
     """

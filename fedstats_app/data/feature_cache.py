@@ -94,7 +94,7 @@ class FeatureCache:
         return self._own.lookup(indices)
 
     def lookup_contents(self, contents: Sequence[bytes | None]) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
-        """Return what caches of other data sets know of n digests of samples' contents, in the form of :meth:`lookup`.
+        """Look n digests of samples' contents up in the caches of other data sets, as :meth:`lookup` does.
 
         Nothing is known of None.
         """

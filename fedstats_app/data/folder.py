@@ -88,7 +88,7 @@ def load_folder(path: str, split: str, levels: str = "auto") -> Dataset | None:
 
 
 def layout_at(path: str, levels: str = "auto") -> FolderLayout:
-    """Return what the folders at a path are, without a look at every file.
+    """Find out what the folders at a path are, without a look at every file.
 
     Raises
     ------

@@ -176,7 +176,7 @@ def _cut(values: tuple[float, ...], limit: float) -> tuple[float, ...]:
 
 
 def _by_chance(count: int) -> float:
-    """Return what the root mean square of so many standard normal numbers exceeds once in a million times."""
+    """Return a bound that the root mean square of so many normal numbers exceeds once in a million times."""
     return 1.0 + 4.0 / math.sqrt(count)
 
 

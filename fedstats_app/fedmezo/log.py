@@ -128,7 +128,7 @@ class TrainingFiles:
         self.write(_REPLICA, tensors_to_bytes(state, metadata, digest=True))
 
     def load_replica(self) -> tuple[dict[str, Tensor], int, bytes] | None:
-        """Return what :meth:`save_replica` kept, or None if there is nothing."""
+        """Read the replica that :meth:`save_replica` kept, or None if there is none."""
         kept = self._read(_REPLICA, "round", "digest")
         return None if kept is None else (kept[0], int(kept[1]["round"]), bytes.fromhex(kept[1]["digest"]))
 

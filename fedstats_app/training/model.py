@@ -217,7 +217,7 @@ class TunedModel(nn.Module):
         return self.logits(self.features(inputs))
 
     def trained_state(self) -> dict[str, Tensor]:
-        """Return what travels, sorted by name: what is trained, and running statistics where they are averaged.
+        """Return the tensors that travel, sorted by name: all that is trained, and statistics if they are averaged.
 
         They are float32 copies on the CPU, called "head.weight", "head.bias" and "backbone.NAME".
         """

@@ -46,7 +46,7 @@ class Trainer:
     problems: Callable[[TuningOptions], list[str]] = lambda tuning: []
 
     def by(self, optimizer: str) -> str:
-        """Return what moves the weights, by name: the optimiser where the trainer uses it, else the trainer itself."""
+        """Name the optimiser if the trainer uses it, else the trainer itself."""
         return optimizer if self.by_gradient else self.name
 
 
