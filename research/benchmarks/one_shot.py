@@ -2,23 +2,32 @@
 
     python -m research.benchmarks.one_shot "dataset=builtin" --clients 10 --alphas 0.05 0.1 0.5 --seeds 3
 
-Clients train DENSE's small network on grey images of 28 pixels from one drawn start; the heads are those of the
-experiment's frozen backbone. One line of JSON is printed per split and method, then a table. A line per epoch of a
-distillation goes to standard error.
+Clients train DENSE's small network on grey images of 28 pixels from one drawn start, or with ``--network own`` the
+experiment's backbone, from its weights and a head of zeros; the heads are those of the experiment's frozen backbone.
+FedCGS's tables 1 and 6 (the splits of left-out domains have no alpha, so one is enough):
+
+    python -m research.benchmarks.one_shot "dataset=parquet:/data/svhn backbone=resnet18 input-size=32 input-mean=0.5 \\
+      input-std=0.5 partitioner=fedcgs" --network own
+    python -m research.benchmarks.one_shot "dataset=hub:flwrlabs/pacs partition-column=domain partitioner=domain \\
+      left-out-domain=domain=photo backbone=resnet18" --network own --clients 15 --alphas 0.1
+
+One line of JSON is printed per split and method, then a table. A line per epoch of a distillation goes to standard
+error.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import partitions, test_split, training_set
 from fedstats_app.heads import LinearHead, solve_gaussian
@@ -49,15 +58,23 @@ class Scored:
     seconds: float
 
 
-def grey_images(dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """Return (n, 1, 28, 28) float32 images in [-1, 1], resized where they have another size, and (n,) labels."""
-    pixels = np.zeros((len(dataset), 1, SIDE, SIDE), dtype=np.float32)
+def images_of(dataset: Dataset, channels: int, side: int) -> tuple[Tensor, Tensor]:
+    """Return (n, channels, side, side) float32 images in [-1, 1], grey or in colours, resized, and (n,) labels."""
+    pixels = np.zeros((len(dataset), side, side, channels), dtype=np.float32)
     for place in range(len(dataset)):
         image = dataset.sample(place)
         if not isinstance(image, Image.Image):
             raise TypeError(f"{dataset.name} must hold images, got {type(image).__name__}")
-        pixels[place, 0] = np.asarray(image.convert("L").resize((SIDE, SIDE)), dtype=np.float32)
-    return normalised(torch.from_numpy(pixels) / 255.0), torch.from_numpy(np.array(dataset.labels))
+        resized = np.asarray(image.convert("L" if channels == 1 else "RGB").resize((side, side)), dtype=np.float32)
+        pixels[place] = resized.reshape(side, side, channels)
+    ordered = torch.from_numpy(pixels).movedim(3, 1).contiguous()
+    return normalised(ordered / 255.0), torch.from_numpy(np.array(dataset.labels))
+
+
+def own_network(module: nn.Module, feature_dim: int, num_classes: int) -> TunedModel:
+    """Return a backbone and a head of zeros, all of which is trained; running statistics travel too."""
+    head = torch.zeros(num_classes, feature_dim), torch.zeros(num_classes)
+    return TunedModel(head, backbone=module, tune="full", batch_norm="averaged")
 
 
 def accuracy(logits: Sequence[Tensor], labels: Tensor) -> float:
@@ -68,14 +85,14 @@ def accuracy(logits: Sequence[Tensor], labels: Tensor) -> float:
 def of_networks(
     clients: Sequence[tuple[Tensor, Tensor]],
     test: tuple[Tensor, Tensor],
-    num_classes: int,
+    start_of: Callable[[int], TunedModel],
     options: LocalOptions,
     data_free: dict[str, DataFreeOptions],
     seed: int,
 ) -> Iterator[tuple[str, float, int, float]]:
-    """Yield method, accuracy, bytes and seconds."""
+    """Yield method, accuracy, bytes and seconds; clients and student start from what a seed gives."""
     began = time.perf_counter()
-    start = small_cnn(num_classes, 1, SIDE, seed)
+    start = start_of(seed)
     networks = trained_networks(start, clients, options, seed=seed)
     trained = time.perf_counter() - began
     numbers = sum(value.numel() for value in start.trained_state().values())
@@ -97,9 +114,8 @@ def of_networks(
             if epoch % 10 == 0 or epoch == epochs:
                 print(f"{name} epoch {epoch} of {epochs}: {scored(student):.2f}", file=sys.stderr, flush=True)
 
-        student, _ = distilled(
-            networks, small_cnn(num_classes, 1, SIDE, seed + 1), own, 1, SIDE, seed=seed, after_epoch=told
-        )
+        _, channels, side, _ = inputs.shape
+        student, _ = distilled(networks, start_of(seed + 1), own, channels, side, seed=seed, after_epoch=told)
         yield name, scored(student), num_bytes, trained + time.perf_counter() - began
 
 
@@ -110,13 +126,25 @@ def measure(
     seeds: int,
     options: LocalOptions,
     data_free: dict[str, DataFreeOptions],
+    *,
+    own_backbone: bool = False,
 ) -> Iterator[Scored]:
     """Yield every split among so many clients, and every method, of one experiment."""
     config = AppConfig.from_run_config(settings_of(experiment))
     train, features = training_set(config.data), features_of(config)
-    (images, labels), own_test = grey_images(train), test_split(config.data.dataset, config.data)
+    if own_backbone:
+        backbone = loaded_backbone(config.backbone_for(own_data=False))
+        network = own_network(backbone.module, backbone.feature_dim, features.num_classes)
+        shape = 3, backbone.transform.input_size
+    else:
+        network, shape = None, (1, SIDE)
+
+    def start_of(seed: int) -> TunedModel:
+        return network or small_cnn(features.num_classes, *shape, seed)
+
+    (images, labels), own_test = images_of(train, *shape), test_split(config.data.dataset, config.data)
     assert own_test is not None  # features_of raises without
-    test = grey_images(own_test)
+    test = images_of(own_test, *shape)
     stats = FeatureStatistics.from_features(features.train.double(), labels, features.num_classes)
     dim = stats.feature_dim
     began = time.perf_counter()
@@ -124,12 +152,10 @@ def measure(
     fedcgs = 100 * features.accuracy(head), time.perf_counter() - began
     for alpha in alphas:
         for seed in range(seeds):
-            partition = replace(config.partition, partitioner="dirichlet", num_clients=number, dirichlet_alpha=alpha)
+            partition = replace(config.partition, num_clients=number, dirichlet_alpha=alpha)
             parts = [torch.from_numpy(part) for part in partitions(config.data, partition, seed)]
             own = [(images[part], labels[part]) for part in parts]
-            for name, right, num_bytes, seconds in of_networks(
-                own, test, features.num_classes, options, data_free, seed
-            ):
+            for name, right, num_bytes, seconds in of_networks(own, test, start_of, options, data_free, seed):
                 yield Scored(experiment, number, alpha, seed, name, right, num_bytes, round(seconds, 1))
             gram = 4 * number * (features.num_classes * dim + dim * dim + features.num_classes)
             yield Scored(experiment, number, alpha, seed, "FedCGS", fedcgs[0], gram, round(fedcgs[1], 1))
@@ -159,6 +185,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=200, help="of a distillation")
     parser.add_argument("--batch", type=int, help="images of an epoch; by default as the papers' codes")
     parser.add_argument("--width", type=int, default=64, help="of the generator")
+    parser.add_argument("--network", choices=("small", "own"), default="small", help="what clients train")
     options = parser.parse_args(arguments)
     local = LocalOptions(epochs=options.local_epochs, batch_size=128, momentum=0.9, learning_rate=0.01)
     both = {
@@ -169,7 +196,11 @@ def main(arguments: list[str] | None = None) -> None:
     run(
         options,
         Scored,
-        lambda one: (line for number in options.clients for line in measure(one, number, *given)),
+        lambda one: (
+            line
+            for number in options.clients
+            for line in measure(one, number, *given, own_backbone=options.network == "own")
+        ),
         table,
     )
 

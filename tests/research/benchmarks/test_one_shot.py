@@ -4,19 +4,36 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image
 
 from research.benchmarks import one_shot
 
+FEW = ("--clients", "3", "--alphas", "100", "--seeds", "1", "--local-epochs", "2")
+FEW += ("--epochs", "2", "--batch", "8", "--width", "4")
 
-def test_lines_and_table(measured: Callable[..., list[Any]], tmp_path: Path) -> None:
+
+@pytest.fixture
+def sixty(tmp_path: Path) -> str:
+    """Sixty grey images of three classes, as settings."""
     for place in range(60):
         file = tmp_path / "data" / ("train", "test")[place % 4 == 0] / f"class{place % 3}" / f"{place}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (28, 28), 80 * (place % 3) + place % 7).save(file)
-    experiment = f"dataset='folder:{tmp_path}/data' backbone=random:tiny feature-cache=off input-size=8"
-    few = ("--clients", "3", "--alphas", "100", "--seeds", "1", "--local-epochs", "2")
-    lines = measured(one_shot, one_shot.Scored, experiment, *few, "--epochs", "2", "--batch", "8", "--width", "4")
+    return f"dataset='folder:{tmp_path}/data' backbone=random:tiny feature-cache=off input-size=8"
+
+
+def test_clients_train_the_experiments_own_network_on_its_colours(
+    measured: Callable[..., list[Any]], sixty: str
+) -> None:
+    lines = measured(one_shot, one_shot.Scored, f"{sixty} partitioner=iid", *FEW, "--network", "own")
+    numbers = 16 * (27 + 1) + 32 * (9 * 16 + 1) + 3 * (32 + 1)
+    assert {line.num_bytes for line in lines if line.method != "FedCGS"} == {4 * 3 * numbers}
+    assert max(line.accuracy for line in lines[:2]) > 60.0
+
+
+def test_lines_and_table(measured: Callable[..., list[Any]], sixty: str) -> None:
+    lines = measured(one_shot, one_shot.Scored, sixty, *FEW)
 
     found = {line.method: line for line in lines}
     assert list(found) == ["FedAvg, one shot", "ensemble", "DENSE", "Co-Boosting", "FedCGS"]
