@@ -52,7 +52,7 @@ def averaged_mezo(
     *,
     num_rounds: int,
     seed: int = 0,
-    after_round: Callable[[int], None] = lambda server_round: None,
+    after_round: Callable[[], None] = lambda: None,
 ) -> None:
     """Train all of a model in place: every client steps from the server's model, and clients weigh by their samples.
 
@@ -69,7 +69,7 @@ def averaged_mezo(
     seed : int
         At least 0; with round, step and client it decides directions and batches.
     after_round : callable
-        Is given the number of the round, from 1, when the model is the average.
+        Is called whenever the model is a round's average.
 
     Raises
     ------
@@ -98,4 +98,4 @@ def averaged_mezo(
             for name, value in replica.state().items():
                 mean[name].add_(value, alpha=len(labels) / total)
         replica.load(mean, server_round)
-        after_round(server_round)
+        after_round()

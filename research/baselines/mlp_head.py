@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,7 @@ def federated_average(
     num_rounds: int,
     fraction: float,
     seed: int = 0,
+    after_round: Callable[[], None] = lambda: None,
 ) -> int:
     """Train a model in place by FedAvg (McMahan et al. 2017): clients weigh by their samples.
 
@@ -73,6 +74,8 @@ def federated_average(
         Share of the clients that a round draws, in (0, 1]; at least one.
     seed : int
         At least 0; with the round it decides clients and batches.
+    after_round : callable
+        Is called whenever the model is a round's average.
 
     Returns
     -------
@@ -104,4 +107,5 @@ def federated_average(
             for name, value in model.trained_state().items():
                 mean[name].add_(value, alpha=len(samples.labels) / total)
         model.load_trained_state(mean)
+        after_round()
     return 2 * num_rounds * drawn

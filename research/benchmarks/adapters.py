@@ -9,7 +9,7 @@ is trained in all of them. Bytes are of all clients and rounds, both ways.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,21 +54,53 @@ class Adapted:
     megabytes: dict[str, float]
 
 
-class _Federation:
-    """The clients of one seed."""
+class Federation:
+    """The clients of one seed, and a hidden layer and a head that they train.
 
-    def __init__(self, data: Features, parts: Sequence[np.ndarray], seed: int) -> None:
+    Parameters
+    ----------
+    data : Features
+        All samples.
+    parts : sequence of ndarray
+        The training samples of every client.
+    seed : int
+        Of the hidden layer, clients and batches.
+    hidden, num_rounds : int
+        Units of the layer, and rounds of a training.
+    fraction : float
+        Of the clients in a round.
+    """
+
+    def __init__(
+        self,
+        data: Features,
+        parts: Sequence[np.ndarray],
+        seed: int,
+        *,
+        hidden: int = HIDDEN,
+        num_rounds: int = ROUNDS,
+        fraction: float = FRACTION,
+    ) -> None:
         self.data, self.seed, self.dim = data, seed, data.train.shape[1]
+        self.num_rounds, self.fraction = num_rounds, fraction
         indices = [torch.from_numpy(part) for part in parts]
         self.clients = [(data.train[index], data.train_labels[index]) for index in indices]
-        self.base = hidden_layer(self.dim, HIDDEN, seed)
-        self.bias = torch.zeros(HIDDEN)
-        self.head = (torch.zeros(data.num_classes, HIDDEN), torch.zeros(data.num_classes))
+        self.base = hidden_layer(self.dim, hidden, seed)
+        self.bias = torch.zeros(hidden)
+        self.head = (torch.zeros(data.num_classes, hidden), torch.zeros(data.num_classes))
 
-    def train(self, model: TunedModel, num_rounds: int) -> float:
-        """Train a model and return the megabytes."""
+    def train(
+        self, model: TunedModel, num_rounds: int, told: Callable[[TunedModel], None] = lambda model: None
+    ) -> float:
+        """Train a model, which `told` sees after every round, and return the megabytes."""
         models = federated_average(
-            model, self.clients, ROUND_OPTIONS, num_rounds=num_rounds, fraction=FRACTION, seed=self.seed
+            model,
+            self.clients,
+            ROUND_OPTIONS,
+            num_rounds=num_rounds,
+            fraction=self.fraction,
+            seed=self.seed,
+            after_round=lambda: told(model),
         )
         return 4 * models * sum(value.numel() for value in model.trained_state().values()) / MB
 
@@ -76,21 +108,21 @@ class _Federation:
         return head_on(AdaptedLinear(self.base, factors, bias), head)
 
     def lora(self) -> tuple[TunedModel, float]:
-        model = self.adapted(start_factors(self.dim, HIDDEN, RANK, seed=self.seed), self.bias, self.head)
-        return model, self.train(model, ROUNDS)
+        model = self.adapted(start_factors(self.dim, len(self.base), RANK, seed=self.seed), self.bias, self.head)
+        return model, self.train(model, self.num_rounds)
 
-    def slora(self) -> tuple[TunedModel, float]:
-        """Train SLoRA's two stages."""
+    def slora(self, told: Callable[[TunedModel], None] = lambda model: None) -> tuple[TunedModel, float]:
+        """Train SLoRA's two stages; `told` sees the model after every round."""
         layer = SparseLinear(self.base, sparse_positions(self.base.numel(), DENSITY, seed=self.seed), self.bias)
         sparse = head_on(layer, self.head)
-        first = round(SPARSE_SHARE * ROUNDS)
-        megabytes = self.train(sparse, first)
+        first = round(SPARSE_SHARE * self.num_rounds)
+        megabytes = self.train(sparse, first, told)
         trained = sparse.get_submodule("backbone.0")
         assert isinstance(trained, SparseLinear)
         state = sparse.trained_state()
         factors = nearest_factors(trained.update.detach(), RANK)
         model = self.adapted(factors, trained.bias.detach(), (state["head.weight"], state["head.bias"]))
-        return model, megabytes + self.train(model, ROUNDS - first)
+        return model, megabytes + self.train(model, self.num_rounds - first, told)
 
     def accuracy(self, model: TunedModel) -> float:
         with torch.no_grad():
@@ -103,7 +135,7 @@ def measure(experiment: str, num_clients: Sequence[int], seeds: int) -> Iterator
     for clients in num_clients:
         for seed in range(seeds):
             own = config_of(experiment, num_clients=clients, seed=seed)
-            federation = _Federation(data, partitions(own.data, own.partition, seed), seed)
+            federation = Federation(data, partitions(own.data, own.partition, seed), seed)
             whole = mlp_head(federation.dim, (HIDDEN,), data.num_classes, seed=seed)
             accuracy, megabytes = {"before": federation.accuracy(whole)}, {"before": 0.0}
             trained = {

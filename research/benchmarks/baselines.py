@@ -3,6 +3,11 @@
     python -m research.benchmarks.baselines dataset=builtin --clients 100 --seeds 5 \\
       --picture research/images/baselines.png
 
+FedPFT as in FedCGS's tables 1 and 2 is that of its ten diagonal Gaussians:
+
+    python -m research.benchmarks.baselines "dataset=hub:uoft-cs/cifar10 label-column=label backbone=resnet18 \\
+      input-size=32 partitioner=fedcgs dirichlet-alpha=0.1" --clients 10 --seeds 3 --only fedpft
+
 Our methods answer through the app's own messages, so their bytes are those that a run sends. The baselines are
 simulated on the same features: they send what `research.baselines` says, in the precision named, and bytes are
 those of the arrays. A line of JSON per seed is printed, then a table (means, in brackets half of the 95% interval by
@@ -54,6 +59,7 @@ MIXTURES: dict[str, tuple[int, Covariance]] = {"FedPFT-10": (10, "diagonal"), "F
 # What the backbone's digest takes in a real reply.
 FINGERPRINT = "0" * 64
 HIDDEN, ROUNDS, FRACTION = 256, 20, 0.3
+KINDS = ("ccvr", "fedpft", "heads", "mlp")
 ROUND_OPTIONS = LocalOptions(learning_rate=0.01)
 MB = 1e6
 
@@ -135,12 +141,16 @@ class _Simulation:
         self.bytes: dict[str, int] = {}
         self.formula: dict[str, int] = {}
 
-    def run(self) -> None:
-        self._ccvr()
-        for name, (components, covariance) in MIXTURES.items():
+    def run(self, kinds: Sequence[str]) -> None:
+        """Measure the baselines of some of the :data:`KINDS`."""
+        if "ccvr" in kinds:
+            self._ccvr()
+        for name, (components, covariance) in MIXTURES.items() if "fedpft" in kinds else ():
             self._fedpft(name, components, covariance)
-        self._local_heads()
-        self._mlp()
+        if "heads" in kinds:
+            self._local_heads()
+        if "mlp" in kinds:
+            self._mlp()
 
     def _score(self, name: str, scores: Tensor, num_bytes: int, formula: int | None) -> None:
         right = (scores.argmax(dim=1) == self.data.test_labels).double().mean()
@@ -195,7 +205,9 @@ def _total(sent: dict[int, ClassMixtures], dtype: torch.dtype) -> int:
     return sum(one.bytes_as(dtype) for one in sent.values())
 
 
-def measure(experiment: str, num_clients: Sequence[int], seeds: int) -> Iterator[Compared]:
+def measure(
+    experiment: str, num_clients: Sequence[int], seeds: int, kinds: Sequence[str] = KINDS
+) -> Iterator[Compared]:
     """Yield every number of clients and seed of one experiment."""
     config = config_of(experiment)
     data, name = features_of(config), f"{without_folders(config.data.dataset)}, {config.backbone.backbone}"
@@ -204,7 +216,7 @@ def measure(experiment: str, num_clients: Sequence[int], seeds: int) -> Iterator
             own = config_of(experiment, num_clients=clients, seed=seed)
             parts = partitions(own.data, own.partition, seed)
             simulation = _Simulation(data, parts, seed)
-            simulation.run()
+            simulation.run(kinds)
             ours = {display_name(one.method): one for one in _closed_form(data, parts, own)}
             formulas = {
                 display_name(one.method): formula_bytes(one.method, simulation.sizes) / MB
@@ -277,8 +289,10 @@ def main(arguments: list[str] | None = None) -> None:
     logging.getLogger("flwr").setLevel(logging.WARNING)
     parser = experiments_of(__doc__, clients=(5, 10, 100), seeds=5)
     parser.add_argument("--picture", type=Path, help="PNG file to write")
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS, metavar="KIND", help=", ".join(KINDS))
     options = parser.parse_args(arguments)
-    found = run(options, Compared, lambda experiment: measure(experiment, options.clients, options.seeds), table)
+    given = options.clients, options.seeds, options.only
+    found = run(options, Compared, lambda experiment: measure(experiment, *given), table)
     if options.picture is not None:
         draw(found, options.picture)
 

@@ -1,0 +1,60 @@
+"""MeZO whose models are averaged: with shared directions it is FedMeZO, with own ones each client goes its own way."""
+
+from dataclasses import replace
+
+import torch
+
+from fedstats_app.fedmezo.perturbation import Perturbation, projected_gradients, tuned_names
+from fedstats_app.fedmezo.replica import Replica
+from fedstats_app.training.samples import TensorSamples
+from research.baselines import dist_mezo
+from research.baselines.dist_mezo import DistMezoOptions, averaged_mezo
+from research.baselines.mlp_head import mlp_head
+from tests.research.baselines.conftest import Clients
+
+SHARED = DistMezoOptions(0.02, batch_size=1000, own_directions=False)
+
+
+def test_one_step_along_shared_directions_is_mezo_in_one_place(clients: Clients) -> None:
+    federated, pooled = mlp_head(6, (5,), 4), mlp_head(6, (5,), 4)
+    both = [torch.cat(one) for one in zip(*clients.values(), strict=True)]
+    averaged_mezo(federated, [*clients.values(), (torch.zeros(0, 6), torch.zeros(0).long())], SHARED, num_rounds=4)
+    averaged_mezo(pooled, [(both[0], both[1])], SHARED, num_rounds=4)
+    for name, value in pooled.trained_state().items():
+        assert torch.allclose(federated.trained_state()[name], value, atol=2e-5), name
+        assert not torch.equal(value, mlp_head(6, (5,), 4).trained_state()[name]), name
+
+
+def test_own_directions_move_the_average_less_far_and_in_more_dimensions(clients: Clients) -> None:
+    """The same client four times: shared directions are one step of it, own ones the mean of four."""
+    start = mlp_head(6, (5,), 4).trained_state()
+    lengths = {}
+    for own in (True, False):
+        squares = []
+        for seed in range(5):
+            model = mlp_head(6, (5,), 4)
+            options = replace(SHARED, own_directions=own)
+            averaged_mezo(model, [clients[1]] * 4, options, num_rounds=1, seed=seed)
+            squares.append(
+                sum(float((value - start[name]).square().sum()) for name, value in model.trained_state().items())
+            )
+        lengths[own] = sum(squares)
+    assert lengths[True] < 0.6 * lengths[False]
+
+
+def test_several_local_steps_go_on_from_one_another(clients: Clients) -> None:
+    model, by_hand = mlp_head(6, (5,), 4), mlp_head(6, (5,), 4)
+    averaged_mezo(model, [clients[1]], replace(SHARED, own_directions=True, local_steps=3), num_rounds=2)
+    # A client alone: six steps one after another, along the directions of (round, step).
+    names = tuned_names(by_hand, "full")
+    replica, perturbation = Replica(by_hand, names), Perturbation(by_hand, names)
+    samples = TensorSamples(*clients[1])
+    for server_round in (1, 2):
+        for step in range(3):
+            seed = int(
+                dist_mezo.generator((0, server_round, step, 1), dist_mezo._DIRECTIONS).integers(dist_mezo.SEED_LIMIT)
+            )
+            (slope,) = projected_gradients(perturbation, samples, 1000, replica.probes(seed))
+            replica.apply([dist_mezo.Update(seed, (0.02 * slope,))])
+    for name, value in by_hand.trained_state().items():
+        assert torch.allclose(model.trained_state()[name], value, atol=2e-5), name

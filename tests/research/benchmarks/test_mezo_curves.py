@@ -1,0 +1,33 @@
+"""Curves of MeZO's methods and of SLoRA: every method and split has its line, and the best rate counts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from research.benchmarks import mezo_curves
+from research.benchmarks.mezo_curves import Curve
+from tests.research.benchmarks.conftest import FEW
+
+SMALL = ("--clients", "3", "--seeds", "1", "--hidden", "4", "--rounds", "8", "5", "--rates", "0.001", "--batch", "8")
+
+
+def test_lines_and_table(measured: Callable[..., list[Any]]) -> None:
+    lines = measured(mezo_curves, Curve, FEW, *SMALL, "--alphas", "1")
+    assert [line.method for line in lines] == [
+        "SLoRA",
+        "FedMeZO",
+        "DistMeZO, 1 local step(s)",
+        "DistMeZO, 5 local step(s)",
+    ]
+    assert {len(line.accuracy) for line in lines} == {mezo_curves.POINTS}
+    numbers = 4 * (32 + 1) + 10 * (4 + 1)
+    assert [line.megabytes * 1e6 for line in lines[1:]] == pytest.approx([8 * 9, *2 * [8 * 8 * 3 * numbers]])
+
+
+def test_a_curve_that_leaves_the_numbers_ends_at_0_and_the_best_rate_counts(
+    measured: Callable[..., list[Any]],
+) -> None:
+    lines = measured(mezo_curves, Curve, FEW, *SMALL, "--alphas", "1", "--rates", "1e30", "0.001")
+    fedmezo = [line for line in lines if line.method == "FedMeZO"]
+    assert fedmezo[0].accuracy[-1] == 0.0 and mezo_curves.best(fedmezo) == [fedmezo[1]]
