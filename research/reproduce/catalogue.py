@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 FILE = "catalogue.toml"
 
@@ -113,6 +113,46 @@ class DataSet:
     all: int = 0
 
 
+State = Literal["exact", "deviates", "quoted"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a paper has, and where it is here.
+
+    Attributes
+    ----------
+    paper, name : str
+        The paper by its name in the catalogue; its tables and figures by number, or a system.
+    state : {"exact", "deviates", "quoted"}
+        The same as far as the paper tells; another in something that is named; or its published numbers alone.
+    presets : tuple of str
+        That run it.
+    command, page : str
+        Of a benchmark or of a preset's sweep, and of the repository, that have it.
+    why : str
+        In what it deviates, or why it is not run, where no preset says so.
+
+    Raises
+    ------
+    ValueError
+        If it is nowhere, or in another state.
+    """
+
+    paper: str
+    name: str
+    state: State
+    presets: tuple[str, ...] = ()
+    command: str = ""
+    page: str = ""
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "presets", tuple(self.presets))
+        if self.state not in get_args(State) or not (self.presets or self.command or self.page):
+            raise ValueError(f"{self.paper}, {self.name}: needs presets, command or page, and one of {get_args(State)}")
+
+
 @dataclass(frozen=True)
 class Catalogue:
     """Papers, data sets and deviations by the names that presets have for them.
@@ -121,14 +161,14 @@ class Catalogue:
     ----------
     papers, data, deviations : mapping
         By name.
-    elsewhere : mapping
-        What is no preset, by the name that it would have: where it is, or why it is not.
+    places : tuple of Place
+        All that the papers have.
     """
 
     papers: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, DataSet] = field(default_factory=dict)
     deviations: Mapping[str, Deviation] = field(default_factory=dict)
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    places: tuple[Place, ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> Catalogue:
@@ -141,18 +181,22 @@ class Catalogue:
         """
         content = read_toml(folder / FILE)
         owner = str(folder / FILE)
-        check_fields(content, {"papers", "data", "deviations", "elsewhere"}, owner)
+        check_fields(content, {"papers", "data", "deviations", "places"}, owner)
         try:
             return cls(
                 papers=content["papers"],
-                elsewhere=content.get("elsewhere", {}),
+                places=tuple(
+                    Place(paper, name, **entry)
+                    for paper, entries in content.get("places", {}).items()
+                    for name, entry in entries.items()
+                ),
                 data={name: DataSet(**entry) for name, entry in content["data"].items()},
                 deviations={
                     name: Deviation(entry["text"], tuple(entry.get("measures", ())))
                     for name, entry in content["deviations"].items()
                 },
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise PresetError(f"{owner}: {error}") from error
 
 

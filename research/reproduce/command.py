@@ -82,7 +82,12 @@ def _run(arguments: argparse.Namespace) -> None:
     if not arguments.name:
         presets = [read_preset(PRESETS / f"{name}.toml", catalogue) for name in preset_names(PRESETS)]
         listed = [(one.name, one.title) for one in presets]
-        print(table(("name", "what"), [*listed, *catalogue.elsewhere.items()], left=2))
+        others = [
+            (f"{one.paper}: {one.name}", one.command or f"{one.page} {one.why}".rstrip())
+            for one in catalogue.places
+            if not one.presets
+        ]
+        print(table(("name", "what"), [*listed, *others], left=2))
         return
     preset = _preset(arguments.name, catalogue)
     given, sweep = _given(arguments.settings)
@@ -111,8 +116,6 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _preset(name: str, catalogue: Catalogue) -> Preset:
     if not name.endswith(".toml"):
-        if name in catalogue.elsewhere:
-            raise CommandError(f"{name} is no table of this command: {catalogue.elsewhere[name]}")
         if name not in preset_names(PRESETS):
             raise CommandError(
                 f"no such preset: {name!r}; `python -m research.reproduce` lists them, FILE.toml names one's own"
