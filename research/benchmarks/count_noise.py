@@ -42,7 +42,7 @@ def measure(experiment: str, num_clients: int, client: int, epsilon: float, seed
         for kind in KINDS
     }
     for place, label in enumerate(classes.tolist()):
-        noisy = {
+        noisy: dict[str, list[float]] = {
             kind: [max(0.0, float(found[place] + drawn[place])) for drawn in draws] for kind, draws in noise.items()
         }
         yield Counts(dataset.class_names[label], int(found[place]), noisy)

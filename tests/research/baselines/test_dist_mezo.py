@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import torch
 
+from fedstats_app.fedmezo.log import SEED_LIMIT, Update
 from fedstats_app.fedmezo.perturbation import Perturbation, projected_gradients, tuned_names
 from fedstats_app.fedmezo.replica import Replica
-from fedstats_app.training.samples import TensorSamples
-from research.baselines import dist_mezo
-from research.baselines.dist_mezo import DistMezoOptions, averaged_mezo
+from fedstats_app.training.samples import TensorSamples, generator
+from research.baselines.dist_mezo import _DIRECTIONS, DistMezoOptions, averaged_mezo
 from research.baselines.mlp_head import mlp_head
 from tests.research.baselines.conftest import Clients
 
@@ -51,10 +51,8 @@ def test_several_local_steps_go_on_from_one_another(clients: Clients) -> None:
     samples = TensorSamples(*clients[1])
     for server_round in (1, 2):
         for step in range(3):
-            seed = int(
-                dist_mezo.generator((0, server_round, step, 1), dist_mezo._DIRECTIONS).integers(dist_mezo.SEED_LIMIT)
-            )
+            seed = int(generator((0, server_round, step, 1), _DIRECTIONS).integers(SEED_LIMIT))
             (slope,) = projected_gradients(perturbation, samples, 1000, replica.probes(seed))
-            replica.apply([dist_mezo.Update(seed, (0.02 * slope,))])
+            replica.apply([Update(seed, (0.02 * slope,))])
     for name, value in by_hand.trained_state().items():
         assert torch.allclose(model.trained_state()[name], value, atol=2e-5), name

@@ -9,7 +9,7 @@ from PIL import Image
 
 from research.benchmarks import one_shot
 
-FEW = ("--clients", "3", "--alphas", "100", "--seeds", "1", "--local-epochs", "2")
+FEW: tuple[str, ...] = ("--clients", "3", "--alphas", "100", "--seeds", "1", "--local-epochs", "2")
 FEW += ("--epochs", "2", "--batch", "8", "--width", "4")
 
 
