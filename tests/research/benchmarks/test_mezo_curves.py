@@ -34,7 +34,7 @@ def test_a_curve_that_leaves_the_numbers_ends_at_0() -> None:
     data = Features(torch.eye(2)[labels], labels, torch.eye(2)[labels], labels, 2)
     far = DistMezoOptions(1e38, own_directions=False)
     parts = [np.arange(20), np.arange(20, 40)]
-    slora, mezo = mezo_curves.measure(data, parts, 0, [("far", far)], hidden=3, mezo_rounds=6, slora_rounds=5)
+    slora, mezo = mezo_curves.measure(data, parts, 0, [("far", far)], hidden=30, mezo_rounds=6, slora_rounds=5)
     assert len(slora[2]) == len(mezo[2]) == mezo_curves.POINTS and mezo[2][-1] == 0.0
 
 
