@@ -217,7 +217,7 @@ def _start_model(task: PersonalTask, client: _Client) -> TunedModel:
 
 def _train(model: TunedModel, task: PersonalTask, client: _Client) -> LocalReport:
     """Train a model in place; without samples it stays as it is."""
-    client.policy.check_training(task.training.request.options, len(client.training.labels))
+    client.policy.limits.check_training(task.training.request.options, len(client.training.labels))
     if not len(client.training.labels):
         return LocalReport(0, 0, 0.0, 0)
     prototypes, training = task.prototypes, task.training
@@ -228,7 +228,7 @@ def _train(model: TunedModel, task: PersonalTask, client: _Client) -> LocalRepor
         else None
     )
     key, options = (training.request.seed, client.number, training.server_round), training.request.options
-    smallest = client.policy.min_batch_size
+    smallest = client.policy.limits.min_batch_size
     return train_locally(model, client.training, options, key=key, extra_loss=extra_loss, smallest_batch=smallest)
 
 

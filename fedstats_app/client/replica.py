@@ -78,8 +78,8 @@ def evaluate_mezo(msg: Message, context: Context, client_id: int | None) -> Mess
 
 def _check(policy: NodePolicy, setup: MezoSetup) -> None:
     """Refuse a setup that the owner does not allow, before anything of it is kept."""
-    policy.check_mezo(setup.num_directions, setup.batch_size)
-    policy.check_size(setup.request.num_classes, setup.request.feature_map.output_dim(1))
+    policy.limits.check_mezo(setup.num_directions, setup.batch_size)
+    policy.limits.check_size(setup.request.num_classes, setup.request.feature_map.output_dim(1))
 
 
 def _node_replica(context: Context, training: int) -> NodeReplica:
@@ -209,7 +209,7 @@ class NodeReplica:
             return MezoReply((), 0, digest)
         samples, number = self._samples.of(client_id, self.setup)
         num_examples = len(samples.labels)
-        self._site.policy.check_mezo(self.setup.num_directions, self.setup.batch_size, num_examples)
+        self._site.policy.limits.check_mezo(self.setup.num_directions, self.setup.batch_size, num_examples)
         scalars = self._measure(request, samples, number) if num_examples else ()
         return MezoReply(scalars, num_examples, self._current_digest())
 

@@ -26,6 +26,7 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import node_of, run_of
 from fedstats_app.storage.tally import add_to_tally
+from fedstats_app.training.limits import NO_LIMITS
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples
 from fedstats_app.wire import RejectedRequest, StatisticsRequest
@@ -103,7 +104,7 @@ class Site:
         """The policy of the node's owner."""
         allowed = self.node.allowed_methods
         needs = None if allowed is None else {one: RECORDS[one].needs if one in RECORDS else None for one in allowed}
-        return NodePolicy(self.floor, self.node.gram_floor, needs, self.node.request_limits)
+        return NodePolicy(self.floor, self.node.gram_floor, needs, self.node.request_limits or NO_LIMITS)
 
     @property
     def ledger(self) -> Ledger | None:
@@ -132,7 +133,7 @@ class Site:
     def check(self, request: StatisticsRequest) -> None:
         """Refuse statistics that the owner does not allow, or too many of them; errors as of :class:`NodePolicy`."""
         self.policy.check_specifications(request.specs)
-        self.policy.check_size(request.num_classes, request.num_mapped_features)
+        self.policy.limits.check_size(request.num_classes, request.num_mapped_features)
 
     def split(self, class_names: tuple[str, ...], *, holdout: float, seed: int) -> ClientSplit:
         """Return the samples of the client that a message may make use of.
@@ -210,7 +211,7 @@ class Site:
 
     def split_for(self, request: TrainingRequest) -> ClientSplit:
         """Return the samples for a training, as :meth:`split`, or refuse another number of classes."""
-        self.policy.check_size(request.num_classes, request.feature_map.output_dim(1))
+        self.policy.limits.check_size(request.num_classes, request.feature_map.output_dim(1))
         split = self.split(request.class_names, holdout=request.holdout, seed=request.seed)
         if (found := len(split.dataset.class_names)) != request.num_classes:
             raise RejectedRequest(f"this node's data has {found} classes, the server's model {request.num_classes}")

@@ -35,16 +35,16 @@ def train(msg: Message, context: Context, client_id: int | None) -> Message:
     started = time.perf_counter()
     task = read_training_task(msg)
     site = Site.of(context, client_id)
-    policy, options = site.policy, task.request.options
-    policy.check_training(options, 0)
+    limits, options = site.policy.limits, task.request.options
+    limits.check_training(options, 0)
     reader, samples = site.samples(task.request, held_out=False)
-    policy.check_training(options, len(samples.labels))
+    limits.check_training(options, len(samples.labels))
     model = received_model(task, reader)
     if not len(samples.labels):
         return nothing_to_train_reply(msg)
     # All of a client's randomness comes from these three, so that an interrupted run goes on as it would have.
     key = (task.request.seed, site.number, task.server_round)
-    report = train_locally(model, samples, options, key=key, smallest_batch=policy.min_batch_size)
+    report = train_locally(model, samples, options, key=key, smallest_batch=limits.min_batch_size)
     return training_reply(
         msg,
         model.trained_state(),
@@ -71,7 +71,7 @@ def losses(msg: Message, context: Context, client_id: int | None) -> Message:
     task = read_training_task(msg)
     site = Site.of(context, client_id)
     reader, samples = site.samples(task.request, held_out=False)
-    site.policy.check_batch(len(samples.labels))
+    site.policy.limits.check_batch("losses", math.inf, len(samples.labels))
     model, number = received_model(task, reader), len(samples.labels)
     if not number:
         return nothing_to_train_reply(msg)

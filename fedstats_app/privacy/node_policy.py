@@ -15,8 +15,7 @@ from torch import Tensor
 
 from fedstats_app.methods import Needs
 from fedstats_app.statistics import ClientStatistics, IdentityMap, StatisticsSpec
-from fedstats_app.training import LocalOptions
-from fedstats_app.training.limits import RefusedByPolicy, RequestLimits
+from fedstats_app.training.limits import NO_LIMITS, RefusedByPolicy, RequestLimits
 
 # A Gram matrix of fewer samples than this many times its dimension is warned of.
 SAMPLES_PER_DIMENSION = 2
@@ -38,8 +37,8 @@ class NodePolicy:
         scatter a few directions (:meth:`protected`). 0 for no limit; None for twice the dimension of the features.
     allowed : mapping or None
         From what the node works for to the statistics that it may need, None where that is none; None for all.
-    limits : RequestLimits or None
-        Of single requests; None for none.
+    limits : RequestLimits
+        Of single requests.
 
     Raises
     ------
@@ -50,7 +49,7 @@ class NodePolicy:
     min_class_count: int = 0
     min_gram_samples: int | None = 0
     allowed: Mapping[str, Needs | None] | None = None
-    limits: RequestLimits | None = None
+    limits: RequestLimits = NO_LIMITS
 
     def __post_init__(self) -> None:
         for name in ("min_class_count", "min_gram_samples"):
@@ -120,31 +119,6 @@ class NodePolicy:
         factor = client.scatter_factor()
         most = (num_examples - len(client.rows)) // SAMPLES_PER_DIRECTION
         return ClientStatistics(client.rows, scatter=None if factor is None else factor.cut(most))
-
-    @property
-    def min_batch_size(self) -> int:
-        """Samples that a step of training is made from at least."""
-        return self.limits.min_batch_size if self.limits else 0
-
-    def check_size(self, num_classes: int, num_features: int) -> None:
-        """Refuse what :meth:`RequestLimits.check_size` does, as its neighbours here do with theirs."""
-        if self.limits:
-            self.limits.check_size(num_classes, num_features)
-
-    def check_training(self, options: LocalOptions, num_examples: int) -> None:
-        """Refuse training outside of the limits."""
-        if self.limits:
-            self.limits.check_training(options, num_examples)
-
-    def check_batch(self, num_examples: int) -> None:
-        """Refuse losses of so few samples that the owner trains on no batch of them."""
-        if self.limits:
-            self.limits.check_batch("losses", self.limits.min_batch_size, num_examples)
-
-    def check_mezo(self, num_directions: int, batch_size: int, num_examples: int = 0) -> None:
-        """Refuse FedMeZO outside of the limits."""
-        if self.limits:
-            self.limits.check_mezo(num_directions, batch_size, num_examples)
 
     @property
     def _in_words(self) -> str:

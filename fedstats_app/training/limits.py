@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedstats_app.settings.option import Options, number, option, whole
 from fedstats_app.training.training_options import LocalOptions
@@ -38,6 +38,8 @@ class RequestLimits(Options):
         That a request names, also those of other nodes: an evaluation counts in a matrix of as many rows and columns.
     max_run_megabytes : int
         That one run gets in all.
+    max_decay : float
+        Of a step; no owner changes it.
     """
 
     min_batch_size: int = option(5, whole(0, _ANY))
@@ -50,6 +52,7 @@ class RequestLimits(Options):
         10_000, whole(1, _ANY), "of all clients; 0 = as many as half of the server's memory takes"
     )
     max_run_megabytes: int = option(20_000, whole(1, _ANY))
+    max_decay: float = field(default=LARGEST_DECAY, repr=False)  # what a ledger tells questions apart by has it not
 
     def check_training(self, options: LocalOptions, num_examples: int) -> None:
         """Refuse training of too many steps, of too few samples, or that keeps the last of them alone."""
@@ -59,9 +62,9 @@ class RequestLimits(Options):
         _check_bound("local-epochs", options.epochs, "max-local-epochs", self.max_local_epochs)
         _check_bound("steps of one call", steps, "max-local-steps", self.max_local_steps)
         _check_bound("learning-rate", options.learning_rate, "max-learning-rate", self.max_learning_rate)
-        _check_bound("learning-rate times weight-decay", decay, "with proximal-mu", LARGEST_DECAY)
+        _check_bound("learning-rate times weight-decay", decay, "with proximal-mu", self.max_decay)
 
-    def check_batch(self, key: str, batch_size: int, num_examples: int) -> None:
+    def check_batch(self, key: str, batch_size: float, num_examples: int) -> None:
         """Refuse batches of this size to a node with so many samples, 0 where that is not known; it is not said."""
         if batch_size < self.min_batch_size:
             raise RefusedByPolicy(f"{key}: must be at least {self.min_batch_size} (min-batch-size), got {batch_size}")
@@ -75,10 +78,14 @@ class RequestLimits(Options):
         _check_bound("classes", num_classes, "max-classes", self.max_classes)
         _check_bound("features of all specifications", num_features, "max-features", self.max_features)
 
-    def check_mezo(self, num_directions: int, batch_size: int, num_examples: int) -> None:
+    def check_mezo(self, num_directions: int, batch_size: int, num_examples: int = 0) -> None:
         """Refuse a round of FedMeZO along so many directions, or on so few samples; a batch size of 0 is all."""
         _check_bound("directions", num_directions, "max-directions", self.max_directions)
         self.check_batch("mezo-batch-size", batch_size or self.min_batch_size, num_examples)
+
+
+# In a simulation all is the same user's.
+NO_LIMITS = RequestLimits(0, _ANY, _ANY, math.inf, _ANY, _ANY, _ANY, _ANY, math.inf)
 
 
 def _check_bound(what: str, value: float, key: str, bound: float) -> None:
