@@ -348,8 +348,7 @@ def _first_place(known: Path, own: Path) -> Path:
 
 def is_within_budget(reply: Message, config: AppConfig, node: NodeConfig, run_id: int) -> bool:
     """Return whether a node may send a reply by the arrays that its run has got, and write it down if so."""
-    limits = node.request_limits
-    if limits is None or not node.data_path or not reply.has_content():
+    if not node.data_path or not reply.has_content():
         return True
     # What is not in arrays is small.
     size = sum(record.count_bytes() for record in reply.content.array_records.values())
@@ -359,7 +358,7 @@ def is_within_budget(reply: Message, config: AppConfig, node: NodeConfig, run_id
     sent, kind = _sent(path), reply.metadata.message_type
     own = sent.pop(str(run_id), {"bytes": 0})
     own["bytes"] += size
-    if own["bytes"] > limits.max_run_megabytes * MEGABYTE:
+    if own["bytes"] > node.request_limits.max_run_megabytes * MEGABYTE:
         return False
     # By which the site's owner shows what left it.
     own[kind] = arrays_digest(reply.content, own.get(kind, ""))

@@ -26,7 +26,6 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import node_of, run_of
 from fedstats_app.storage.tally import add_to_tally
-from fedstats_app.training.limits import NO_LIMITS
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples
 from fedstats_app.wire import RejectedRequest, StatisticsRequest
@@ -104,7 +103,7 @@ class Site:
         """The policy of the node's owner."""
         allowed = self.node.allowed_methods
         needs = None if allowed is None else {one: RECORDS[one].needs if one in RECORDS else None for one in allowed}
-        return NodePolicy(self.floor, self.node.gram_floor, needs, self.node.request_limits or NO_LIMITS)
+        return NodePolicy(self.floor, self.node.gram_floor, needs, self.node.request_limits)
 
     @property
     def ledger(self) -> Ledger | None:

@@ -14,7 +14,7 @@ from fedstats_app.data.layout import FOLDER_LEVELS
 from fedstats_app.methods import RECORDS
 from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON
 from fedstats_app.settings.option import ConfigError, Options, flag, number, one_of, option, some_of, text, whole
-from fedstats_app.training.limits import MAX_CLIENT_NAME, RequestLimits
+from fedstats_app.training.limits import MAX_CLIENT_NAME, NO_LIMITS, RequestLimits
 
 # What a node's owner can allow besides the closed-form methods: all that trains on the node.
 TRAINING = "training"
@@ -152,10 +152,12 @@ class NodeConfig(Options):
         return replace(run, **own, classes="", left_out_domain="")
 
     @property
-    def request_limits(self) -> RequestLimits | None:
+    def request_limits(self) -> RequestLimits:
         """What one request may ask: the usual where there is data of its own, nothing in a simulation."""
-        if self.limits is not None or not self.data_path:
+        if self.limits is not None:
             return self.limits
+        if not self.data_path:
+            return NO_LIMITS
         # A batch is as large as a class must be, unless its owner says otherwise.
         return RequestLimits(DEFAULT_MIN_CLASS_COUNT if self.min_class_count is None else self.min_class_count)
 

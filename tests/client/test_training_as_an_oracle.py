@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Message
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.training.limits import RequestLimits
+from fedstats_app.training.limits import NO_LIMITS, RequestLimits
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.samples import TensorSamples, batch_order
@@ -177,7 +177,6 @@ def test_every_preset_keeps_to_the_defaults(path: Path) -> None:
     limits = NodeConfig.from_node_config({"data-path": "/d"}).request_limits
     proximal = replace(config.local.with_rate(), proximal_mu=config.optimizer.proximal_mu)
 
-    assert limits is not None
     for options in (proximal, config.personal.local(config.personal.personal_epochs, flip=False)):
         limits.check_training(options, num_examples=50_000)
     limits.check_mezo(config.fedmezo.num_z, config.fedmezo.batch_size, 50_000)
@@ -186,7 +185,7 @@ def test_every_preset_keeps_to_the_defaults(path: Path) -> None:
 def test_a_simulation_has_no_bounds_unless_its_node_config_says_so() -> None:
     partition: dict[str, object] = {"partition-id": 0, "num-partitions": 1}
 
-    assert NodeConfig.from_node_config(partition).request_limits is None
+    assert NodeConfig.from_node_config(partition).request_limits == NO_LIMITS
     assert NodeConfig.from_node_config({**partition, "max-directions": 2}).request_limits == RequestLimits(
         max_directions=2
     )
@@ -197,4 +196,4 @@ def test_a_simulation_has_no_bounds_unless_its_node_config_says_so() -> None:
 def test_a_batch_is_as_large_as_a_class_unless_its_owner_says_otherwise(more: dict[str, int], smallest: int) -> None:
     limits = NodeConfig.from_node_config({"data-path": "/d", **more}).request_limits
 
-    assert limits is not None and limits.min_batch_size == smallest
+    assert limits.min_batch_size == smallest
