@@ -28,32 +28,28 @@ if TYPE_CHECKING:
     from fedstats_app.wire.statistics import statistics_reply as statistics_reply
     from fedstats_app.wire.statistics_checks import Limits as Limits
 
-# Imported on first use, because they need torch, and a node says which clients it hosts without.
-_NEED_TORCH = (
-    "QUERY_STATISTICS",
-    "Limits",
-    "ReceivedStatistics",
-    "StatisticsRequest",
-    "read_statistics_reply",
-    "read_statistics_request",
-    "statistics_reply",
-)
 __all__ = [
     "PROTOCOL_VERSION",
     "QUERY_CLIENTS",
+    "QUERY_STATISTICS",
+    "Limits",
     "NodeInfo",
+    "ReceivedStatistics",
     "RejectedReply",
     "RejectedRequest",
+    "StatisticsRequest",
     "guard",
     "node_info_reply",
     "per_client",
     "read_node_info",
-    *_NEED_TORCH,
+    "read_statistics_reply",
+    "read_statistics_request",
+    "statistics_reply",
 ]
 
 
 def __getattr__(name: str) -> object:
-    """Import one of the names that need torch on first use."""
-    if name not in _NEED_TORCH:
+    """Import on first use what needs torch: a node says which clients it hosts without."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.statistics"), name)
