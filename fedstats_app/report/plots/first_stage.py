@@ -22,16 +22,16 @@ from fedstats_app.report.plots.style import (
     INK,
     METHOD_COLOURS,
     MUTED,
+    PER_CENT,
+    WHOLE,
     binned,
     log_x,
     new_figure,
-    per_cent,
     plot_style,
     quiet_axes,
     save_png,
     set_title,
     shortened,
-    whole,
 )
 from fedstats_app.report.text_columns import bytes_with_unit
 
@@ -68,7 +68,7 @@ def accuracy_figure(points: Sequence[CostPoint], title: str) -> Figure:
     set_title(axes, title, "dashed: the most accurate method for the bytes", inches=7.0)
     axes.set_xlabel("sent by all clients together (log scale)")
     axes.set_ylabel("test accuracy")
-    axes.yaxis.set_major_formatter(per_cent)
+    axes.yaxis.set_major_formatter(PER_CENT)
     axes.margins(y=0.12)
     quiet_axes(axes, "y")
     figure.legend(loc="outside right upper", labelspacing=0.9)
@@ -114,7 +114,7 @@ def _stack_bars(axes: Axes, counts: NDArray[np.int64], names: Sequence[str]) -> 
     axes.vlines(edges, 0, max(tops.max(), 1), color="white", linewidth=min(40 / len(counts), 2.0))
     axes.set_xlabel("client")
     axes.set_ylabel("samples")
-    axes.yaxis.set_major_formatter(whole)
+    axes.yaxis.set_major_formatter(WHOLE)
 
 
 def _draw_heat_map(axes: Axes, counts: NDArray[np.int64], names: Sequence[str]) -> None:
@@ -128,7 +128,7 @@ def _draw_heat_map(axes: Axes, counts: NDArray[np.int64], names: Sequence[str]) 
     axes.set_xlabel("clients, ordered by their most frequent class")
     _name_classes(axes.yaxis, names, "class")
     what = "samples" if image.size == counts.size else "samples of neighbours"
-    axes.figure.colorbar(drawn, ax=axes, label=f"{what}, log scale", format=whole, pad=0.01, aspect=30)
+    axes.figure.colorbar(drawn, ax=axes, label=f"{what}, log scale", format=WHOLE, pad=0.01, aspect=30)
 
 
 def _median_and_range(values: NDArray[np.int64], what: str) -> str:

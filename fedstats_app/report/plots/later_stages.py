@@ -18,10 +18,10 @@ from fedstats_app.report.plots.style import (
     INK,
     METHOD_COLOURS,
     MUTED,
+    PER_CENT,
     drawable,
     log_x,
     new_figure,
-    per_cent,
     plot_style,
     quiet_axes,
     set_title,
@@ -124,7 +124,7 @@ def _draw_stage(row: Sequence[Axes], curves: Sequence[_Curve]) -> None:
     margin = max(0.3 * (max(shown) - min(shown)), 1.0)
     row[0].set_ylim(min(shown) - margin, max(shown) + margin / 3)
     row[0].set_ylabel("test accuracy")
-    row[0].yaxis.set_major_formatter(per_cent)
+    row[0].yaxis.set_major_formatter(PER_CENT)
     row[0].xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
@@ -153,7 +153,7 @@ def personal_figure(accuracies: Mapping[str, Sequence[float]], title: str) -> Fi
         axes.text(*at, mean, transform=axes.get_yaxis_transform(), va="center", fontsize=9)
     axes.set_yticks(places, shortened(list(rows), 30))
     axes.invert_yaxis()
-    axes.xaxis.set_major_formatter(per_cent)
+    axes.xaxis.set_major_formatter(PER_CENT)
     axes.set_xlabel("accuracy on the client's own test samples")
     quiet_axes(axes, "x")
     subtitle = "one dot per client; box: quartiles and median; diamond: mean; right: mean ± deviation over clients"

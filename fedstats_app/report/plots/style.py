@@ -34,6 +34,9 @@ CLASS_COLOURS = (
     *("#44AA99", "#882255", "#999933", "#AA4499", "#BBBBBB"),
 )
 
+# How matplotlib writes ticks.
+PER_CENT, WHOLE = "{x:g} %", "{x:,.0f}"
+
 _FONT = "DejaVu Sans"  # comes with matplotlib
 # Fonts of systems for the scripts that it has not.
 _MORE_FONTS = (
@@ -122,16 +125,6 @@ def set_title(axes: Axes, title: str, subtitle: str, *, inches: float) -> None:
     axes.set_title("\n".join([*large, *[""] * len(small)]), loc="left", fontsize=12, fontweight="bold")
     place: dict[str, Any] = {"xytext": (0, 6), "xycoords": "axes fraction", "textcoords": "offset points"}
     axes.annotate("\n".join(small), (0, 1), color=MUTED, fontsize=9, **place)
-
-
-def per_cent(value: float, _: float | None) -> str:
-    """Write the text of a tick."""
-    return f"{value:g} %"
-
-
-def whole(value: float, _: float | None) -> str:
-    """Write the text of a tick."""
-    return f"{value:,.0f}"
 
 
 def quiet_axes(axes: Axes, along: Literal["x", "y"]) -> None:
