@@ -69,8 +69,7 @@ class PersonalResult:
     @property
     def std(self) -> float:
         """Standard deviation of the clients' accuracies about their mean (divided by their number)."""
-        squares = [(accuracy - self.mean) ** 2 for accuracy in self.accuracies.values()]
-        return math.sqrt(statistics.fmean(squares)) if squares else math.nan
+        return statistics.pstdev(self.accuracies.values()) if self.num_test else math.nan
 
     @property
     def weighted_mean(self) -> float:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from cryptography import x509
 
@@ -70,16 +71,11 @@ def parse_address(address: str) -> tuple[str, int]:
     ValueError
         If it is not of this form.
     """
-    host, _, port = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        host = ""
-    if not host or "/" in host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise ValueError(
-            f"--superlink must be HOST:PORT with a port from 1 to 65535, without https://, got {address!r}"
-        )
-    return host, int(port)
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(f"//{address}")
+        if parts.netloc == address and parts.hostname and parts.port:
+            return parts.hostname, parts.port
+    raise ValueError(f"--superlink must be HOST:PORT with a port from 1 to 65535, without https://, got {address!r}")
 
 
 def check_superlink(address: str, root_file: str, timeout: float) -> Iterator[Finding]:
