@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from fedstats_app.cli import CommandError
@@ -50,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise CommandError(f"--dir must not be there, {folder} is") from None
     else:
         folder = Path(tempfile.mkdtemp(prefix="fedstats-demo-"))
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that what was started is ended too
     try:
         _demonstrate(arguments, folder, sites)
     except CommandError as error:
@@ -134,7 +133,7 @@ def _demonstrate(arguments: argparse.Namespace, folder: Path, sites: tuple[str, 
             try:
                 while processes.runs("superlink"):
                     time.sleep(1)
-            except (KeyboardInterrupt, SystemExit):
+            except KeyboardInterrupt:
                 return
             raise CommandError("the SuperLink ended")
 
@@ -144,11 +143,6 @@ def run_folder(last: str) -> str:
     if not os.path.isdir(last):  # of a long sentence Path.is_dir makes an error
         raise CommandError(f"the run failed: {last}")
     return last
-
-
-def _end(signum: int, frame: FrameType | None) -> None:
-    """End as by Ctrl-C, so that what was started is ended too."""
-    raise SystemExit(128 + signum)
 
 
 def _step(text: str) -> None:
