@@ -144,7 +144,7 @@ def test_other_methods_have_no_personal_heads(method: str) -> None:
         METHODS[method].configured().fixed({})
 
 
-GAMMAS = ("fedcof@shrinkage=0.1", "fedcof@shrinkage=1", "fedcof@shrinkage=10")
+GAMMAS = ("fedcof@shrinkage=0.1", "fedcof@shrinkage=10")
 WITHOUT = "fed3r@between-class=false@ridge-lambda=5"
 
 
@@ -214,7 +214,7 @@ def test_any_name_comes_apart_again(method: str, stage: str, value: float) -> No
 def test_one_pass_gives_the_heads_of_runs_apart(tmp_path: Path) -> None:
     together = simulate(tmp_path / "a", method=",".join((*GAMMAS, WITHOUT)), start_head=WITHOUT, fine_tune="probe",
                         num_server_rounds=1, plots=True)  # fmt: skip
-    alone = [simulate(tmp_path / str(gamma), method="fedcof", fedcof_shrinkage=gamma) for gamma in (0.1, 1, 10)]
+    alone = [simulate(tmp_path / str(gamma), method="fedcof", fedcof_shrinkage=gamma) for gamma in (0.1, 10)]
     for name, folder in zip(GAMMAS, alone, strict=True):
         head, metadata = read_head(together / "heads" / f"{name}.safetensors")
         other, _ = read_head(folder / "heads" / "fedcof.safetensors")
