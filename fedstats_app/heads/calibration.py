@@ -269,14 +269,7 @@ class CalibrationSums(Addable):
 
 
 def sample_losses(logits: Tensor, labels: Tensor, temperatures: Sequence[float] = TEMPERATURES) -> Tensor:
-    """Measure what each sample says of every temperature.
-
-    Parameters
-    ----------
-    logits, labels : Tensor
-        (n, C) and (n,), as :meth:`CalibrationSums.from_logits` takes them.
-    temperatures : sequence of float
-        t of them.
+    """Measure what each sample says of t temperatures, from what :meth:`CalibrationSums.from_logits` takes.
 
     Returns
     -------
@@ -322,12 +315,8 @@ def voted_temperature(losses: Tensor, *, without_each: bool) -> int | None:
 def median_temperature(votes: Iterable[tuple[int, int]]) -> Calibration | None:
     """Return the median of clients' best temperatures, each weighing as its samples; None without votes.
 
-    No client with less than half of all samples takes it out of the range of the others'.
-
-    Parameters
-    ----------
-    votes : iterable of (int, int)
-        Which of TEMPERATURES, and the samples that say so.
+    No client with less than half of all samples takes it out of the range of the others'. A vote is which of
+    TEMPERATURES, and how many samples say so.
     """
     ordered = sorted(vote for vote in votes if vote[1])
     total = sum(number for _, number in ordered)
@@ -343,19 +332,10 @@ def median_temperature(votes: Iterable[tuple[int, int]]) -> Calibration | None:
 
 
 def likely_temperatures(logits: Tensor, labels: Tensor, num_examples: int) -> tuple[float, ...]:
-    """Return those of TEMPERATURES among which is probably the best of more samples like these, and 1.
+    """Return those of TEMPERATURES among which is probably the best of ``num_examples`` samples like these, and 1.
 
-    Parameters
-    ----------
-    logits, labels : Tensor
-        As :meth:`CalibrationSums.from_logits`.
-    num_examples : int
-        Of all samples: :meth:`CalibrationSums.fit` adds an average one, which weighs less among more.
-
-    Returns
-    -------
-    tuple of float
-        Ascending, at most 2 LIKELY_STEPS + 2.
+    They ascend, at most 2 LIKELY_STEPS + 2. :meth:`CalibrationSums.fit` adds an average sample, which weighs less among
+    more.
     """
     best = CalibrationSums.from_logits(logits, labels)._nearest(num_examples)
     around = TEMPERATURES[max(best - LIKELY_STEPS, 0) : best + LIKELY_STEPS + 1]

@@ -38,23 +38,10 @@ CountNoise = Literal["uniform", "gaussian", "laplace"]
 
 
 def draw_noise(kind: CountNoise, epsilon: float, counts: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw the noise of each count.
+    """Draw the (M,) float64 noise of (M,) counts n.
 
-    Parameters
-    ----------
-    kind : {"uniform", "gaussian", "laplace"}
-        Uniform in +-(1 - epsilon) n; normal of variance 1 / epsilon; or Laplace of scale 1 / epsilon.
-    epsilon : float
-        In (0, 1): the smaller, the more noise.
-    counts : Tensor
-        (M,) n.
-    generator : torch.Generator
-        What draws.
-
-    Returns
-    -------
-    Tensor
-        (M,) float64.
+    Uniform in +-(1 - epsilon) n, normal of variance 1 / epsilon, or Laplace of scale 1 / epsilon, with epsilon in
+    (0, 1): the smaller, the more noise.
     """
     if kind == "gaussian":
         return torch.randn(len(counts), dtype=torch.float64, generator=generator) / math.sqrt(epsilon)

@@ -117,9 +117,7 @@ def influence_of(
     right_with, right_without, asked : Tensor
         (n,) bool of every judge: correct with the clients, without them, and whether it judges.
     labels : Tensor
-        (n,) int64 of the judges.
-    num_classes : int
-        C.
+        (n,) int64 of the judges, in [0, num_classes).
     """
     if not bool(asked.any()):
         return Influence()
@@ -139,20 +137,7 @@ def influence_of(
 
 
 def evenly_spaced(num_samples: int, number: int) -> Tensor:
-    """Return which samples to take where not all are wanted.
-
-    Parameters
-    ----------
-    num_samples : int
-        That there are.
-    number : int
-        That are wanted at most.
-
-    Returns
-    -------
-    Tensor
-        (m,) int64 positions, ascending, from the first sample to the last.
-    """
+    """Return (m,) int64 positions of at most so many of the samples, ascending, from the first to the last."""
     return torch.linspace(0, max(num_samples - 1, 0), min(number, num_samples)).to(torch.int64)
 
 
@@ -166,7 +151,6 @@ def spreads(client: ClientStatistics, places: Tensor, basis: Tensor) -> Tensor:
     Parameters
     ----------
     client : ClientStatistics
-        Of one client.
     places : Tensor
         (C, d) float64; NaN where a class has no place.
     basis : Tensor

@@ -7,16 +7,8 @@ from fedstats_app.statistics import FeatureStatistics
 
 
 def solve_ncm(stats: FeatureStatistics) -> LinearHead:
-    """Return the head W_c = mu_c / ||mu_c||, b = 0.
+    """Return the float64 head W_c = mu_c / ||mu_c||, b = 0; the row of an absent class is zero.
 
-    Parameters
-    ----------
-    stats : FeatureStatistics
-        Merged statistics; the Gram matrix is not used.
-
-    Returns
-    -------
-    LinearHead
-        float64. The row of an absent class is zero. Exact: the same as centralised class means for any split.
+    The Gram matrix is not used. Exact: the same as centralised class means for any split.
     """
     return LinearHead.of_rows(stats.class_means, stats.present)

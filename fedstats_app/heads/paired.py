@@ -14,15 +14,7 @@ def sign_test(wins: int, losses: int) -> float:
     With the samples that one classifier gets right and the other wrong, and the reverse, twice the probability of the
     larger number is McNemar's exact test (McNemar 1947).
 
-    Parameters
-    ----------
-    wins, losses : int
-        At least 0; ties are left out.
-
-    Returns
-    -------
-    float
-        One-sided, 0 to 1; 1 without any comparison.
+    One-sided, 0 to 1; 1 without any comparison. Ties are left out.
     """
     total = wins + losses
     if wins <= losses:
@@ -36,15 +28,12 @@ def flip_test(differences: Tensor) -> float:
     Fisher's randomisation test (Fisher 1935), exact: the distribution of the sum is computed from its characteristic
     function. Of differences of one sample each it is McNemar's exact test.
 
+    Two-sided, 0 to 1; 1 without any difference.
+
     Parameters
     ----------
     differences : Tensor
         (n,) integers, independent of each other: what one classifier has right in a cell, less what the other has.
-
-    Returns
-    -------
-    float
-        Two-sided, 0 to 1; 1 without any difference.
     """
     sizes, numbers = torch.unique(differences.abs()[differences != 0], return_counts=True)
     if sizes.tolist() in ([], [1]):

@@ -197,12 +197,7 @@ class StatisticsSum:
         return FeatureStatistics(total.class_counts.clone(), total.class_sums.clone(), matrix)
 
     def low_rank(self, rows: ClassMeanRows | None = None) -> LowRankStatistics:
-        """Return all rows, and a copy of the sum of the factors so far.
-
-        Parameters
-        ----------
-        rows : ClassMeanRows, optional
-            By default those kept; given where they are kept elsewhere.
+        """Return all rows, by default those kept here, and a copy of the sum of the factors so far.
 
         Raises
         ------

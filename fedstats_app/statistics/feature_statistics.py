@@ -132,11 +132,6 @@ def statistics_error(found: FeatureStatistics, true: FeatureStatistics) -> dict[
 
     The covariance is that of all samples about the mean of all, (G - N mu mu^T) / (N - 1).
 
-    Parameters
-    ----------
-    found, true : FeatureStatistics
-        Of the same classes and features.
-
     Returns
     -------
     dict
