@@ -66,7 +66,7 @@ class FedMeZOOptions(Options):
         False, flag, "true = a batch per direction (algorithm 3 of the thesis)", at="fedmezo@own-batches"
     )
     clip: float = option(
-        100.0, number(0.0), "scalars are cut at this many times the recent median; 0 = never", at="fedmezo@clip"
+        3.0, number(0.0), "scalars are cut at this many times the recent median; 0 = never", at="fedmezo@clip"
     )
     outlier: float = option(
         3.0, number(0.0), "clients above this many times the usual are left out", at="fedmezo@outlier"

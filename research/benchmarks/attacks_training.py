@@ -22,12 +22,14 @@ from torch.nn import functional as F
 
 from fedstats_app.data.clients import training_set
 from fedstats_app.fedmezo.average import RateGuard, ScalarAverage
+from fedstats_app.fedmezo.mezo_options import FedMeZOOptions
 from fedstats_app.heads import solve_ncm
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.strategies.fine_tuning import times_usual
 from fedstats_app.training.proportion import capped, usual_size
 from fedstats_app.training.start import TEMPERATURES, best_temperature
+from fedstats_app.training.training_options import OptimizerOptions
 from fedstats_app.wire.mezo import MezoReply
 from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, run
@@ -35,8 +37,11 @@ from research.benchmarks.regularisers import balanced_subset, parts_of
 
 # Per training: optimizer@clip or fedmezo@clip, and their outlier.
 LIMITS = {
-    "fedmezo": {"off": (0.0, 0.0), "outlier": (0.0, 3.0), "default": (100.0, 3.0)},
-    "gradients": {"off": (0.0, 0.0), "outlier": (0.0, 4.0), "default": (1.0, 4.0)},
+    name: {"off": (0.0, 0.0), "outlier": (0.0, outlier), "default": (clip, outlier)}
+    for name, clip, outlier in (
+        ("fedmezo", FedMeZOOptions().clip, FedMeZOOptions().outlier),
+        ("gradients", OptimizerOptions().update_clip, OptimizerOptions().update_outlier),
+    )
 }
 # 0 for what is just below the limit, in the opposite direction; of FedMeZO, the opposite of all others' together.
 JUST_BELOW = 0.0

@@ -10,16 +10,20 @@ from research.benchmarks.attacks_training import Federation
 from research.benchmarks.features import Features
 
 
-@pytest.fixture(scope="module")
-def one() -> Federation:
-    generator = torch.Generator().manual_seed(0)
-    means = torch.randn(3, 12, generator=generator)
+def made_up(classes: int, dim: int, train: int, seed: int) -> tuple[Features, torch.Generator]:
+    generator = torch.Generator().manual_seed(seed)
+    means, spread = torch.randn(classes, dim, generator=generator), torch.linspace(0.2, dim / 8 + 0.5, dim)
 
     def draw(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        labels = torch.arange(count) % 3
-        return means[labels] + torch.randn(count, 12, generator=generator) * torch.linspace(0.2, 2, 12), labels
+        labels = torch.arange(count) % classes
+        return means[labels] + torch.randn(count, dim, generator=generator) * spread, labels
 
-    data = Features(*draw(120), *draw(300), 3)
+    return Features(*draw(train), *draw(600), classes), generator
+
+
+@pytest.fixture(scope="module")
+def one() -> Federation:
+    data, generator = made_up(3, 12, 120, 0)
     parts = list(torch.randperm(120, generator=generator).split(12))
     return Federation(data, torch.arange(120), [*parts, torch.empty(0, dtype=torch.int64)])
 
@@ -34,3 +38,14 @@ def test_limits_change_nothing_without_a_hostile_client_and_keep_it_out(one: Fed
     off, default = (training(one, -1e9, limits, 10, 0) for limits in ("off", "default"))
     assert default.left_out == 10 and default.honest_left_out == off.left_out == 0
     assert off.accuracy < default.accuracy - 10 and default.accuracy > clean["off"].accuracy - 5
+
+
+def test_scalars_just_below_the_limit_are_cut_by_default() -> None:
+    data, generator = made_up(6, 24, 300, 1)
+    mostly_by_class = torch.argsort(data.train_labels + 1.5 * torch.rand(300, generator=generator))
+    one = Federation(data, torch.arange(300), list(mostly_by_class.split(30)))
+    training, _ = attacks_training.TRAININGS["fedmezo"]
+    clean = training(one, 1.0, "default", 100, 0).accuracy
+    cut, whole = (training(one, attacks_training.JUST_BELOW, limits, 100, 0) for limits in ("default", "outlier"))
+    assert cut.left_out == whole.left_out == 0
+    assert clean - cut.accuracy < 3 < 5 < clean - whole.accuracy
