@@ -1,7 +1,7 @@
 """`fedstats demo`: what it refuses, and what it leaves when it fails. Real federations of it are in test_deployment."""
 
+import math
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -58,13 +58,14 @@ def test_what_was_started_is_ended_whatever_happens(tmp_path: Path) -> None:
     assert not processes.runs("one")
 
 
-def test_a_command_that_ends_early_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_command_that_ends_early_is_told_with_the_end_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedstats_app.cli.demo.PATIENCE", math.inf)
     with closing(Processes(tmp_path, tmp_path, {})) as processes:
         processes.background("one", [sys.executable, "-c", "print('the port is taken')"])
-        started = time.monotonic()
         with pytest.raises(CommandError, match='one did not say "up":\nthe port is taken'):
             processes.wait_for("one", "up")
-        assert time.monotonic() - started < 60
 
 
 def test_a_command_s_last_line_and_log_are_kept_and_its_code_counts(
