@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from research.benchmarks.lines import read
 
@@ -26,3 +27,13 @@ def measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
         return read(lines, kind)
 
     return run
+
+
+@pytest.fixture
+def sixty(tmp_path: Path) -> str:
+    """Sixty grey images of three classes, as settings."""
+    for place in range(60):
+        file = tmp_path / "data" / ("train", "test")[place % 4 == 0] / f"class{place % 3}" / f"{place}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (28, 28), 80 * (place % 3) + place % 7).save(file)
+    return f"dataset='folder:{tmp_path}/data' backbone=random:tiny feature-cache=off input-size=8"

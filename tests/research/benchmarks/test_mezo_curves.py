@@ -11,13 +11,12 @@ from research.baselines.dist_mezo import DistMezoOptions
 from research.benchmarks import mezo_curves
 from research.benchmarks.features import Features
 from research.benchmarks.mezo_curves import Curve
-from tests.research.benchmarks.conftest import FEW
 
 SMALL = ("--clients", "3", "--seeds", "1", "--hidden", "4", "--rounds", "8", "5", "--rates", "0.001", "--batch", "8")
 
 
-def test_lines_and_table(measured: Callable[..., list[Any]]) -> None:
-    lines = measured(mezo_curves, Curve, FEW, *SMALL, "--alphas", "1")
+def test_lines_and_table(measured: Callable[..., list[Any]], sixty: str) -> None:
+    lines = measured(mezo_curves, Curve, sixty, *SMALL, "--alphas", "1")
     assert [line.method for line in lines] == [
         "SLoRA",
         "FedMeZO",
@@ -25,7 +24,7 @@ def test_lines_and_table(measured: Callable[..., list[Any]]) -> None:
         "DistMeZO, 5 local step(s)",
     ]
     assert {len(line.accuracy) for line in lines} == {mezo_curves.POINTS}
-    numbers = 4 * (32 + 1) + 10 * (4 + 1)
+    numbers = 4 * (32 + 1) + 3 * (4 + 1)
     assert [line.megabytes * 1e6 for line in lines[1:]] == pytest.approx([8 * 9, *2 * [8 * 8 * 3 * numbers]])
 
 

@@ -1,12 +1,9 @@
 """Whole networks and heads on one split: every method has its line, and networks learn what heads do."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from PIL import Image
 
 from fedstats_app.data.clients import training_set
 from research.benchmarks import one_shot
@@ -16,20 +13,10 @@ FEW: tuple[str, ...] = ("--clients", "3", "--alphas", "100", "--seeds", "1", "--
 FEW += ("--epochs", "2", "--batch", "8", "--width", "4")
 
 
-@pytest.fixture
-def sixty(tmp_path: Path) -> str:
-    """Sixty grey images of three classes, as settings."""
-    for place in range(60):
-        file = tmp_path / "data" / ("train", "test")[place % 4 == 0] / f"class{place % 3}" / f"{place}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("L", (28, 28), 80 * (place % 3) + place % 7).save(file)
-    return f"dataset='folder:{tmp_path}/data' backbone=random:tiny feature-cache=off input-size=8"
-
-
 def test_clients_train_the_experiments_own_network_on_its_colours(
     measured: Callable[..., list[Any]], sixty: str
 ) -> None:
-    lines = measured(one_shot, one_shot.Scored, f"{sixty} partitioner=iid", *FEW, "--network", "own")
+    lines = measured(one_shot, one_shot.Scored, f"{sixty} partitioner=iid", *FEW, "--network", "own", "--epochs", "1")
     numbers = 16 * (27 + 1) + 32 * (9 * 16 + 1) + 3 * (32 + 1)
     assert {line.num_bytes for line in lines if line.method != "FedCGS"} == {4 * 3 * numbers}
 
