@@ -1,266 +1,244 @@
-"""`fedstats audit`: a run checked from its folder and the sites' own records; neither torch nor this app's solvers."""
+"""`fedstats audit`, or alone `python audit.py RUN [--site FOLDER]`: a run checked by a file without other code of it.
 
-from __future__ import annotations
+From the folder and the sites' own records: who took part, what left each site, the sum and its heads, and epsilon.
+"""
 
 import argparse
+import bisect
+import hashlib
 import json
+import math
 import sqlite3
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
-from fedstats_app.cli.terminal import printable
-from fedstats_app.secure.account import ROUNDING, composed, epsilon_of, fits
-from fedstats_app.storage.files import to_json
-from fedstats_app.storage.json_digest import read_json_file, read_json_lines
-
-# Of a number of a head, whose rows have length 1: both are float64 solves of the same system.
-TOLERANCE = 1e-4
-# With other options Fed3R solves another system than this one's, the plain ridge; variants have names of their own.
-_PLAIN = {"fed3r-between-class": True, "fed3r-solver": "cholesky"}
-
-Array = NDArray[np.float64]
-Tensors = dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was checked.
-
-    Attributes
-    ----------
-    what : str
-        In a few words.
-    state : str
-        "ok", "WRONG", or "-" for what is only told or cannot be checked.
-    found : str
-        In a sentence.
-    """
-
-    what: str
-    state: str
-    found: str
+# Methods that are solved again, from what, and by which settings: with others they solve other systems.
+_SOLVED: dict[str, tuple[str, dict[str, object]]] = {
+    "fedncm": ("class-sums", {}),
+    "fed3r": ("gram", {"fed3r-between-class": True, "fed3r-solver": "cholesky"}),
+    "fedcgs": ("gram", {"fedcgs-covariance": "within", "fedcgs-random-features": 0}),
+}
+_DTYPES = {"U8": "u1", "I64": "<i8", "F32": "<f4", "F64": "<f8"}
+_STATES = {True: "ok", False: "WRONG", None: "-"}
+Array = NDArray[Any]
+Finding = tuple[str, bool | None, str]  # what was checked, whether it is right (None: only told), and a sentence
 
 
 def audit(arguments: argparse.Namespace) -> int:
-    """Print a line for each finding; 1 if something is wrong.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If the folder is no run's, or a file of it is damaged.
-    """
+    """Print a line for each finding; 1 if one is wrong. What is no run's folder, or is damaged, is an error."""
     run = Run(Path(arguments.run_folder).expanduser())
     findings = [*run.findings(), *run.of_sites([Path(one).expanduser() for one in arguments.site])]
+    told = [{"what": what, "state": _STATES[is_right], "found": found} for what, is_right, found in findings]
     if arguments.json:
-        print(to_json({"folder": str(run.folder), "findings": [asdict(one) for one in findings]}))
-    else:
-        for one in findings:
-            print(f"{one.state:5}  {one.what}: {one.found}")
-    return 1 if any(one.state == "WRONG" for one in findings) else 0
+        print(json.dumps({"folder": str(run.folder), "findings": told}, indent=2))
+    for one in [] if arguments.json else told:
+        line = f"{one['state']:5}  {one['what']}: {one['found']}"
+        print("".join(character if character.isprintable() else "?" for character in line))
+    return int(any(is_right is False for _, is_right, _ in findings))
 
 
 class Run:
-    """What a run folder says; every file of it has a digest, which is checked when it is read.
-
-    Parameters
-    ----------
-    folder : Path
-        Of a run, or of `fedstats remove`.
-    """
+    """What a run folder says."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
-        self.config, self.results = read_json_file(folder / "config.json"), read_json_file(folder / "results.json")
-        self.clients = read_json_lines(folder / "clients.jsonl")
-        self.sent = read_json_lines(folder / "disclosure.jsonl") if (folder / "disclosure.jsonl").exists() else []
+        self.folder, self.status = folder, json.loads((folder / "status.json").read_bytes())
+        self.config, self.results = (_read(folder / name)[0] for name in ("config.json", "results.json"))
+        self.clients, sent = (_read(folder / name) for name in ("clients.jsonl", "disclosure.jsonl"))
+        self.id, asked = str(self.status["run_id"]), {one["client"] for one in self.clients}
+        self.sent = [one for one in sent if one["run"] == self.id and one["client"] in asked]
         self.merged = {one["client"] for one in self.clients if one["outcome"] == "merged"}
-        self.id, self.settings = str(self.status["run_id"]), self.config["run_config"]
         self.sums, about = _tensors(folder / "statistics.safetensors")
-        self.summed: list[dict[str, Any]] = json.loads(about.get("clients", "[]"))
-        self.specs: list[dict[str, Any]] = json.loads(about.get("specifications", "[]"))
+        self.specs, self.summed = (json.loads(about.get(name, "[]")) for name in ("specifications", "clients"))
+        self.noise = found if isinstance(found := self.results.get("differential_privacy"), dict) else {}
+        self.masked = self.config["run_config"].get("secure-sums", "off") != "off"
 
     def findings(self) -> Iterator[Finding]:
         """Check what the folder says by itself."""
-        state = self.status["state"]
-        yield Finding("run", "ok" if state == "completed" else "-", f"{self.id}, {state}")
-        counted, said = Counter(one["outcome"] for one in self.clients), self.results["num_clients_merged"]
-        others = "".join(f", {number} {kind}" for kind, number in sorted(counted.items()) if kind != "merged")
-        yield _checked("who took part", said == len(self.merged), f"{len(self.merged)} clients merged{others}")
-        yield from self._left()
-        if not self.sums:
-            yield Finding("sum", "-", "not kept (noise, or save-statistics), so neither it nor heads can be checked")
-        else:
-            yield from self._of_sum()
-        if not (promise := self.promise):
-            yield Finding("epsilon", "-", "none: no noise was added, sums and heads are as the data gave them")
-            return
-        epsilon, delta, mu = promise["epsilon"], promise["delta"], promise["mu"]
-        found = f"{epsilon:g} at delta {delta:.2g} for one {promise['unit']} of {promise['num_samples']:,}, mu {mu:.4g}"
-        yield _checked("epsilon", fits([mu], epsilon, delta), found)
-
-    @property
-    def promise(self) -> Mapping[str, Any]:
-        """What the run says of its noise; nothing for a run without."""
-        said = self.results.get("differential_privacy")
-        return said if isinstance(said, Mapping) else {}
-
-    def _left(self) -> Iterator[Finding]:
-        sizes, kinds = Counter[int](), set()
-        asked = {one["client"] for one in self.clients}
-        for one in (line for line in self.sent if line["run"] == self.id and line["client"] in asked):
+        yield "run", self.status["state"] == "completed" or None, f"{self.id}, {self.status['state']}"
+        outcomes = sorted(Counter(one["outcome"] for one in self.clients).items())
+        found = ", ".join(f"{number} clients {outcome}" for outcome, number in outcomes)
+        yield "who took part", self.results["num_clients_merged"] == len(self.merged), found
+        sizes, kinds = Counter[int](), ", ".join(sorted({one["message"] for one in self.sent}))
+        for one in self.sent:
             sizes[one["client"]] += one["bytes"]
-            kinds.add(one["message"])
-        if not sizes:
-            yield Finding("what left each site", "-", "no disclosure.jsonl of this run here")
-            return
-        unseen = self.merged - sizes.keys()
-        found = f"{min(sizes.values()):,} to {max(sizes.values()):,} bytes each, by {', '.join(sorted(kinds))}"
-        yield _checked(
-            "what left each site", not unseen, f"{found}{f'; nothing of {sorted(unseen)}' if unseen else ''}"
+        least, most = min(sizes.values(), default=0), max(sizes.values(), default=0)
+        missing = f"; nothing of {gone}" if (gone := sorted(self.merged - sizes.keys())) else ""
+        yield (
+            "what left each site",
+            not missing if sizes else None,
+            f"{least:,} to {most:,} bytes each, by {kinds}{missing}",
         )
+        if self.sums:
+            yield from self._of_sum()
+        else:
+            yield "sum", None, "not kept (noise, or save-statistics), so neither it nor heads can be checked"
+        if noise := self.noise:
+            said = "{epsilon:g} at delta {delta:.2g} for one {unit} of {num_samples:,}, mu {mu:.4g}".format(**noise)
+            yield "epsilon", _delta_of(noise["epsilon"], noise["mu"] * (1 - 1e-9)) <= noise["delta"], said
+        else:
+            yield "epsilon", None, "none: no noise was added, sums and heads are as the data gave them"
 
     def _of_sum(self) -> Iterator[Finding]:
-        own = {one["client"] for one in self.summed if one["run"] == self.id}
-        number, secure = int(self.sums["0.class-counts"].sum()), self.settings.get("secure-sums", "off") != "off"
-        found = f"{number:,} samples of {len(self.summed)} clients{', under masks' if secure else ''}"
-        said = {one["num_examples"] for one in self.results["methods"].values()}
-        yield _checked("sum", own == self.merged and said <= {number}, found)
+        own, number = {one["client"] for one in self.summed if one["run"] == self.id}, self.sums["0.class-counts"].sum()
+        fits = own == self.merged and {one["num_examples"] for one in self.results["methods"].values()} <= {number}
+        yield "sum", fits, f"{number:,} samples of {len(self.summed)} clients{', under masks' if self.masked else ''}"
         if "removed" in self.config:
             yield self._of_removal()
         for name, entry in self.results["methods"].items():
-            weight, parameters = _tensors(self.folder / "heads" / f"{name}.safetensors")[0], entry["parameters"]
-            expected = self._solved(name, parameters)
-            if expected is None or "weight" not in weight:
-                yield Finding(f"head {name}", "-", "is not solved again here")
+            expected, head = self._solved(name, entry), _tensors(self.folder / "heads" / f"{name}.safetensors")[0]
+            if not expected or "weight" not in head:
+                yield f"head {name}", None, "is not solved again here"
                 continue
-            off = float(np.abs(weight["weight"] - expected).max())
-            yield _checked(f"head {name}", off <= TOLERANCE, f"off by {off:.1e} at most from what the sum gives")
+            there = head["present"] > 0
+            off = max(_off(head[key][there] - one[there], one[there]) for key, one in expected.items())
+            # Both are float64 solves of the same system.
+            yield f"head {name}", off <= 1e-4, f"off by {off:.1e} at most from what the sum gives"
 
     def _of_removal(self) -> Finding:
-        """Check that the sums are those of the old folder less what the removed client sent."""
         what, old = f"removal of {self.config['removed']}", Path(self.config["removed_from"])
         before, about = _tensors(old / "statistics.safetensors")
-        present = {(one["run"], one["client"]) for one in self.summed}
-        gone = [one for one in json.loads(about.get("clients", "[]")) if (one["run"], one["client"]) not in present]
-        kept = [old / "clients" / f"{one['client']}-{one['digest'][:16]}.safetensors" for one in gone]
-        if not gone or not all(path.exists() for path in kept):
-            return Finding(what, "-", "the old folder is gone, or does not keep what the client sent")
-        sums, size = before["0.class-sums"] - self.sums["0.class-sums"], np.abs(before["0.class-sums"]).max()
-        for path in kept:
-            rows = _tensors(path)[0]
-            np.subtract.at(sums, rows["0.row-class-ids"], rows["0.row-sums"])
-        off = float(np.abs(sums).max() / size)
-        return _checked(what, off <= 1e-9, f"the sum is that of before less {len(gone)} clients, within {off:.0e}")
+        gone = [one for one in json.loads(about.get("clients", "[]")) if one not in self.summed]
+        kept = [_tensors(old / "clients" / f"{one['client']}-{one['digest'][:16]}.safetensors")[0] for one in gone]
+        if not gone or not all(kept):
+            return what, None, "the old folder is gone, or does not keep what the client sent"
+        left = {name: before[name] - one for name, one in self.sums.items() if name in ("0.class-sums", "0.gram")}
+        for sent in kept:
+            np.subtract.at(left["0.class-sums"], sent["0.row-class-ids"], sent["0.row-sums"])
+            if "0.gram" in left:
+                factor = sent.get("0.gram-factor", np.zeros((0, 0))).astype(float)
+                left["0.gram"] -= sent.get("0.gram", (factor.T @ factor)[np.triu_indices(factor.shape[1])])
+        off = max(_off(one, before[name]) for name, one in left.items())
+        return what, off <= 1e-9, f"the sum is that of before less {len(gone)} clients, within {off:.0e}"
 
-    def _solved(self, name: str, parameters: Mapping[str, float]) -> Array | None:
-        """Return a head's unit rows from the sums; None for methods that are not solved here."""
-        plain = [place for place, one in enumerate(self.specs) if one["feature-map"] == {"kind": "identity"}]
-        options = {key: self.settings.get(key, usual) for key, usual in _PLAIN.items()}
-        if not plain or name not in ("fedncm", "fed3r") or (name == "fed3r" and options != _PLAIN):
-            return None
-        sums, counts = self.sums[f"{plain[0]}.class-sums"], self.sums[f"{plain[0]}.class-counts"]
+    def _solved(self, name: str, entry: dict[str, Any]) -> dict[str, Array]:
+        """Solve for a head's weight, and its bias if it has one; for nothing where that is not done here."""
+        need, usual = _SOLVED.get(name, ("", {}))
+        plain = (place for place, one in enumerate(self.specs) if one["feature-map"] == {"kind": "identity"})
+        place = next((place for place in plain if f"{place}.{need}" in self.sums), None)
+        if place is None or any(self.config["run_config"].get(key, one) != one for key, one in usual.items()):
+            return {}
+        sums, counts = self.sums[f"{place}.class-sums"], self.sums[f"{place}.class-counts"]
+        means, dim, parameters = sums / np.maximum(counts, 1)[:, None], sums.shape[1], entry["parameters"]
         if name == "fedncm":
-            return _unit(sums / np.maximum(counts, 1)[:, None])
-        dim = sums.shape[1]
+            return {"weight": _unit(means)}
         gram = np.zeros((dim, dim))
-        gram[np.triu_indices(dim)] = self.sums[f"{plain[0]}.gram"]
+        gram[np.triu_indices(dim)] = self.sums[f"{place}.gram"]
         gram += np.triu(gram, 1).T
-        return _unit(np.linalg.solve(gram + parameters["ridge_lambda"] * np.eye(dim), sums.T).T)
+        if name == "fed3r":
+            return {"weight": _unit(np.linalg.solve(gram + parameters["ridge_lambda"] * np.eye(dim), sums.T).T)}
+        within = (gram - sums.T @ means) / (counts.sum() - (counts > 0).sum())
+        within += parameters["shrinkage"] * np.trace(within) / dim * np.eye(dim)
+        weight = np.linalg.solve(within, means.T).T
+        return {"weight": weight, "bias": np.log(np.maximum(counts, 1) / counts.sum()) - (weight * means).sum(1) / 2}
 
-    def of_sites(self, folders: Sequence[Path]) -> Iterator[Finding]:
+    def of_sites(self, folders: list[Path]) -> Iterator[Finding]:
         """Compare with what sites wrote down themselves: bytes, digests, and over whom they were summed."""
-        identities: list[set[str]] = []
-        sums: list[set[str]] = []
         # Who was lost after its words had come has no record of the sum.
         unmasking = {one["client"] for one in self.clients if one["client"] in self.merged and not one["warning"]}
-        records = [(folder, _records_of(folder, self.id)) for folder in folders]
-        for folder, found_there in records:
-            if not found_there:
-                what = f"site {printable(str(folder), 60)}"
-                yield Finding(what, "WRONG", "its records have nothing of this run, or are not there")
-        for path, alone in ((path, len(found_there) == 1) for _, found_there in records for path in found_there):
-            what, sent = f"site {printable(str(path.parent if alone else path), 60)}", _read_sent(path)[self.id]
-            own = {(kind, digest) for kind, digest in sent.items() if kind.startswith("query.")}
-            alike = {one["client"] for one in self.sent if (one["message"], one.get("sha256")) in own}
-            same = [client for client in alike if own == self._digests(client)]
-            found = f"{sent['bytes']:,} bytes of arrays, as client {same[0]}" if same else "no client sent what it did"
-            yield _checked(what, len(same) == 1, found)
-            facts = _facts_of(path.with_name(f"ledger-{path.stem.removeprefix('sent-')}.sqlite"))
-            if self.promise:
-                yield self._charged(what, facts)
-            if len(same) == 1 and same[0] in unmasking and self.settings.get("secure-sums", "off") != "off":
-                own_names, known = _sums_of(facts)
-                identities.append(own_names)
-                sums.append({json.dumps(one) for one in known if len(one) == len(self.merged)})
-        if sums:
-            common = [json.loads(one) for one in set.intersection(*sums)]
-            agreed = any(all(names & set(one) for names in identities) for one in common)
-            yield _checked("sites' own records of the sum", agreed, f"all were summed over the same {len(self.merged)}")
+        told, agreed = defaultdict[int, set[object]](set), []  # by client; and of sites: identities, and who was summed
+        for one in self.sent:
+            told[one["client"]] |= {(one["message"], one["sha256"])} if "sha256" in one else set()
+        for folder in folders:
+            found = {path: json.loads(path.read_bytes()).get(self.id) for path in sorted(folder.glob("sent-*.json"))}
+            records = {path: sent for path, sent in found.items() if sent}
+            if not records:
+                yield f"site {folder}", False, "its records have nothing of this run, or are not there"
+            for path, sent in records.items():
+                name, facts = str(folder if len(records) == 1 else path), _facts_beside(path)
+                size, own = sent.pop("bytes"), set(sent.items())
+                same = [client for client, digests in told.items() if digests == own]
+                yield (
+                    f"site {name}",
+                    len(same) == 1,
+                    f"{size:,} bytes of arrays, as {'client' if same else 'no'} {same}",
+                )
+                if self.noise:
+                    yield f"epsilon of {name}", *self._charged(facts)
+                if len(same) == 1 and same[0] in unmasking and self.masked:
+                    own = {one for key, one in facts.items() if key.startswith("secure-identity|")}
+                    over = {one for key, one in facts.items() if key.startswith(("secure-sums|sums|", "dp-survivors|"))}
+                    agreed.append((own, {one for one in over if len(json.loads(one)) == len(self.merged)}))
+        if agreed:
+            common = [set(json.loads(one)) for one in set.intersection(*(over for _, over in agreed))]
+            fits = any(all(own & one for own, _ in agreed) for one in common)
+            yield "sites' own records of the sum", fits, f"all were summed over the same {len(self.merged)}"
 
-    def _charged(self, site: str, facts: Mapping[str, str]) -> Finding:
-        """Check that a site wrote down no more for this run than the run says it told."""
-        own = [float(value) for name, value in facts.items() if name.startswith(f"dp-of-run|{self.id}|")]
-        every = [float(json.loads(value)[1]) for name, value in facts.items() if name.startswith("dp-spent|")]
-        delta, what = self.promise["delta"], f"epsilon of {site.removeprefix('site ')}"
-        if not own:
-            return Finding(what, "WRONG", "its records have no noise of this run")
-        run, total = (epsilon_of(composed(mus), delta) for mus in (own, every))
-        found = f"{run:.4g} in this run at delta {delta:.2g}, {total:.4g} in all"
-        return _checked(what, composed(own) <= self.promise["mu"] * (1 + ROUNDING), found)
-
-    def _digests(self, client: int) -> set[tuple[str, str]]:
-        of_client = [one for one in self.sent if one["client"] == client and one["run"] == self.id and "sha256" in one]
-        return {(one["message"], one["sha256"]) for one in of_client if one["message"].startswith("query.")}
+    def _charged(self, facts: dict[str, str]) -> tuple[bool, str]:
+        """Check that a site wrote down noise for this run, and no more than the run says it told."""
+        run = math.hypot(*(float(one) for key, one in facts.items() if key.startswith(f"dp-of-run|{self.id}|")))
+        ever = math.hypot(*(json.loads(one)[1] for key, one in facts.items() if key.startswith("dp-spent|")))
+        delta, found = self.noise["delta"], f"{_epsilon_of(run, self.noise['delta']):g} in this run"
+        found += f" at delta {delta:.2g}, {_epsilon_of(ever, delta):g} in all"
+        return 0 < run <= self.noise["mu"] * (1 + 1e-9), found
 
 
-def _checked(what: str, is_right: bool, found: str) -> Finding:
-    return Finding(what, "ok" if is_right else "WRONG", found)
+def _delta_of(epsilon: float, mu: float) -> float:
+    """Return Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu) (Balle and Wang 2018, theorem 8)."""
+    near, far = mu / 2 - epsilon / mu, mu / 2 + epsilon / mu
+    if far < 30:
+        below = math.exp(epsilon) * math.erfc(far / math.sqrt(2)) / 2
+    else:  # the series of the tail, of which the next term is 2e-8
+        below = math.exp(-(near**2) / 2) / math.sqrt(2 * math.pi) / far * (1 - far**-2 + 3 * far**-4)
+    return math.erfc(-near / math.sqrt(2)) / 2 - below
 
 
-def _unit(rows: NDArray[Any]) -> Array:
+def _epsilon_of(mu: float, delta: float) -> float:
+    """Return the least whole number of thousandths that is an epsilon for this delta; 0 without any noise."""
+    return bisect.bisect_left(range(10**7), -delta, key=lambda step: -_delta_of(step / 1000, mu)) / 1000 if mu else 0.0
+
+
+def _off(difference: Array, beside: Array) -> float:
+    return float(np.abs(difference).max() / np.abs(beside).max())
+
+
+def _unit(rows: Array) -> Array:
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: Array = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-    return unit
+    return rows / np.where(lengths > 0, lengths, 1)
 
 
-def _tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Read JSON objects, one a line or one in all, of which each has the digest of its other entries."""
+    text = path.read_bytes() if path.exists() or path.suffix == ".json" else b""
+    found = [json.loads(one) for one in (text.split(b"\n") if path.suffix == ".jsonl" else [text]) if one]
+    for number, entries in enumerate(found, 1):
+        told = entries.pop("digest", "")
+        plain = json.dumps(entries, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        if told != "sha256:" + hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest():
+            raise ValueError(f"{path} is damaged: object {number} does not have the SHA-256 that it says")
+    return found
+
+
+def _tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     """Read a safetensors file and its header; nothing where there is none."""
-    if not path.exists():
-        return {}, {}
-    try:
-        with safe_open(path, "np") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+    data = path.read_bytes() if path.exists() else b"\2" + bytes(7) + b"{}"
+    start, found = 8 + int.from_bytes(data[:8], "little"), {}
+    about = json.loads(data[8:start])
+    for name in about.keys() - {"__metadata__"}:
+        first, last = about[name]["data_offsets"]
+        numbers = np.frombuffer(data[start + first : start + last], _DTYPES[about[name]["dtype"]])
+        found[name] = numbers.reshape(about[name]["shape"])
+    return found, about.get("__metadata__", {})
 
 
-def _records_of(folder: Path, run: str) -> list[Path]:
-    """Find the files in which nodes with this state-dir have written down what they sent in a run."""
-    return [path for path in sorted(folder.glob("sent-*.json")) if run in _read_sent(path)]
-
-
-def _read_sent(path: Path) -> dict[str, dict[str, Any]]:
-    return dict(json.loads(path.read_text(encoding="utf-8")))
-
-
-def _sums_of(facts: Mapping[str, str]) -> tuple[set[str], list[list[str]]]:
-    """Find in a node's ledger its identities, one for each version of its data, and over whom these were summed."""
-    names = {facts[name] for name in facts if name.startswith("secure-identity|")}
-    kinds = ("secure-sums|sums|", "dp-survivors|")
-    return names, [json.loads(facts[name]) for name in facts if name.startswith(kinds)]
-
-
-def _facts_of(ledger: Path) -> dict[str, str]:
+def _facts_beside(path: Path) -> dict[str, str]:
+    """Return what the ledger of the node says that wrote this file."""
+    ledger = path.with_name(f"ledger-{path.stem.removeprefix('sent-')}.sqlite")
     if not ledger.exists():
         return {}
     with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as connection:
         return dict(connection.execute("select name, value from fact").fetchall())
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run_folder")
+    parser.add_argument("--site", action="append", default=[])
+    parser.add_argument("--json", action="store_true")
+    sys.exit(audit(parser.parse_args()))

@@ -17,13 +17,13 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from fedstats_app import client_app
-from fedstats_app.cli import main
+from fedstats_app.cli import audit, main
 from tests.support.commands import printed_by
 from tests.support.simulation import nodes_of, simulate
 
 SITES = "abcdef"
 Audited = tuple[int, dict[str, str]]
-OPTIONS: dict[str, Any] = {"method": "fedncm,fed3r", "max_client_samples": 1000, "min_clients": 3}
+OPTIONS: dict[str, Any] = {"method": "fedncm,fed3r,fedcgs", "max_client_samples": 1000, "min_clients": 3}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_a_run_is_as_its_folder_and_its_sites_say(made: Path, capsys: pytest.Cap
     assert code == 0
     assert found.pop("epsilon") == "-"
     assert set(found.values()) == {"ok"}
-    assert {"who took part", "what left each site", "sum", "head fedncm", "head fed3r", *SITES} < set(found)
+    assert {"who took part", "what left each site", "sum", "head fedncm", "head fed3r", "head fedcgs", *SITES} < set(found)
     assert "sites' own records of the sum" in found
 
 
@@ -149,7 +149,7 @@ def sum_over_others(place: Path) -> None:
     ("change", "wrong"),
     [
         (change_head, {"head fed3r"}),
-        (change_sum, {"head fedncm", "head fed3r"}),
+        (change_sum, {"head fedncm", "head fed3r", "head fedcgs"}),
         (leave_a_client_out, {"sum"}),
         (send_something_else, {"a"}),
         (send_something_more, {"a"}),
@@ -189,6 +189,10 @@ def test_a_sum_without_a_client_is_that_of_before_less_what_it_sent(
     assert "WRONG  removal of client" in capsys.readouterr().out
 
 
-def test_it_loads_no_torch(made: Path) -> None:
-    code = f"import sys; from fedstats_app.cli import main; main(['audit', {str(made / 'run')!r}]); "
-    assert printed_by(f"{code}print('torch' in sys.modules, 'flwr' in sys.modules)").splitlines()[-1] == "False False"
+def test_the_file_alone_says_the_same_without_any_of_the_app(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [str(made / "run"), "--site", str(made / "state" / "a")]
+    assert main(["audit", *words]) == 0
+    said = capsys.readouterr().out
+    code = f"import runpy, sys; sys.argv = {[audit.__file__, *words]}; runpy.run_path(sys.argv[0], run_name='__main__')"
+    loaded = "print({'torch', 'flwr', 'safetensors', 'fedstats_app'} & set(sys.modules))"
+    assert printed_by(f"import atexit, sys; atexit.register(lambda: {loaded}); {code}") == f"{said}set()\n"
