@@ -1,11 +1,12 @@
 """Secure sums on real SuperNodes: five sites that answer nothing else, each message a process, one killed on the way.
 
-Flower waits for the dead one for a minute. Meanwhile the memory of the server's processes is searched for what sites
-masked.
+Two runs go on at once, of exact sums and of sums with noise. Flower waits for the dead one for a minute. Meanwhile the
+memory of the server's processes is searched for what sites masked.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from tests.docs.markdown import DOCS, blocks
 from tests.server.test_exact_sums import weights
 from tests.support.deployment import Deployment, wait_until
 from tests.support.flower import COMPLETED, REAL_RUNS, descendants
-from tests.support.simulation import clients, nodes_of, simulate
+from tests.support.simulation import clients, nodes_of, read_json, simulate
 
 pytestmark = REAL_RUNS
 SITES, LEFT = "abcde", "abcd"
@@ -31,10 +32,10 @@ SITES, LEFT = "abcde", "abcd"
 QUICK: dict[str, Any] = {"max_client_samples": 1000, "backbone": "random:tiny", "input_size": 16, "plots": False}
 
 
-def documented(first: str) -> list[str]:
-    """Return the words of the page's command that begins so."""
+def documented(first: str, also: str = "") -> list[str]:
+    """Return the words of the page's command that begins so, and has something else in it."""
     code = [line for block in blocks(DOCS / "secure-sums.md", "bash") for line in block.code.splitlines()]
-    return shlex.split(next(line for line in code if line.startswith(first)))
+    return shlex.split(next(line for line in code if line.startswith(first) and also in line))
 
 
 def memory_of(process: int) -> bytes:
@@ -56,10 +57,8 @@ class Survived:
 
     Attributes
     ----------
-    folder, clear : Path
-        Of the run, and of one of the sites that are left, in clear.
-    output : str
-        Of the run.
+    folder, noisy, clear : Path
+        Of the run, of that with noise, and of one of the sites that are left, in clear.
     ids : dict
         From site to the id of its node.
     memory : bytes
@@ -69,8 +68,8 @@ class Survived:
     """
 
     folder: Path
+    noisy: Path
     clear: Path
-    output: str
     ids: dict[str, str]
     memory: bytes
     home: Path
@@ -88,33 +87,43 @@ def survived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Survived]:
             federation.supernode(
                 name,
                 config.replace("/data/scans", str(site["data-path"]))
-                + f' cache-dir="{home}/cache/{name}" state-dir="{home}/state/{name}"',
+                + f' cache-dir="{home}/cache/{name}" state-dir="{home}/state/{name}" dp-classes="ant,bee,cat"',
             )
             for name, site in zip(SITES, sites, strict=True)
         ]
         ids = {name: federation.node_id(name) for name in SITES}
-        *words, settings = documented("flwr run . demo")
         quick = " ".join(f"{name.replace('_', '-')}={value!r}".lower() for name, value in QUICK.items())
-        run = federation.command(*words, f"{settings} {quick} output-dir='{home}/runs'")
+        runs = []
+        for also in ("exact", "dp-epsilon"):
+            *words, settings = documented("flwr run . demo", also)
+            runs.append(federation.command(*words, f"{settings} {quick} output-dir='{home}/{also}'"))
 
-        log = f"flwr-{federation.commands}"
+        def wait(condition: Callable[[str], object], what: str) -> None:
+            """Wait for what the log of the run of exact sums tells, or its end."""
+            log = lambda: federation.log("flwr-1")  # noqa: E731
+            wait_until(lambda: condition(log()) or runs[0].poll() is not None, what, log)
 
-        def wait(condition: Callable[[], bool], what: str) -> None:
-            wait_until(lambda: condition() or run.poll() is not None, what, lambda: federation.log(log))
+        def knows_presence(log: str) -> bool:
+            started = re.search(r"started run (\d+)", log)
+            unmasking = rf"RUN {started[1] if started else 'x'}\b.*\n.*Sending: query.secure_unmask(?s:.*)Sent"
+            return re.search(unmasking, federation.log("e")) is not None
 
         # After presence is known, before the sums. Of a reply that stays half sent Flower is sure after minutes only.
-        wait(lambda: "Sent" in federation.log("e").partition("Sending: query.secure_unmask")[2], "presence is known")
+        wait(knows_presence, "presence is known")
         nodes[-1].kill()
-        wait(lambda: "4 of 5 clients answered" in federation.log(log), "the others' sums are there")
+        wait(lambda log: "4 of 5 clients answered" in log, "the others' sums are there")
         memory = b"".join(memory_of(one) for one in [superlink.pid, *descendants(superlink.pid)])
         left = [{"data-path": site["data-path"], "min-gram-samples": 1} for site in sites[:-1]]
         clear = simulate(
             home / "clear", node_configs=left, method="fed3r", exact_sums=True, save_client_statistics=True, **QUICK
         )
-        wait_until(lambda: run.poll() is not None, "the run is over", lambda: federation.log(log))
-        output = federation.log(log)
-        assert COMPLETED in output, output
-        yield Survived(Path(output.splitlines()[-1]), clear, output, ids, memory, home)
+        folders = []
+        for number, run in enumerate(runs, 1):
+            wait_until(lambda run=run: run.poll() is not None, "the run is over")  # type: ignore[misc]
+            output = federation.log(f"flwr-{number}")
+            assert COMPLETED in output, output
+            folders.append(Path(output.splitlines()[-1]))
+        yield Survived(*folders, clear, ids, memory, home)
     finally:
         federation.end()
 
@@ -145,10 +154,27 @@ def test_no_site_s_numbers_are_in_the_server_s_memory(survived: Survived) -> Non
         assert bytes.fromhex(identity) in survived.memory
 
 
-def test_sites_records_agree_with_the_run_s_folder(survived: Survived, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [word for name in SITES for word in ("--site", str(survived.home / "state" / name))]
-    assert main(["audit", str(survived.folder), *words]) == 0
-    assert "ok     sites' own records of the sum: all were summed over the same 4" in capsys.readouterr().out
+def test_noise_of_the_sites_that_are_left_keeps_the_promise(survived: Survived) -> None:
+    """Where in this run the site was killed is not said: it takes turns with the other one."""
+    found = {str(one["client"]): one["outcome"] for one in clients(survived.noisy)}
+    assert len(found) == 5 and {found[survived.ids[name]] for name in LEFT} == {"merged"}
+    promised = read_json(survived.noisy, "results.json")["differential_privacy"]
+    assert (promised["epsilon"], promised["delta"], promised["num_samples"]) == (8, 1e-6, 6000)
+
+
+@pytest.mark.parametrize("kind", ["folder", "noisy"])
+def test_sites_records_agree_with_the_run_s_folder(
+    survived: Survived, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = getattr(survived, kind)
+    words = [
+        word
+        for name in (SITES if kind == "folder" else LEFT)
+        for word in ("--site", str(survived.home / "state" / name))
+    ]
+    assert main(["audit", str(folder), *words]) == 0
+    merged = [one["outcome"] for one in clients(folder)].count("merged")
+    assert f"ok     sites' own records of the sum: all were summed over the same {merged}" in capsys.readouterr().out
 
 
 def test_a_site_s_log_warns_of_nothing_that_does_not_leave(survived: Survived) -> None:

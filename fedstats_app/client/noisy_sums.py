@@ -51,7 +51,7 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
             party.notes[f"noise|{turn}"], key = noise, ledger.noise_key(noise)
         words = layout.noisy(asked.kind, own, honest, key)
         party.mask(plan, turn, active, words)
-        party.notes[str(turn)] = [asked.kind, None]
+        party.notes[str(turn)] = [asked.kind, None, []]
     return sums_reply(msg, words)
 
 

@@ -62,7 +62,7 @@ def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
     plan, turn, active, survivors, sealed = read_unmask_request(msg)
     node = node_of(context.node_config)
     with remembered(context, client_id) as party:
-        kind, holders = party.notes.get(str(turn), ("", None))
+        kind, holders, names = party.notes.get(str(turn), ("", None, []))
         if (left := len(survivors)) < (least := node.secure_min_clients):
             raise Unsafe(f"{left} clients are left, this node wants at least {least} (secure-min-clients)")
         if holders is not None and holders - (party.notes["present"] - left) < MIN_HOLDERS:
@@ -76,8 +76,8 @@ def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
             # Differences of noisy sums have noise of their own, and each is charged.
             ledger.keep_survivors(noise, plan.identities(survivors))
         elif ledger is not None:
-            earlier = parties_in(party.notes["history"], kind)
-            ledger.sum_over(kind, plan.identities(survivors), least, earlier)
+            for name in names:
+                ledger.sum_over(name, plan.identities(survivors), least, parties_in(party.notes["history"], name))
         if party.notes.setdefault("unmasked", {}).setdefault(kind, turn) != turn:
             raise Unsafe(f"{kind} of this run of masks are known, and are not unmasked twice")
         if kind == "presence":

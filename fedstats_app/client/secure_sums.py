@@ -48,15 +48,24 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
         layout = SecureLayout(number, dim, bits, asked.narrow, asked.gram, len(plan.parties))
         holders, classes = known.get("holders"), torch.ones(number, dtype=torch.bool)
         allowed = classes if holders is None else holders - asked.most_lost >= MIN_HOLDERS
-        own = _statistics(site, reader, request, allowed, gram=asked.kind in ("sums", "scatter"))
+        own = _statistics(site, reader, request, allowed, gram=asked.kind not in ("presence", "spread"))
         if ledger is not None:
             ledger.check_unchanged()
         check_range(own, asked.most_samples, asked.norm)
         words = _words(layout, asked, own, allowed, known)
         party.mask(plan, turn, active, words)
         fewest = None if holders is None else min(holders[allowed].tolist(), default=None)
-        party.notes[str(turn)] = [asked.kind, fewest]
+        party.notes[str(turn)] = [asked.kind, fewest, _subtractable(asked)]
     return sums_reply(msg, words)
+
+
+def _subtractable(asked: SumRequest) -> list[str]:
+    """Name what sums are told apart by: of two that have a name in common, one can be taken from the other.
+
+    The scatter follows from an exact Gram matrix, and its products from both.
+    """
+    own: list[str] = [asked.kind] if asked.kind in ("presence", "spread", "sums") else []
+    return own if own and (asked.kind, asked.gram) != ("sums", "exact") else [*own, "scatter"]
 
 
 def _digest(request: StatisticsRequest, asked: SumRequest) -> str:
@@ -102,4 +111,7 @@ def _words(
     if asked.kind == "spread":
         return layout.means_spread(own, means, known["weights"])
     scales = known["scales"].to(torch.float64)
-    return layout.scatter(own, Known(means, scales, scales.square()))
+    about = Known(means, scales, scales.square())
+    if asked.kind == "scatter":
+        return layout.scatter(own, about)
+    return layout.product(own, about, known["directions"].to(torch.float64))

@@ -54,8 +54,8 @@ class FederationOptions(Options):
     exact_sums: bool = option(False, flag, "rounds features: the same bits for any split (float64)")
     secure_sums: str = option(
         "off",
-        one_of("off", "on", "exact"),
-        "on = the server sees only sums over clients | exact = with the Gram matrix in 64 bits",
+        one_of("off", "on", "exact", "means-1", "means-2", "means-3"),
+        "on = the server sees only sums over clients | exact, means-N = other forms of the Gram matrix",
     )
     dp_epsilon: float = option(
         0.0, number(0.0, MOST_EPSILON), "above 0: noise hides every sample; needs secure-sums = on"

@@ -172,10 +172,8 @@ class Run:
         if federation.is_secure:
             from fedstats_app.strategies.secure_sums import SecureStatisticsStrategy  # other runs do without
 
-            exact = federation.secure_sums == "exact"
-            return SecureStatisticsStrategy(
-                classes, methods, exact_samples=self.most_samples, exact_gram=exact, **shared
-            )
+            gram: Any = {"on": "triangle"}.get(federation.secure_sums, federation.secure_sums)
+            return SecureStatisticsStrategy(classes, methods, exact_samples=self.most_samples, gram=gram, **shared)
         return StatisticsStrategy(
             classes,
             methods,

@@ -4,7 +4,8 @@ Sums follow one another. ``presence``: which classes a client has. ``sums``: cou
 whole Gram matrix or its diagonal. ``spread``, for FedCOF: that of the client's class means about those that all know by
 then, weighted by class. ``scatter``: the triangle beside that diagonal, of the scatter about class means
 that all know by then. No entry of a scatter is larger than the root of the product of two of its diagonal, so that 16
-bits are enough: 2^14 steps for the entry, and as much for the rounding of half a step by each of 1,000 clients.
+bits are enough: 2^14 steps for the entry, and as much for the rounding of half a step by each of 1,000 clients. In its
+place ``product1`` and so on: the scatter times a direction per class, in 32 bits, from which it is approximated.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from fedstats_app.statistics.accumulation import mirror_upper, pack_upper, unpac
 from fedstats_app.statistics.exact import fraction_bits
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 
-Kind = Literal["presence", "sums", "scatter", "spread"]
-Gram = Literal["none", "triangle", "exact"]
+Product = Literal["product1", "product2", "product3"]
+PRODUCTS: tuple[Product, ...] = ("product1", "product2", "product3")
+Kind = Literal["presence", "sums", "scatter", "spread", Product]
+Gram = Literal["none", "triangle", "exact", "means-1", "means-2", "means-3"]
 Unsigned = np.dtype[np.unsignedinteger]
 Words = list[NDArray[np.unsignedinteger]]
 
@@ -33,6 +36,8 @@ _NARROW, _WIDE = np.dtype(np.uint32), np.dtype(np.uint64)
 MOST_IN_16_BITS = 1000
 # So many bits of fraction are worth half the bytes.
 _NARROW_BITS = 8
+# Below this share of the largest, an eigenvalue is rounding.
+_LEAST_SHARE = 1e-8
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,9 @@ class SecureLayout:
         Of fraction of the features.
     narrow : bool
         Whether class sums fit 32 bits.
-    gram : {"none", "triangle", "exact"}
-        What is summed of the Gram matrix: nothing, the triangle of the scatter in 16 bits, or all in 64 bits.
+    gram : {"none", "triangle", "exact", "means-1", "means-2", "means-3"}
+        What is summed of the Gram matrix: nothing, the triangle of the scatter in 16 bits, all in 64 bits, or so many
+        products of the scatter.
     parties : int
         Clients at most.
     spread : bool
@@ -77,7 +83,12 @@ class SecureLayout:
     def kinds(self) -> tuple[Kind, ...]:
         """The sums, in their order."""
         more: dict[Kind, bool] = {"scatter": self.gram == "triangle", "spread": self.spread}
-        return ("presence", "sums", *(kind for kind, is_summed in more.items() if is_summed))
+        return ("presence", "sums", *self.products, *(kind for kind, is_summed in more.items() if is_summed))
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """Those that are summed in place of the scatter."""
+        return PRODUCTS[: int(self.gram[-1])] if self.gram.startswith("means") else ()
 
     def words(self, kind: Kind, allowed: int) -> list[tuple[int, Unsigned]]:
         """List length and type of each array of a sum over so many classes."""
@@ -88,7 +99,9 @@ class SecureLayout:
             return [(dim * (dim + 1) // 2, _WIDE)]
         if kind == "scatter":
             return [(dim * (dim - 1) // 2, np.dtype(np.uint16) if self.parties <= MOST_IN_16_BITS else _NARROW)]
-        more = {"none": 0, "triangle": dim, "exact": dim * (dim + 1) // 2}[self.gram]
+        if kind in PRODUCTS:
+            return [(dim * min(self.num_classes, dim), _NARROW)]
+        more = {"none": 0, "exact": dim * (dim + 1) // 2}.get(self.gram, dim)
         return [(allowed, _WIDE), (allowed * dim, of_sums), *([(more, _WIDE)] if more else [])]
 
     def presence(self, class_counts: Tensor) -> Words:
@@ -123,6 +136,15 @@ class SecureLayout:
         steps = _about(statistics, known.means) / torch.outer(known.scales, known.scales).clamp(min=1e-300)
         row, column = torch.triu_indices(self.feature_dim, self.feature_dim, offset=1)
         return [as_words((steps[row, column] * _steps(kind)).round(), kind)]
+
+    def product(self, statistics: FeatureStatistics, known: Known, directions: Tensor) -> Words:
+        """Return the scatter times (d, k) directions, in steps of the most that each entry can be."""
+        steps = _about(statistics, known.means) @ directions / _most(known, directions)
+        return [as_words((steps * _steps(_NARROW)).round().flatten(), _NARROW)]
+
+    def read_product(self, words: Words, known: Known, directions: Tensor) -> Tensor:
+        """Return (d, k) what :meth:`product` gave the words of."""
+        return numbers_of(words[0]).reshape(directions.shape) / _steps(_NARROW) * _most(known, directions)
 
     def means_spread(self, statistics: FeatureStatistics, means: Tensor, weights: Tensor) -> Words:
         """Return the triangle of sum_c w_c n_c (m_c - mu_c)(m_c - mu_c)^T, m_c a client's class means.
@@ -185,6 +207,38 @@ class Known:
         return cls(means, scales, diagonal)
 
 
+def approximated(summed: FeatureStatistics, known: Known, directions: Tensor, products: Tensor) -> FeatureStatistics:
+    """Return statistics with a Gram matrix whose scatter W is known by its products with some directions Q only.
+
+    Nystrom's approximation, (W Q)(Q^T W Q)^-1 (W Q)^T, and what is left of the trace spread evenly.
+
+    Parameters
+    ----------
+    summed : FeatureStatistics
+        Counts, class sums, and a Gram matrix of which the diagonal counts.
+    known : Known
+        About which means the scatter is, and its diagonal.
+    directions, products : Tensor
+        (d, k) float64 Q and W Q.
+    """
+    core = directions.T @ products
+    values, vectors = torch.linalg.eigh((core + core.T) / 2)
+    kept = values > _LEAST_SHARE * values[-1].clamp(min=1e-300)
+    factor = products @ (vectors[:, kept] / values[kept].sqrt())
+    scatter = factor @ factor.T
+    rest = (known.diagonal.sum() - scatter.trace()).clamp(min=0.0) / len(scatter)
+    scatter.diagonal().add_(rest)
+    return FeatureStatistics(
+        summed.class_counts, summed.class_sums, mirror_upper(scatter) + _moved(summed, known.means)
+    )
+
+
+def further_directions(directions: Tensor, products: Tensor) -> Tensor:
+    """Return (d, k) float32 orthonormal directions for the next product: what the last one, (d, k), adds to all."""
+    found: Tensor = torch.linalg.qr(products - directions @ (directions.T @ products))[0].to(torch.float32)
+    return found
+
+
 def check_range(statistics: FeatureStatistics, samples: int, norm: float) -> None:
     """Refuse one client's statistics that could make a sum overflow.
 
@@ -222,6 +276,11 @@ def check_sum(statistics: FeatureStatistics, samples: int, norm: float) -> None:
 def _steps(kind: Unsigned) -> float:
     """Return the steps of the largest entry: half of what the word holds on either side."""
     return float(2.0 ** (8 * kind.itemsize - 2))
+
+
+def _most(known: Known, directions: Tensor) -> Tensor:
+    """Return what no entry of a product exceeds: |W_i q| <= sum_j sqrt(W_ii W_jj) |q_j|, W positive semi-definite."""
+    return torch.outer(known.scales, known.scales @ directions.abs()).clamp(min=1e-300)
 
 
 def _gram(statistics: FeatureStatistics) -> Tensor:

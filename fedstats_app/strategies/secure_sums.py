@@ -30,7 +30,18 @@ from fedstats_app.secure.plan import Plan, PublicKeys
 from fedstats_app.secure.unmasking import MaskedSum
 from fedstats_app.statistics import FeatureStatistics, StatisticsSum
 from fedstats_app.statistics.noisy_words import NoisyKind
-from fedstats_app.statistics.secure_words import Gram, Kind, Known, SecureLayout, Unsigned, Words, check_sum
+from fedstats_app.statistics.secure_words import (
+    PRODUCTS,
+    Gram,
+    Kind,
+    Known,
+    SecureLayout,
+    Unsigned,
+    Words,
+    approximated,
+    check_sum,
+    further_directions,
+)
 from fedstats_app.strategies.base import StatisticsStrategy
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.secure import (
@@ -58,6 +69,7 @@ IN_WORDS: dict[Kind | NoisyKind, str] = {
     "sums": "class sums",
     "scatter": "scatter about the class means",
     "spread": "spread of clients' means",
+    **dict.fromkeys(PRODUCTS, "scatter in the directions of the class means, or of the product before"),
     "mean": "mean of all samples, with noise",
     "moments": "class sums and second moments, with noise",
 }
@@ -168,13 +180,15 @@ class MaskedRun(ABC, Generic[LayoutType]):
             kept[client] = own
         return kept
 
-    def summed(self, kind: Any, holders: Tensor | None, known: dict[str, Tensor]) -> tuple[Words, Tensor]:
+    def summed(
+        self, kind: Any, holders: Tensor | None, known: dict[str, Tensor], *, over: Sequence[int] = ()
+    ) -> tuple[Words, Tensor]:
         """Return the words of a sum, and the (C,) bool classes in it; it begins anew where it lost too many clients.
 
         Raises
         ------
         NothingUnmasked
-            If too few are left, or no round of masks is.
+            If too few are left, no round of masks is, or the sum must be over some parties and they are not all left.
         """
         lost = self.present - len(self.active) if holders is not None else 0
         while self.turn < self.plan.rounds:
@@ -186,6 +200,8 @@ class MaskedRun(ABC, Generic[LayoutType]):
                 total = self._masked(kind, turn, lost, allowed, known)
             left = sorted(total.survivors)
             self._check_number(left)
+            if over and left != over:
+                raise NothingUnmasked(f"clients were lost between two sums that must be of the same; {self.reasons()}")
             found = self.present - len(left)
             if holders is not None and bool((holders[allowed] - found < MIN_HOLDERS).any()):
                 logger.warning("%s begins anew: %d clients were lost, and some classes are of few", kind, found)
@@ -299,8 +315,8 @@ class SecureStatisticsStrategy(StatisticsStrategy):
     ----------
     exact_samples : int
         As many samples as all clients can have together.
-    exact_gram : bool
-        Whether Gram matrices are summed in 64 bits, not as a triangle of the scatter in 16.
+    gram : str
+        What is summed of Gram matrices, as :class:`fedstats_app.statistics.secure_words.SecureLayout` has it.
     num_classes, methods, options
         Of :class:`StatisticsStrategy`.
 
@@ -311,7 +327,7 @@ class SecureStatisticsStrategy(StatisticsStrategy):
     """
 
     def __init__(
-        self, num_classes: int, methods: Sequence[Any], *, exact_samples: int, exact_gram: bool = False, **options: Any
+        self, num_classes: int, methods: Sequence[Any], *, exact_samples: int, gram: Gram = "triangle", **options: Any
     ) -> None:
         for method in methods:
             if reason := method.cannot_add:
@@ -323,7 +339,7 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         if self.feature_dim is None:
             raise ValueError("secure-sums: need the feature dimension, got None")
         self._samples = exact_samples
-        self._gram: Gram = "exact" if exact_gram else "triangle"
+        self._gram = gram
         self._by_kind: Counter[int | str] = Counter()
 
     def start(
@@ -365,6 +381,8 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         check_sum(total, self._samples, run.norm)
         if run.layout.gram == "triangle":
             total = self._with_scatter(run, total, holders)
+        elif run.layout.products:
+            total = self._with_products(run, total, holders)
         if self._spreads:
             self._summed_rows = _summed_rows(run, total, holders, allowed, len(merged))
         self._take(run, total, merged, int(holders[allowed].sum()))
@@ -385,6 +403,27 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         words, _ = run.summed("scatter", holders, {"holders": holders, "means": means, "scales": scales})
         return run.layout.read_scatter(words, total, known)
 
+    def _with_products(self, run: SecureRun, total: FeatureStatistics, holders: Tensor) -> FeatureStatistics:
+        """Approximate the Gram matrix; if clients are lost between two products, from those before."""
+        known = Known.of(total)
+        means, scales = known.means.to(torch.float32), known.scales.to(torch.float32)
+        directions = products = means.new_zeros(run.layout.feature_dim, 0, dtype=torch.float64)
+        further, over = torch.linalg.qr(known.means.T)[0].to(torch.float32), list[int]()
+        for number, kind in enumerate(run.layout.products):
+            content = {"holders": holders, "means": means, "scales": scales, "directions": further}
+            try:
+                words, _ = run.summed(kind, holders, content, over=over)
+            except NothingUnmasked as error:
+                if not number:
+                    raise
+                logger.warning("the Gram matrix is approximated from %d products: %s", number, error)
+                break
+            over, asked = run.summed_over, further.to(torch.float64)
+            product = run.layout.read_product(words, known, asked)
+            directions, products = torch.cat([directions, asked], 1), torch.cat([products, product], 1)
+            further = further_directions(directions, product)
+        return approximated(total, known, directions, products)
+
     def _take(self, run: MaskedRun[Any], total: FeatureStatistics, merged: list[int], pairs: int) -> None:
         summed = StatisticsSum.resumed(total, None, num_rows=pairs, num_pairs=pairs)
         self.collection.take_sum(summed, merged, sum(run.bytes_up[client] for client in run.clients))
@@ -398,7 +437,7 @@ class SecureStatisticsStrategy(StatisticsStrategy):
     def wire_bytes(self, method: str) -> int:
         """Return the bytes, of all that was received, that a method needed."""
         one = self.methods()[method]
-        scatter = 0 if one.method.needs.gram else self._by_kind["scatter"]
+        scatter = 0 if one.method.needs.gram else sum(self._by_kind[kind] for kind in ("scatter", *PRODUCTS))
         return self.collection.total_wire_bytes - scatter - (0 if one.keeps_rows else self._by_kind["spread"])
 
 

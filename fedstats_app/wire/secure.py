@@ -91,8 +91,8 @@ class SumRequest:
         Clients that may be lost since it is known who has which class: classes of which too few would be left stay out.
     """
 
-    kind: Literal["presence", "sums", "scatter", "spread"]
-    gram: Literal["none", "triangle", "exact"]
+    kind: Literal["presence", "sums", "scatter", "spread", "product1", "product2", "product3"]
+    gram: Literal["none", "triangle", "exact", "means-1", "means-2", "means-3"]
     narrow: bool
     most_samples: int = counted(LARGEST_WHOLE, low=1)
     norm: float = 1.0
@@ -237,8 +237,9 @@ def sums_content(
     asked : SumRequest
         What is summed of them.
     known : mapping
-        ``holders`` (C,) int64, clients with each class, after the first sum; for scatter and spread ``means`` (C, d)
-        float32, and ``scales`` (d,) float32 or ``weights`` (C,) float64.
+        ``holders`` (C,) int64, clients with each class, after the first sum; after the second ``means`` (C, d) float32,
+        and ``weights`` (C,) float64 for the spread, else ``scales`` (d,) float32, and ``directions`` (d, k) float32 for
+        a product.
     """
     from fedstats_app.wire.arrays import to_record
 
@@ -276,10 +277,13 @@ def read_sums_request(
     shapes: dict[str, tuple[torch.dtype, tuple[int | range, ...]]] = {}
     if asked.kind != "presence":
         shapes["holders"] = torch.int64, (number,)
-    if asked.kind in ("scatter", "spread"):
-        shapes["means"] = torch.float32, (number, range(1, MAX_FEATURE_DIM + 1))
-    if asked.kind == "scatter":
-        shapes["scales"] = torch.float32, (range(1, MAX_FEATURE_DIM + 1),)
+    dim, is_product = range(1, MAX_FEATURE_DIM + 1), asked.kind.startswith("product")
+    if asked.kind not in ("presence", "sums"):
+        shapes["means"] = torch.float32, (number, dim)
+    if asked.kind == "scatter" or is_product:
+        shapes["scales"] = torch.float32, (dim,)
+    if is_product:
+        shapes["directions"] = torch.float32, (dim, dim)
     if asked.kind == "spread":
         shapes["weights"] = torch.float64, (number,)
     check_keys("known", known, set(shapes))
