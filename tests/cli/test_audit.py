@@ -63,7 +63,9 @@ def test_a_run_is_as_its_folder_and_its_sites_say(made: Path, capsys: pytest.Cap
     assert code == 0
     assert found.pop("epsilon") == "-"
     assert set(found.values()) == {"ok"}
-    assert {"who took part", "what left each site", "sum", "head fedncm", "head fed3r", "head fedcgs", *SITES} < set(found)
+    assert {"who took part", "what left each site", "sum", "head fedncm", "head fed3r", "head fedcgs", *SITES} < set(
+        found
+    )
     assert "sites' own records of the sum" in found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from fedstats_app import client_app
 from fedstats_app.grid.discovery import TooFewClients
@@ -218,6 +218,42 @@ def test_a_second_sum_less_one_client_is_refused(tmp_path: Path) -> None:
     simulate(tmp_path, node_configs=nodes, **OWN)  # of the same clients again
     with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum of fewer"):
         simulate(tmp_path, node_configs=nodes[:5], **OWN)
+
+
+def killed_at(words: int) -> Callable[[Message, Context], Message]:
+    """A ClientApp whose node f is lost when it is asked for words so many times."""
+    came: list[int] = []
+
+    def app(msg: Message, context: Context) -> Message:
+        if msg.metadata.message_type == "query.secure_sums" and str(context.node_config["data-path"]).endswith("f"):
+            came.append(1)
+            if len(came) == words:
+                return Message(Error(100, "killed"), reply_to=msg)
+        return client_app.app(msg, context)
+
+    return app
+
+
+def test_the_scatter_of_all_but_one_is_not_summed_after_an_exact_gram_matrix_of_all(tmp_path: Path) -> None:
+    nodes = sites(tmp_path)
+    simulate(tmp_path, node_configs=nodes, **{**OWN, "secure_sums": "exact"})
+    with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum of fewer"):
+        simulate(tmp_path, node_configs=nodes, **OWN, app=killed_at(3))
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_after_a_client_is_lost_between_two_products_the_first_alone_counts(
+    stops: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both products together would tell of the client that is in one: a server that goes on is refused."""
+    nodes, summed = sites(tmp_path), secure_sums.MaskedRun.summed
+    first = simulate(tmp_path, node_configs=nodes, **{**OWN, "secure_sums": "means-1"})
+    if not stops:
+        monkeypatch.setattr(secure_sums.MaskedRun, "summed", lambda self, *asked, over=(): summed(self, *asked))
+    both = simulate(tmp_path, node_configs=nodes, **{**OWN, "secure_sums": "means-2"}, app=killed_at(4))
+    assert weights(both) == weights(first)
+    said = "lost between two sums that must be of the same" if stops else "with earlier sums over other clients"
+    assert said in caplog.text
 
 
 def test_four_sums_that_together_give_one_client_are_not_all_unmasked(tmp_path: Path) -> None:

@@ -10,7 +10,15 @@ import torch
 
 from fedstats_app.heads.scatter import SummedRows
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec
-from fedstats_app.statistics.secure_words import Known, SecureLayout, check_range, check_sum
+from fedstats_app.statistics.secure_words import (
+    Known,
+    SecureLayout,
+    _about,
+    approximated,
+    check_range,
+    check_sum,
+    further_directions,
+)
 
 
 def statistics(number: int, seed: int, bits: int, shift: float = 0.0) -> FeatureStatistics:
@@ -40,6 +48,32 @@ def test_sums_of_words_are_sums_of_statistics_and_the_scatter_within_its_steps()
     steps = torch.outer(known.scales, known.scales) * 2.0**-14
     assert bool(((whole.gram - plain.gram).abs() <= steps * 11).all())  # half a step of each of 20
     assert not torch.equal(whole.gram, plain.gram)
+
+
+def test_two_products_of_the_scatter_of_rank_four_give_it_and_one_gives_its_trace() -> None:
+    layout = SecureLayout.of(3, 4, "means-2", 20, 4000, 4.0)
+    assert layout.kinds == ("presence", "sums", "product1", "product2")
+    parts = [statistics(1 + 7 * one, one, layout.bits, shift=-0.3) for one in range(20)]
+    plain, allowed = parts[0], torch.ones(3, dtype=torch.bool)
+    for one in parts[1:]:
+        plain = plain + one
+    assert plain.gram is not None
+    summed = layout.read_sums(total(layout, [layout.sums(one, allowed) for one in parts]), allowed)
+    known = Known.of(summed)
+    directions = torch.linalg.qr(known.means.T)[0].to(torch.float32).to(torch.float64)
+    products = torch.zeros(4, 0, dtype=torch.float64)
+    for number in (1, 2):
+        asked = directions[:, -3:]
+        words = [layout.product(one, known, asked) for one in parts]
+        assert [len(one[0]) for one in words] == [layout.words("product1", 3)[0][0]] * 20
+        product = layout.read_product(total(layout, words), known, asked)
+        steps = torch.outer(known.scales, known.scales @ asked.abs()) / 2**30
+        assert bool(((product - _about(plain, known.means) @ asked).abs() <= steps * 10.01).all())  # half of each of 20
+        products = torch.cat([products, product], 1)
+        found = approximated(summed, known, directions, products).gram
+        assert found is not None and torch.allclose(found.trace(), plain.gram.trace(), rtol=1e-9)
+        assert torch.allclose(found, plain.gram, rtol=0, atol=1e-5) == (number == 2)
+        directions = torch.cat([directions, further_directions(directions, product).to(torch.float64)], 1)
 
 
 def test_the_spread_of_clients_means_is_that_of_their_rows() -> None:
