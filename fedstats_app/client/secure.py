@@ -5,9 +5,12 @@ Keys last as long as the run, in the state that Flower keeps of a node: they are
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr.app import ConfigRecord, Context, Message
 
@@ -15,6 +18,7 @@ from fedstats_app.client.ledger import ledger_of
 from fedstats_app.secure.overlaps import MIN_HOLDERS
 from fedstats_app.secure.party import Party, Unsafe
 from fedstats_app.secure.plan import IDENTITY_BYTES
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import node_of, run_of
 from fedstats_app.wire.reading import RejectedRequest
 from fedstats_app.wire.secure import (
@@ -27,6 +31,9 @@ from fedstats_app.wire.secure import (
     unmask_reply,
 )
 
+if TYPE_CHECKING:
+    from fedstats_app.secure.peers import Peers
+
 logger = logging.getLogger("fedstats_app")
 
 
@@ -36,6 +43,9 @@ def keys(msg: Message, context: Context, client_id: int | None) -> Message:
     ledger = ledger_of(run_of(context.run_config), node_of(context.node_config))
     identity = (client_id or 0).to_bytes(IDENTITY_BYTES) if ledger is None else ledger.identity()
     party = Party.new(asked.nonce, asked.rounds, identity)
+    if peers := _peers(node_of(context.node_config)):
+        party.signer = peers.public
+        party.signature = peers.own.sign(party.public.signed_by(asked.nonce))
     history = [] if ledger is None else ledger.summed_over()
     party.notes["history"] = [one.hex() for one in history]
     remember(context, client_id, party)
@@ -53,13 +63,18 @@ def shares(msg: Message, context: Context, client_id: int | None) -> Message:
         if not set(party.notes["history"]) <= set(everybodys):
             raise Unsafe("sums that this client was in before are left out of the history")
         party.notes["history"] = everybodys
+        if peers := _peers(node_of(context.node_config)):
+            peers.check_keys(plan)
         sealed = party.sealed_shares(plan)
     return shares_reply(msg, sealed)
 
 
 def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Give out one share of each neighbour's keys, if nothing follows from it but a sum of enough clients."""
-    plan, turn, active, survivors, sealed = read_unmask_request(msg)
+    """Give out one share of each neighbour's keys, if nothing follows from it but a sum of enough clients.
+
+    Among peers only after enough have signed that they were asked the same; before, the answer is such a signature.
+    """
+    plan, turn, active, survivors, sealed, signatures = read_unmask_request(msg)
     node = node_of(context.node_config)
     with remembered(context, client_id) as party:
         kind, holders, names = party.notes.get(str(turn), ("", None, []))
@@ -82,6 +97,12 @@ def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
             raise Unsafe(f"{kind} of this run of masks are known, and are not unmasked twice")
         if kind == "presence":
             party.notes["present"] = left
+        if peers := _peers(node):
+            about = [plan.digest, turn, active, survivors, party.notes["history"], party.notes[str(turn)]]
+            said = f"sum|{json.dumps(about)}".encode()
+            if not signatures:
+                return unmask_reply(msg, [], peers.own.sign(said))
+            peers.check_agreed(plan, survivors, said, signatures)
     return unmask_reply(msg, [answer[other] for other in others])
 
 
@@ -110,6 +131,27 @@ def remembered(context: Context, client_id: int | None) -> Iterator[Party]:
 def remember(context: Context, client_id: int | None, party: Party) -> None:
     """Keep what a client remembers until the next message."""
     context.state[_name(client_id)] = ConfigRecord({"party": party.to_json()})
+
+
+def _peers(node: NodeConfig) -> Peers | None:
+    """Return whom a node takes part with.
+
+    Raises
+    ------
+    RejectedRequest
+        If its files cannot be read; the reason is in the log.
+    """
+    if not node.secure_peers:
+        return None
+    from fedstats_app.secure.peers import Peers  # nodes without do without
+
+    try:
+        return Peers.read(Path(node.secure_key).expanduser(), Path(node.secure_peers).expanduser())
+    except (OSError, ValueError) as error:
+        logger.error("secure-key or secure-peers cannot be read: %s", error)
+        raise RejectedRequest(
+            "this node cannot read its secure-key or secure-peers; the reason is in its log"
+        ) from None
 
 
 def _name(client_id: int | None) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from fedstats_app.secure.masks import KEY_BYTES, TAG_BYTES, Words, add_mask, agreed, derived, public_key, seal, unseal
-from fedstats_app.secure.plan import MOST_ROUNDS, Plan, PublicKeys
+from fedstats_app.secure.plan import MOST_ROUNDS, SIGNATURE_BYTES, Plan, PublicKeys
 from fedstats_app.secure.shamir import SHARE_BYTES, shares
 
 # Of one neighbour and round: a share of the key of its own mask, and one of its key for masks with others.
@@ -46,6 +46,8 @@ class Party:
         From each round that it helped to unmask to the digest of who was in the sum.
     notes : dict
         What else it keeps.
+    signer, signature : bytes
+        Of its public keys.
     """
 
     seed: bytes
@@ -56,6 +58,8 @@ class Party:
     sent: dict[str, str] = field(default_factory=dict)
     survivors: dict[str, str] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
+    signer: bytes = bytes(KEY_BYTES)
+    signature: bytes = bytes(SIGNATURE_BYTES)
 
     @classmethod
     def new(cls, nonce: bytes, rounds: int, identity: bytes) -> Self:
@@ -78,13 +82,14 @@ class Party:
     def from_json(cls, text: str) -> Self:
         """Read what :meth:`to_json` wrote."""
         values = json.loads(text)
-        return cls(**{**values, **{key: bytes.fromhex(values[key]) for key in ("seed", "nonce", "identity")}})
+        names = ("seed", "nonce", "identity", "signer", "signature")
+        return cls(**{**values, **{name: bytes.fromhex(values[name]) for name in names}})
 
     @property
     def public(self) -> PublicKeys:
         """What all others get."""
         masks = tuple(public_key(self._mask_key(one)) for one in range(self.rounds))
-        return PublicKeys(self.identity, public_key(self._channel), masks)
+        return PublicKeys(self.identity, public_key(self._channel), masks, self.signer, self.signature)
 
     def index(self, plan: Plan) -> int:
         """Return its place among the parties.

@@ -13,6 +13,8 @@ from fedstats_app.secure.masks import KEY_BYTES, agreed
 
 # By which a party is known in other runs.
 IDENTITY_BYTES = 16
+# Of Ed25519.
+SIGNATURE_BYTES = 64
 # Rounds of masks in a run: each sum takes one, and so does each repetition of one that lost too many.
 MOST_ROUNDS = 8
 
@@ -29,15 +31,23 @@ class PublicKeys:
         Its shares travel under keys agreed on with this one.
     masks : tuple of bytes
         One key for each round. With one key for all, who is lost in one round would be unmasked in those before.
+    signer, signature : bytes
+        A lasting key, and its signature of all others (:mod:`fedstats_app.secure.peers`); zeros for none.
     """
 
     identity: bytes
     channel: bytes
     masks: tuple[bytes, ...]
+    signer: bytes = bytes(KEY_BYTES)
+    signature: bytes = bytes(SIGNATURE_BYTES)
 
     def to_bytes(self) -> bytes:
         """Write them one after another."""
-        return b"".join((self.identity, self.channel, *self.masks))
+        return b"".join((self.signature, self.identity, self.signer, self.channel, *self.masks))
+
+    def signed_by(self, nonce: bytes) -> bytes:
+        """Return what the signature is of, in the run with this nonce."""
+        return b"keys|" + nonce + self.to_bytes()[SIGNATURE_BYTES:]
 
     @classmethod
     def from_bytes(cls, data: bytes, rounds: int) -> Self:
@@ -50,9 +60,9 @@ class PublicKeys:
         """
         if len(data) != cls.size(rounds):
             raise ValueError(f"keys of {rounds} rounds take {cls.size(rounds)} bytes, got {len(data)}")
-        starts = range(IDENTITY_BYTES, len(data), KEY_BYTES)
-        channel, *masks = (data[start : start + KEY_BYTES] for start in starts)
-        return cls(data[:IDENTITY_BYTES], channel, tuple(masks))
+        first = SIGNATURE_BYTES + IDENTITY_BYTES
+        signer, channel, *masks = (data[start : start + KEY_BYTES] for start in range(first, len(data), KEY_BYTES))
+        return cls(data[SIGNATURE_BYTES:first], channel, tuple(masks), signer, data[:SIGNATURE_BYTES])
 
     def check(self) -> None:
         """Refuse keys with which no other party can agree on a secret.
@@ -71,7 +81,7 @@ class PublicKeys:
     @staticmethod
     def size(rounds: int) -> int:
         """Return the bytes that they take."""
-        return IDENTITY_BYTES + KEY_BYTES * (1 + rounds)
+        return SIGNATURE_BYTES + IDENTITY_BYTES + KEY_BYTES * (2 + rounds)
 
 
 @dataclass(frozen=True)
@@ -120,6 +130,11 @@ class Plan:
     def digest(self) -> str:
         """SHA-256 of nonce and keys."""
         return hashlib.sha256(self.nonce + bytes([self.rounds]) + self.table).hexdigest()
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether a party signed its keys."""
+        return any(any(party.signature) for party in self.parties)
 
     @property
     def threshold(self) -> int:

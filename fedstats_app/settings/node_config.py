@@ -104,6 +104,8 @@ class NodeConfig(Options):
         Whether statistics leave the node in secure sums only, and nothing else of its data does.
     secure_min_clients : int
         Of fewer clients nothing is unmasked.
+    secure_key, secure_peers : str
+        Files of the node's private Ed25519 key, and of all sites' public ones; "" for none.
     dp_max_epsilon, dp_max_delta : float or None
         What all sums with noise, of all versions of the data together, may tell of one sample; then nothing else is
         answered. None for no account.
@@ -141,6 +143,8 @@ class NodeConfig(Options):
     release: str = option("", str)
     require_secure_sums: bool = option(False, flag)
     secure_min_clients: int = option(5, whole(3, 1_000_000))
+    secure_key: str = option("", str)
+    secure_peers: str = option("", str)
     dp_max_epsilon: float | None = option(None, number(0.0, MOST_EPSILON, open_low=True))
     dp_max_delta: float | None = option(None, number(0.0, MOST_DELTA, open_low=True))
     dp_classes: tuple[str, ...] = option((), class_list)
@@ -232,6 +236,8 @@ class NodeConfig(Options):
             raise ConfigError("node-config: must name data-path or release, got both")
         if node.release and node.require_secure_sums:
             raise ConfigError("node-config: a release leaves in clear: it excludes require-secure-sums")
+        if bool(node.secure_key) != bool(node.secure_peers):
+            raise ConfigError("node-config: secure-key goes with secure-peers")
         if node.dp_max_epsilon is not None and not (node.data_path and node.dp_max_delta and node.dp_classes):
             raise ConfigError("node-config: dp-max-epsilon goes with data-path, dp-max-delta and dp-classes")
         if node.dp_max_delta is not None and node.dp_max_epsilon is None:

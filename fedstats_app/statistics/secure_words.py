@@ -210,7 +210,8 @@ class Known:
 def approximated(summed: FeatureStatistics, known: Known, directions: Tensor, products: Tensor) -> FeatureStatistics:
     """Return statistics with a Gram matrix whose scatter W is known by its products with some directions Q only.
 
-    Nystrom's approximation, (W Q)(Q^T W Q)^-1 (W Q)^T, and what is left of the trace spread evenly.
+    Nystrom's approximation, (W Q)(Q^T W Q)^-1 (W Q)^T, with the diagonal that is known: what it lacks is positive
+    semi-definite, and its diagonal stands for it.
 
     Parameters
     ----------
@@ -226,8 +227,7 @@ def approximated(summed: FeatureStatistics, known: Known, directions: Tensor, pr
     kept = values > _LEAST_SHARE * values[-1].clamp(min=1e-300)
     factor = products @ (vectors[:, kept] / values[kept].sqrt())
     scatter = factor @ factor.T
-    rest = (known.diagonal.sum() - scatter.trace()).clamp(min=0.0) / len(scatter)
-    scatter.diagonal().add_(rest)
+    scatter.diagonal().copy_(torch.maximum(scatter.diagonal(), known.diagonal))
     return FeatureStatistics(
         summed.class_counts, summed.class_sums, mirror_upper(scatter) + _moved(summed, known.means)
     )

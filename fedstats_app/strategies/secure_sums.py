@@ -26,7 +26,7 @@ from fedstats_app.heads.scatter import ClassTotals, SummedRows
 from fedstats_app.secure.masks import KEY_BYTES
 from fedstats_app.secure.overlaps import MIN_HOLDERS
 from fedstats_app.secure.party import SEALED_BYTES
-from fedstats_app.secure.plan import Plan, PublicKeys
+from fedstats_app.secure.plan import SIGNATURE_BYTES, Plan, PublicKeys
 from fedstats_app.secure.unmasking import MaskedSum
 from fedstats_app.statistics import FeatureStatistics, StatisticsSum
 from fedstats_app.statistics.noisy_words import NoisyKind
@@ -226,26 +226,38 @@ class MaskedRun(ABC, Generic[LayoutType]):
         return total
 
     def _unmasked(self, total: MaskedSum, turn: int, left: list[int]) -> Words:
-        messages = []
-        for party in left:
-            content = unmask_content(self.plan, turn, self.active, left, self._sealed_for(party, turn))
-            messages.append(Message(content, dst_node_id=self.clients[party], message_type=SECURE_UNMASK))
+        signatures, asked = b"", left
+        if self.plan.is_signed:
+            signed = {party: one for party, (_, one) in self._unmask_replies(turn, left, left, b"").items()}
+            signatures = b"".join(signed.get(party) or bytes(SIGNATURE_BYTES) for party in left)
+            asked = sorted(signed)
         answers: dict[int, dict[int, bytes]] = {}
-        asked, replies = {self.clients[party] for party in left}, self.grid.send_and_receive(messages)
-        for client, reply, shares in usable(replies, read_unmask_reply, self.failures, asked):
-            party = self.place[client]
+        for party, (shares, _) in self._unmask_replies(turn, left, asked, signatures).items():
             others = self.plan.neighbours_among(party, self.active)
             if len(shares) != len(others):
-                self.failures[client] = f"it must give {len(others)} shares, got {len(shares)}"
+                self.failures[self.clients[party]] = f"it must give {len(others)} shares, got {len(shares)}"
                 continue
             answers[party] = dict(zip(others, shares, strict=True))
-            self._count(client, "keys", reply)
         try:
             words = total.unmask(self.plan, turn, self.active, answers)
         except ValueError as error:
             raise NothingUnmasked(f"a sum stays masked: {error}; {self.reasons()}") from error
         self.active = sorted(answers)
         return words
+
+    def _unmask_replies(
+        self, turn: int, left: list[int], parties: list[int], signatures: bytes
+    ) -> dict[int, tuple[list[bytes], bytes]]:
+        messages = []
+        for party in parties:
+            content = unmask_content(self.plan, turn, self.active, left, self._sealed_for(party, turn), signatures)
+            messages.append(Message(content, dst_node_id=self.clients[party], message_type=SECURE_UNMASK))
+        found, asked = {}, {self.clients[party] for party in parties}
+        replies = self.grid.send_and_receive(messages)
+        for client, reply, answer in usable(replies, read_unmask_reply, self.failures, asked):
+            found[self.place[client]] = answer
+            self._count(client, "keys", reply)
+        return found
 
     def _sealed_for(self, party: int, turn: int) -> bytes:
         """Return what the neighbours of a party sealed for it, ascending."""

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedstats_app.secure.masks import KEY_BYTES
 from fedstats_app.secure.party import SEALED_BYTES
-from fedstats_app.secure.plan import IDENTITY_BYTES, MOST_ROUNDS, Plan, PublicKeys
+from fedstats_app.secure.plan import IDENTITY_BYTES, MOST_ROUNDS, SIGNATURE_BYTES, Plan, PublicKeys
 from fedstats_app.secure.shamir import SHARE_BYTES
 from fedstats_app.wire.reading import (
     LARGEST_WHOLE,
@@ -359,40 +359,52 @@ def words_reader(shapes: Sequence[tuple[int, Unsigned]]) -> Callable[[Message], 
     return read
 
 
-def unmask_content(plan: Plan, turn: int, active: Sequence[int], survivors: Sequence[int], sealed: bytes) -> RecordDict:
-    """Ask a survivor for its shares of its neighbours' keys, of which the sealed ones come along."""
+def unmask_content(
+    plan: Plan, turn: int, active: Sequence[int], survivors: Sequence[int], sealed: bytes, signatures: bytes = b""
+) -> RecordDict:
+    """Ask a survivor for its shares of its neighbours' keys, of which the sealed ones come along.
+
+    Among peers first for a signature of who is in the sum, then with the signatures of all survivors.
+    """
     content = plan_content(plan, turn)
     content["active"] = ConfigRecord({"parties": list(active)})
     content["survivors"] = ConfigRecord({"parties": list(survivors)})
     content["sealed"] = ConfigRecord({"sealed": sealed})
+    content["signatures"] = ConfigRecord({"signatures": signatures})
     return content
 
 
 @reads_requests("to unmask a sum")
-def read_unmask_request(msg: Message) -> tuple[Plan, int, list[int], list[int], list[bytes]]:
-    """Read ``query.secure_unmask``: plan, round, its parties, the survivors, and what each neighbour sealed."""
+def read_unmask_request(msg: Message) -> tuple[Plan, int, list[int], list[int], list[bytes], list[bytes]]:
+    """Read ``query.secure_unmask``: plan, round, its parties, survivors, what neighbours sealed, and signatures."""
     content = msg.content
-    check_keys("request", content, {"round", "table", "active", "survivors", "sealed"}, {"clients"})
+    check_keys("request", content, {"round", "table", "active", "survivors", "sealed", "signatures"}, {"clients"})
     plan, turn = _read_plan(content)
-    sealed = _bytes(content, "sealed")
-    starts = range(0, len(sealed), SEALED_BYTES)
-    parts = [sealed[start : start + SEALED_BYTES] for start in starts]
-    return plan, turn, _parties(content, "active", plan), _parties(content, "survivors", plan), parts
+    parts, signatures = _parts(content, "sealed", SEALED_BYTES), _parts(content, "signatures", SIGNATURE_BYTES)
+    return plan, turn, _parties(content, "active", plan), _parties(content, "survivors", plan), parts, signatures
 
 
-def unmask_reply(msg: Message, shares: Sequence[bytes]) -> Message:
-    """Answer ``query.secure_unmask``: a share for each neighbour in the round, ascending."""
-    return Message(RecordDict({"shares": ConfigRecord({"shares": b"".join(shares)})}), reply_to=msg)
+def unmask_reply(msg: Message, shares: Sequence[bytes], signature: bytes = b"") -> Message:
+    """Answer ``query.secure_unmask``: a share for each neighbour in the round, ascending, or a signature."""
+    found = {"shares": b"".join(shares), "signature": signature}
+    return Message(RecordDict({name: ConfigRecord({name: one}) for name, one in found.items()}), reply_to=msg)
 
 
 @reads_replies
-def read_unmask_reply(reply: Message) -> list[bytes]:
-    """Read the shares."""
-    check_keys("reply", reply.content, {"shares"})
-    found = _bytes(reply.content, "shares")
-    if len(found) % SHARE_BYTES:
-        raise Malformed(f"shares: must be a multiple of {SHARE_BYTES} bytes, got {len(found)}")
-    return [found[start : start + SHARE_BYTES] for start in range(0, len(found), SHARE_BYTES)]
+def read_unmask_reply(reply: Message) -> tuple[list[bytes], bytes]:
+    """Read the shares, and the signature."""
+    check_keys("reply", reply.content, {"shares", "signature"})
+    signature = _bytes(reply.content, "signature")
+    if len(signature) not in (0, SIGNATURE_BYTES):
+        raise Malformed(f"signature: must be of {SIGNATURE_BYTES} bytes or none, got {len(signature)}")
+    return _parts(reply.content, "shares", SHARE_BYTES), signature
+
+
+def _parts(content: RecordDict, name: str, size: int) -> list[bytes]:
+    found = _bytes(content, name)
+    if len(found) % size:
+        raise Malformed(f"{name}: must be a multiple of {size} bytes, got {len(found)}")
+    return [found[start : start + size] for start in range(0, len(found), size)]
 
 
 def _bytes(content: RecordDict, name: str) -> bytes:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from fedstats_app import client_app
@@ -18,6 +21,8 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.report.head_file import read_head
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.statistics_file import load_statistics
+from fedstats_app.secure.masks import public_key
+from fedstats_app.secure.plan import Plan, PublicKeys
 from fedstats_app.server.lifetime import IN_PROCESS, how_to_stop, lifetime
 from fedstats_app.server.run import Run
 from fedstats_app.settings.node_config import NodeConfig
@@ -25,7 +30,7 @@ from fedstats_app.settings.option import ConfigError
 from fedstats_app.statistics.secure_words import SecureLayout
 from fedstats_app.strategies import secure_sums
 from fedstats_app.wire.reading import Malformed
-from fedstats_app.wire.secure import _history, shares_content
+from fedstats_app.wire.secure import _history, keys_reader, shares_content, unmask_content
 from tests.server.test_exact_sums import weights
 from tests.support.simulation import clients, nodes_of, read_json, simulate, site_folder
 
@@ -338,6 +343,84 @@ def test_a_history_is_read_strictly(history: list[object]) -> None:
     content = RecordDict({"history": ConfigRecord({"history": history})})  # type: ignore[dict-item]
     with pytest.raises(Malformed, match="history: must be"):
         _history(content)
+
+
+# Sites that know each other's keys
+
+
+def peers(tmp_path: Path, *, known: str = "abcdef") -> list[dict[str, object]]:
+    """Make six sites with a key each, who know the keys of some."""
+    nodes = [dict(node) for node in sites(tmp_path)]
+    keys = {name: Ed25519PrivateKey.generate() for name in "abcdef"}
+    lines = [f"site {name}: {keys[name].public_key().public_bytes_raw().hex()}" for name in known]
+    (tmp_path / "peers").write_text("\n".join(lines))
+    for (name, key), node in zip(keys.items(), nodes, strict=True):
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (tmp_path / f"{name}.pem").write_bytes(pem)
+        node |= {"secure-key": str(tmp_path / f"{name}.pem"), "secure-peers": str(tmp_path / "peers")}
+    return nodes
+
+
+def test_peers_give_the_sums_that_others_give(tmp_path: Path) -> None:
+    nodes = peers(tmp_path)
+    signed = simulate(tmp_path, node_configs=nodes, **OWN)
+    for node in nodes:
+        node |= {"secure-key": "", "secure-peers": ""}
+    assert weights(signed) == weights(simulate(tmp_path, node_configs=nodes, **OWN))
+
+
+def strange(one: PublicKeys) -> PublicKeys:
+    return replace(one, channel=public_key(bytes(range(32))))
+
+
+def test_keys_that_the_server_put_in_place_of_a_peer_s_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def swapping(rounds: int) -> Callable[[Message], Any]:
+        read, came = keys_reader(rounds), []
+
+        def swapped(reply: Message) -> Any:
+            keys, history = read(reply)
+            came.append(1)
+            return (strange(keys) if len(came) == 1 else keys), history
+
+        return swapped
+
+    monkeypatch.setattr(secure_sums, "keys_reader", swapping)
+    with pytest.raises(TooFewClients, match="the keys of a party are not signed by it"):
+        simulate(tmp_path, node_configs=peers(tmp_path), **OWN)
+
+
+def test_who_is_no_peer_takes_no_part(tmp_path: Path) -> None:
+    nodes = peers(tmp_path, known="abcde")
+    with pytest.raises(TooFewClients, match="not among this node's secure-peers, or takes part twice"):
+        simulate(tmp_path, node_configs=nodes, **OWN)
+    (tmp_path / "a.pem").write_bytes((tmp_path / "b.pem").read_bytes())
+    with pytest.raises(TooFewClients, match="not among this node's secure-peers, or takes part twice"):
+        simulate(tmp_path, node_configs=nodes[:5], **OWN)
+    (tmp_path / "peers").write_text("site a: 00")
+    with pytest.raises(TooFewClients, match="this node cannot read its secure-key or secure-peers; the reason is in"):
+        simulate(tmp_path, node_configs=nodes, **OWN)
+
+
+def test_two_lists_of_survivors_are_not_both_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def two_faced(plan: Plan, turn: int, active: list[int], survivors: list[int], *rest: bytes) -> RecordDict:
+        asked.append(1)
+        return unmask_content(plan, turn, active, survivors if len(asked) % 6 < 3 else survivors[:-1], *rest)
+
+    monkeypatch.setattr(secure_sums, "unmask_content", two_faced)
+    with pytest.raises(TooFewClients, match="4 clients must have signed who is in the sum, got"):
+        simulate(tmp_path, node_configs=peers(tmp_path), **OWN)
+
+
+def test_a_key_goes_with_peers() -> None:
+    with pytest.raises(ConfigError, match="secure-key goes with secure-peers"):
+        NodeConfig.from_node_config({"data-path": "/x", "secure-key": "/k"})
+
+
+# Classes of few, canaries
 
 
 def test_a_class_of_two_holders_is_in_no_sum(tmp_path: Path) -> None:

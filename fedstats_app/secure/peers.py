@@ -1,0 +1,105 @@
+"""Against a server that lies: sites sign their keys, and whose words they help to unmask, with keys that others know.
+
+All mask with all then. Two sets of survivors cannot both be signed by so many that an honest party must have signed
+both, which none does (Bonawitz et al. 2017, section 6.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from fedstats_app.secure.graph import CORRUPT, MOST_COMPLETE
+from fedstats_app.secure.party import Unsafe
+from fedstats_app.secure.plan import Plan
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Who may take part.
+
+    Attributes
+    ----------
+    own : Ed25519PrivateKey
+        This site's.
+    allowed : frozenset of bytes
+        Public keys of all sites, 32 bytes each.
+    """
+
+    own: Ed25519PrivateKey
+    allowed: frozenset[bytes]
+
+    @classmethod
+    def read(cls, key: Path, peers: Path) -> Self:
+        """Read a private key in PEM, and a text file with a site per line, whose last word is the public key in hex.
+
+        Raises
+        ------
+        OSError, ValueError
+            If a file cannot be read, or is none of these.
+        """
+        own = load_pem_private_key(key.read_bytes(), None)
+        lines = peers.read_text(encoding="utf-8").splitlines()
+        allowed = frozenset(bytes.fromhex(line.split()[-1]) for line in lines if line.strip())
+        if not isinstance(own, Ed25519PrivateKey) or any(len(one) != 32 for one in allowed):
+            raise ValueError("secure-key must be an Ed25519 key, and secure-peers name public keys of 32 bytes")
+        return cls(own, allowed)
+
+    @property
+    def public(self) -> bytes:
+        """The public key."""
+        return self.own.public_key().public_bytes_raw()
+
+    def check_keys(self, plan: Plan) -> None:
+        """Refuse parties of which one is no peer, is there twice, or did not sign its keys.
+
+        Raises
+        ------
+        Unsafe
+            Saying which of these; also if there are so many parties that not all mask with all.
+        """
+        signers = [party.signer for party in plan.parties]
+        if len(plan.parties) > MOST_COMPLETE:
+            raise Unsafe(f"among peers at most {MOST_COMPLETE} clients take part, got {len(plan.parties)}")
+        if not set(signers) <= self.allowed or len(set(signers)) < len(signers):
+            raise Unsafe("a party of this run is not among this node's secure-peers, or takes part twice")
+        if not all(_is_signed(one.signer, one.signature, one.signed_by(plan.nonce)) for one in plan.parties):
+            raise Unsafe("the keys of a party are not signed by it")
+
+    def check_agreed(self, plan: Plan, survivors: Sequence[int], said: bytes, signatures: Sequence[bytes]) -> None:
+        """Refuse what too few of the survivors have signed.
+
+        Parameters
+        ----------
+        plan, survivors
+            The run's, and the round's.
+        said : bytes
+            What they sign, which names the survivors.
+        signatures : sequence of bytes
+            One for each survivor; what is no signature does not count.
+
+        Raises
+        ------
+        Unsafe
+            If another list could have as many.
+        """
+        number = len(plan.parties)
+        needed = (number + int(CORRUPT * number)) // 2 + 1
+        pairs = zip(survivors, signatures, strict=False)
+        found = sum(_is_signed(plan.parties[one].signer, signature, said) for one, signature in pairs)
+        if found < needed:
+            raise Unsafe(f"{needed} clients must have signed who is in the sum, got {found}")
+
+
+def _is_signed(signer: bytes, signature: bytes, content: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(signer).verify(signature, content)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

@@ -1,0 +1,86 @@
+"""What heads lose by Gram matrices that secure sums approximate from products (`secure-sums = "means-N"`).
+
+    python -m research.benchmarks.products "dataset=builtin"
+
+The samples are dealt to clients in turn. Their words are added as in a run, without masks, which change no sum.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import torch
+
+from fedstats_app.heads.gaussian import solve_gaussian
+from fedstats_app.heads.ridge import solve_ridge
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.statistics.exact import on_grid
+from fedstats_app.statistics.secure_words import Gram, Known, SecureLayout, Words, approximated, further_directions
+from research.benchmarks.features import config_of, features_of
+from research.benchmarks.lines import parser_of
+
+CLIENTS = 100
+
+
+def measure(experiment: str) -> dict[str, dict[str, float]]:
+    """Return for each kind of Gram matrix the heads' accuracies, and the megabytes that a client sends of it."""
+    data, found = features_of(config_of(experiment)), {}
+    norm = float(torch.linalg.vector_norm(data.train, dim=1).max()) + 1.0
+    for gram in (one for one in get_args(Gram) if one != "none"):
+        layout = SecureLayout.of(data.num_classes, data.train.shape[1], gram, CLIENTS, len(data.train), norm)
+        parts = [
+            FeatureStatistics.from_features(
+                on_grid(data.train[one::CLIENTS].to(torch.float64), layout.bits),
+                data.train_labels[one::CLIENTS],
+                data.num_classes,
+            )
+            for one in range(CLIENTS)
+        ]
+        total = summed(layout, parts)
+        ridge = solve_ridge(total, ridge_lambda="auto")
+        within = solve_gaussian(total, covariance="within", shrinkage="auto")
+        own = [one for kind in layout.kinds[2:] for one in layout.words(kind, 0)]
+        found[gram] = {
+            "fed3r": data.accuracy(ridge),
+            "fedcgs": data.accuracy(within),
+            "megabytes": sum(number * kind.itemsize for number, kind in [*own, layout.words("sums", 0)[-1]]) / 1e6,
+        }
+    return found
+
+
+def summed(layout: SecureLayout, parts: Sequence[FeatureStatistics]) -> FeatureStatistics:
+    """Return what the server makes of clients' words."""
+
+    def added(words: list[Words]) -> Words:
+        return [sum(arrays[1:], arrays[0]) for arrays in zip(*words, strict=True)]
+
+    allowed = torch.ones(layout.num_classes, dtype=torch.bool)
+    total = layout.read_sums(added([layout.sums(one, allowed) for one in parts]), allowed)
+    if layout.gram == "exact":
+        return total
+    known = Known.of(total)
+    if layout.gram == "triangle":
+        return layout.read_scatter(added([layout.scatter(one, known) for one in parts]), total, known)
+    asked, products = torch.linalg.qr(known.means.T)[0], torch.zeros(layout.feature_dim, 0, dtype=torch.float64)
+    directions = products
+    for _ in layout.products:
+        asked = asked.to(torch.float32).to(torch.float64)
+        words: Any = added([layout.product(one, known, asked) for one in parts])
+        product = layout.read_product(words, known, asked)
+        directions, products = torch.cat([directions, asked], 1), torch.cat([products, product], 1)
+        asked = further_directions(directions, product)
+    return approximated(total, known, directions, products)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print one line of JSON for each kind."""
+    parser = parser_of(__doc__)
+    parser.add_argument("experiment", help="a TOML file, or key=value pairs")
+    for gram, one in measure(parser.parse_args(arguments).experiment).items():
+        print(json.dumps({"gram": gram, **one}))
+
+
+if __name__ == "__main__":
+    main()
