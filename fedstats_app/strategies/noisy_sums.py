@@ -19,7 +19,7 @@ from fedstats_app.secure.account import Promise, least_honest
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec, StatisticsSum, UnitLength
 from fedstats_app.statistics.noisy_words import NoisyKind, NoisyLayout
 from fedstats_app.strategies.secure_sums import MaskedRun, SecureStatisticsStrategy
-from fedstats_app.wire.secure import SECURE_NOISY, NoisyRequest, noisy_content
+from fedstats_app.wire.secure import SECURE_NOISY, NoisyRequest, sums_content
 
 
 @dataclass
@@ -29,8 +29,7 @@ class NoisyRun(MaskedRun[NoisyLayout]):
     def question(self, kind: NoisyKind, turn: int, lost: int, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
         """Return what :meth:`MaskedRun.question` says, for ``query.secure_noisy``."""
         asked = NoisyRequest(kind, self.layout.mu)
-        content = noisy_content(self.plan, turn, self.active, self.request, asked, known.get("mean"))
-        return content, SECURE_NOISY
+        return sums_content(self.plan, turn, self.active, self.request, asked, known), SECURE_NOISY
 
 
 class NoisyStatisticsStrategy(SecureStatisticsStrategy):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
@@ -119,6 +119,9 @@ class NoisyRequest:
             raise ValueError(f"mu must be above 0, got {self.mu}")
 
 
+Asked = TypeVar("Asked", SumRequest, NoisyRequest)
+
+
 def keys_content(round_: Round) -> RecordDict:
     """Ask for a party's keys."""
     return RecordDict({"round": ConfigRecord(to_values(round_))})
@@ -223,32 +226,44 @@ def sums_content(
     turn: int,
     active: Sequence[int],
     request: StatisticsRequest,
-    asked: SumRequest,
+    asked: SumRequest | NoisyRequest,
     known: Mapping[str, Tensor],
 ) -> RecordDict:
-    """Ask for masked words.
+    """Ask for masked words, by ``query.secure_sums`` or ``query.secure_noisy``.
 
     Parameters
     ----------
     plan, turn, active
         The run of masks, the round, and its parties.
     request : StatisticsRequest
-        Of one specification, whose features are rounded.
-    asked : SumRequest
+        Of one specification, whose features are rounded where there is no noise.
+    asked : SumRequest or NoisyRequest
         What is summed of them.
     known : mapping
         ``holders`` (C,) int64, clients with each class, after the first sum; after the second ``means`` (C, d) float32,
         and ``weights`` (C,) float64 for the spread, else ``scales`` (d,) float32, and ``directions`` (d, k) float32 for
-        a product.
+        a product. With noise ``mean`` (d,) float64 for the second sum.
     """
     from fedstats_app.wire.arrays import to_record
 
     content = plan_content(plan, turn)
     content["active"] = ConfigRecord({"parties": list(active)})
     content["request"] = request.to_content()["request"]
-    content["sum"] = ConfigRecord(to_values(asked))
+    content["sum" if isinstance(asked, SumRequest) else "noisy"] = ConfigRecord(to_values(asked))
     content["known"] = to_record(known)
     return content
+
+
+def _read_asked(
+    content: RecordDict, name: str, kind: type[Asked]
+) -> tuple[Plan, int, list[int], StatisticsRequest, Asked]:
+    from fedstats_app.wire.reading import from_values
+    from fedstats_app.wire.statistics import StatisticsRequest
+
+    check_keys("request", content, {"round", "table", "active", "request", name, "known"}, {"clients"})
+    plan, turn = _read_plan(content)
+    request = from_values(StatisticsRequest, record_of(content, "request", ConfigRecord))
+    return plan, turn, _parties(content, "active", plan), request, from_record(kind, content, name, ConfigRecord)
 
 
 @reads_requests("for masked sums")
@@ -260,20 +275,14 @@ def read_sums_request(
 
     from fedstats_app.statistics import StatisticsSpec
     from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array
-    from fedstats_app.wire.reading import from_values
-    from fedstats_app.wire.statistics import StatisticsRequest
 
-    content = msg.content
-    check_keys("request", content, {"round", "table", "active", "request", "sum", "known"}, {"clients"})
-    plan, turn = _read_plan(content)
-    request = from_values(StatisticsRequest, record_of(content, "request", ConfigRecord))
+    plan, turn, active, request, asked = _read_asked(msg.content, "sum", SumRequest)
     spec = request.specs[0]
     if request.specs != (
         StatisticsSpec(spec.gram, feature_map=spec.feature_map, fraction_bits=spec.fraction_bits or 0),
     ):
         raise Malformed("specifications: must be one, of gram, feature-map and fraction-bits")
-    asked = from_record(SumRequest, content, "sum", ConfigRecord)
-    number, known = request.num_classes, record_of(content, "known", ArrayRecord)
+    number, known = request.num_classes, record_of(msg.content, "known", ArrayRecord)
     shapes: dict[str, tuple[torch.dtype, tuple[int | range, ...]]] = {}
     if asked.kind != "presence":
         shapes["holders"] = torch.int64, (number,)
@@ -288,21 +297,7 @@ def read_sums_request(
         shapes["weights"] = torch.float64, (number,)
     check_keys("known", known, set(shapes))
     values = {name: read_array(known, name, *shape) for name, shape in shapes.items()}
-    return plan, turn, _parties(content, "active", plan), request, asked, values
-
-
-def noisy_content(
-    plan: Plan, turn: int, active: Sequence[int], request: StatisticsRequest, asked: NoisyRequest, mean: Tensor | None
-) -> RecordDict:
-    """Ask for masked words with noise; ``mean`` is (d,) float64, for the second sum."""
-    from fedstats_app.wire.arrays import to_record
-
-    content = plan_content(plan, turn)
-    content["active"] = ConfigRecord({"parties": list(active)})
-    content["request"] = request.to_content()["request"]
-    content["noisy"] = ConfigRecord(to_values(asked))
-    content["known"] = to_record({} if mean is None else {"mean": mean})
-    return content
+    return plan, turn, active, request, asked, values
 
 
 @reads_requests("for masked sums with noise")
@@ -312,19 +307,13 @@ def read_noisy_request(msg: Message) -> tuple[Plan, int, list[int], StatisticsRe
 
     from fedstats_app.statistics import StatisticsSpec
     from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array
-    from fedstats_app.wire.reading import from_values
-    from fedstats_app.wire.statistics import StatisticsRequest
 
-    content = msg.content
-    check_keys("request", content, {"round", "table", "active", "request", "noisy", "known"}, {"clients"})
-    plan, turn = _read_plan(content)
-    request = from_values(StatisticsRequest, record_of(content, "request", ConfigRecord))
+    plan, turn, active, request, asked = _read_asked(msg.content, "noisy", NoisyRequest)
     if request.specs != (StatisticsSpec(request.specs[0].gram),) or request.holdout:
         raise Malformed("specifications: must be one, of gram alone, of all samples")
-    asked = from_record(NoisyRequest, content, "noisy", ConfigRecord)
-    known = record_of(content, "known", ArrayRecord, set() if asked.kind == "mean" else {"mean"})
+    known = record_of(msg.content, "known", ArrayRecord, set() if asked.kind == "mean" else {"mean"})
     mean = read_array(known, "mean", torch.float64, (range(1, MAX_FEATURE_DIM + 1),)) if known else None
-    return plan, turn, _parties(content, "active", plan), request, asked, mean
+    return plan, turn, active, request, asked, mean
 
 
 def sums_reply(msg: Message, words: Words) -> Message:

@@ -36,7 +36,7 @@ from fedstats_app.strategies.noisy_sums import NoisyRun
 from fedstats_app.strategies.secure_sums import NothingUnmasked
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.reading import RejectedRequest
-from fedstats_app.wire.secure import SECURE_NOISY, NoisyRequest, noisy_content, read_noisy_request
+from fedstats_app.wire.secure import SECURE_NOISY, NoisyRequest, read_noisy_request, sums_content
 from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid, instruction
 from tests.support.simulation import nodes_of, site_folder
 
@@ -351,7 +351,7 @@ def test_a_question_is_read_strictly(tmp_path: Path) -> None:
 
     def content(**changes: Any) -> RecordDict:
         asked = NoisyRequest("moments", 1.0)
-        made = noisy_content(run.plan, 1, run.active, run.request, asked, mean)
+        made = sums_content(run.plan, 1, run.active, run.request, asked, {"mean": mean})
         for name, value in changes.items():
             made[name] = value
         return made
