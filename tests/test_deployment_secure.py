@@ -30,7 +30,13 @@ pytestmark = REAL_RUNS
 SITES, LEFT = "abcde", "abcd"
 UNMASKING = "Sending: query.secure_unmask"
 # Beside what the page says: a network that is quick.
-QUICK: dict[str, Any] = {"max_client_samples": 1000, "backbone": "random:tiny", "input_size": 16, "plots": False}
+QUICK: dict[str, Any] = {
+    "max_client_samples": 1000,
+    "wait_timeout": 600.0,
+    "backbone": "random:tiny",
+    "input_size": 16,
+    "plots": False,
+}
 
 
 def documented(first: str, also: str = "") -> list[str]:
