@@ -1,12 +1,9 @@
 """Every table and figure of the papers has its line in the catalogue, and what a line names is there and runs."""
 
 import importlib
-import json
-import math
 import os
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -39,22 +36,6 @@ TITLES = {
 }
 
 
-# Beginnings of the titles in seeds/published.json, and the presets that have their numbers.
-PRINTED = {
-    "fedcof tables 3 and 9": ("fedcof-table-3",),
-    "fedcof table 4": ("fedcof-table-4",),
-    "fedcof tables 5 and 10": ("fedcof-table-5",),
-    "fedcof table 11": ("fedcof-table-11",),
-    "fedcof table 15": ("fedcof-table-15",),
-    "fedcgs table 1": ("fedcgs-table-1",),
-    "fedcgs tables 2 and 6": ("fedcgs-table-2-pacs", "fedcgs-table-2-office-home"),
-    "fedcgs table 3": ("fedcgs-table-3",),
-    "fedcgs tables 4, 7, 8": ("fedcgs-tables-4-7-8",),
-    "thesis table 3.2": ("thesis-table-3-2",),
-    "reviews": ("fedcof-reviews-sets",),
-}
-
-
 def numbered(paper: str, kind: str) -> set[str]:
     """Return the numbers of the tables or figures that the catalogue has lines for."""
     found: set[str] = set()
@@ -82,35 +63,6 @@ def test_no_caption_of_the_papers_is_without_a_line(paper: str) -> None:
     for kind in ("Table", "Figure"):
         captions = set(re.findall(rf"^{kind} ((?:[A-Z]\.)?\d+(?:\.\d+)?)[:.]? ", text, re.MULTILINE))
         assert len(captions) >= 4 and captions <= numbered(paper, kind.lower()), kind
-
-
-def leaves(entry: object) -> set[float]:
-    """Return the numbers in a part of a JSON file."""
-    if isinstance(entry, Mapping | list):
-        return set().union(*map(leaves, entry.values() if isinstance(entry, Mapping) else entry))
-    return {float(entry)} if isinstance(entry, int | float) else set()
-
-
-@pytest.mark.parametrize("title", PRINTED)
-def test_every_printed_number_and_spread_stands_in_the_preset(title: str) -> None:
-    path = Path(os.environ.get("FEDSTATS_SHARED", REPOSITORY.parent / "shared")) / "seeds" / "published.json"
-    if not path.is_file():
-        pytest.skip(f"no {path}: FEDSTATS_SHARED names the folder that has seeds/published.json")
-    (table,) = [table for name, table in json.loads(path.read_text(encoding="utf-8")).items() if name.startswith(title)]
-    presets = [read_preset(FOLDER / f"{name}.toml", CATALOGUE) for name in PRINTED[title]]
-    rows = [row for preset in presets for row in preset.rows]
-    ours = [one for row in rows for by_column in row.published.values() for one in by_column.values()]
-    have = {number for one in ours for number in (one.value, one.spread or 0.0)}
-    have |= {float(number) for preset in presets for number in re.findall(r"\d+(?:\.\d+)?", preset.notes)}
-    # Gigabytes stand as megabytes.
-    factors = (1.0, 1000.0) if title.startswith("thesis") else (1.0,)
-    printed = leaves(table) - {0.0, 1.0}
-    assert len(printed) > 4
-    assert {
-        number
-        for number in printed
-        if not any(math.isclose(factor * number, one) for factor in factors for one in have)
-    } == set()
 
 
 def test_all_presets_have_a_line_and_states_are_theirs() -> None:
