@@ -1,12 +1,13 @@
 """Secure sums on real SuperNodes: five sites that answer nothing else, each message a process, one killed on the way.
 
-Flower waits for the dead one for a minute. Meanwhile the memory of the server's processes is searched for what sites
-masked.
+The run of sums with noise comes first, and loses the same site for as long as it takes. Flower waits for the lost one
+for a minute. Meanwhile the memory of the server's processes is searched for what sites masked.
 """
 
 from __future__ import annotations
 
 import shlex
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,18 +24,25 @@ from tests.docs.markdown import DOCS, blocks
 from tests.server.test_exact_sums import weights
 from tests.support.deployment import Deployment, wait_until
 from tests.support.flower import COMPLETED, REAL_RUNS, descendants
-from tests.support.simulation import clients, nodes_of, simulate
+from tests.support.simulation import clients, nodes_of, read_json, simulate
 
 pytestmark = REAL_RUNS
 SITES, LEFT = "abcde", "abcd"
+UNMASKING = "Sending: query.secure_unmask"
 # Beside what the page says: a network that is quick.
-QUICK: dict[str, Any] = {"max_client_samples": 1000, "backbone": "random:tiny", "input_size": 16, "plots": False}
+QUICK: dict[str, Any] = {
+    "max_client_samples": 1000,
+    "wait_timeout": 600.0,
+    "backbone": "random:tiny",
+    "input_size": 16,
+    "plots": False,
+}
 
 
-def documented(first: str) -> list[str]:
-    """Return the words of the page's command that begins so."""
+def documented(first: str, also: str = "") -> list[str]:
+    """Return the words of the page's command that begins so, and has something else in it."""
     code = [line for block in blocks(DOCS / "secure-sums.md", "bash") for line in block.code.splitlines()]
-    return shlex.split(next(line for line in code if line.startswith(first)))
+    return shlex.split(next(line for line in code if line.startswith(first) and also in line))
 
 
 def memory_of(process: int) -> bytes:
@@ -56,10 +64,8 @@ class Survived:
 
     Attributes
     ----------
-    folder, clear : Path
-        Of the run, and of one of the sites that are left, in clear.
-    output : str
-        Of the run.
+    folder, noisy, clear : Path
+        Of the run, of that with noise, and of one of the sites that are left, in clear.
     ids : dict
         From site to the id of its node.
     memory : bytes
@@ -69,8 +75,8 @@ class Survived:
     """
 
     folder: Path
+    noisy: Path
     clear: Path
-    output: str
     ids: dict[str, str]
     memory: bytes
     home: Path
@@ -88,33 +94,44 @@ def survived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Survived]:
             federation.supernode(
                 name,
                 config.replace("/data/scans", str(site["data-path"]))
-                + f' cache-dir="{home}/cache/{name}" state-dir="{home}/state/{name}"',
+                + f' cache-dir="{home}/cache/{name}" state-dir="{home}/state/{name}" dp-classes="ant,bee,cat"',
             )
             for name, site in zip(SITES, sites, strict=True)
         ]
         ids = {name: federation.node_id(name) for name in SITES}
-        *words, settings = documented("flwr run . demo")
         quick = " ".join(f"{name.replace('_', '-')}={value!r}".lower() for name, value in QUICK.items())
-        run = federation.command(*words, f"{settings} {quick} output-dir='{home}/runs'")
 
-        log = f"flwr-{federation.commands}"
+        def losing_e(also: str, how: signal.Signals) -> Callable[[], Path]:
+            """Start a run that loses a site when a sum is known; return once the others' next words are there."""
+            *words, settings = documented("flwr run . demo", also)
+            before = federation.log("e").count(UNMASKING)
+            run = federation.command(*words, f"{settings} {quick} output-dir='{home}/{also}'")
+            log = f"flwr-{federation.commands}"
 
-        def wait(condition: Callable[[], bool], what: str) -> None:
-            wait_until(lambda: condition() or run.poll() is not None, what, lambda: federation.log(log))
+            def wait(condition: Callable[[], bool], what: str) -> None:
+                wait_until(lambda: condition() or run.poll() is not None, what, lambda: federation.log(log))
 
-        # After presence is known, before the sums. Of a reply that stays half sent Flower is sure after minutes only.
-        wait(lambda: "Sent" in federation.log("e").partition("Sending: query.secure_unmask")[2], "presence is known")
-        nodes[-1].kill()
-        wait(lambda: "4 of 5 clients answered" in federation.log(log), "the others' sums are there")
+            def ended() -> Path:
+                wait(lambda: False, "the run is over")
+                output = federation.log(log)
+                assert COMPLETED in output, output
+                return Path(output.splitlines()[-1])
+
+            # Of a reply that stays half sent Flower is sure after minutes only.
+            wait(lambda: "Sent" in "".join(federation.log("e").split(UNMASKING)[before + 1 :]), "a sum is unmasked")
+            nodes[-1].send_signal(how)
+            wait(lambda: "4 of 5 clients answered" in federation.log(log), "the others' words are there")
+            return ended
+
+        noisy = losing_e("dp-epsilon", signal.SIGSTOP)()
+        nodes[-1].send_signal(signal.SIGCONT)
+        ended = losing_e("exact", signal.SIGKILL)
         memory = b"".join(memory_of(one) for one in [superlink.pid, *descendants(superlink.pid)])
         left = [{"data-path": site["data-path"], "min-gram-samples": 1} for site in sites[:-1]]
         clear = simulate(
             home / "clear", node_configs=left, method="fed3r", exact_sums=True, save_client_statistics=True, **QUICK
         )
-        wait_until(lambda: run.poll() is not None, "the run is over", lambda: federation.log(log))
-        output = federation.log(log)
-        assert COMPLETED in output, output
-        yield Survived(Path(output.splitlines()[-1]), clear, output, ids, memory, home)
+        yield Survived(ended(), noisy, clear, ids, memory, home)
     finally:
         federation.end()
 
@@ -145,9 +162,21 @@ def test_no_site_s_numbers_are_in_the_server_s_memory(survived: Survived) -> Non
         assert bytes.fromhex(identity) in survived.memory
 
 
-def test_sites_records_agree_with_the_run_s_folder(survived: Survived, capsys: pytest.CaptureFixture[str]) -> None:
+def test_noise_of_the_sites_that_are_left_keeps_the_promise(survived: Survived) -> None:
+    """The site that was lost had helped with the first of two sums; who is in the second counts."""
+    outcomes = {str(one["client"]): one["outcome"] for one in clients(survived.noisy)}
+    assert outcomes == {**{survived.ids[name]: "merged" for name in LEFT}, survived.ids["e"]: "failed"}
+    promised = read_json(survived.noisy, "results.json")["differential_privacy"]
+    assert (promised["epsilon"], promised["delta"], promised["num_samples"]) == (8, 1e-6, 6000)
+
+
+@pytest.mark.parametrize("kind", ["folder", "noisy"])
+def test_sites_records_agree_with_the_run_s_folder(
+    survived: Survived, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = getattr(survived, kind)
     words = [word for name in SITES for word in ("--site", str(survived.home / "state" / name))]
-    assert main(["audit", str(survived.folder), *words]) == 0
+    assert main(["audit", str(folder), *words]) == 0
     assert "ok     sites' own records of the sum: all were summed over the same 4" in capsys.readouterr().out
 
 
