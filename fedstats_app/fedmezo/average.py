@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -79,15 +79,30 @@ class ScalarAverage:
         A client whose gradient is longer than this times the usual one is left out; 0 for never. Of m scalars it takes
         1 + 4 / sqrt(m) times as much, which chance exceeds about once in a million times. A client with few samples,
         n_k of n on average, may be n / n_k times as large.
+
+    Attributes
+    ----------
+    noted : dict
+        What is remembered of the last round, for JSON: each client's mean square and of how many scalars it is, the
+        sizes of those that were averaged, and their median.
     """
 
-    def __init__(self, weighting: Weighting = "examples", clip: float = 100.0, outlier: float = 3.0) -> None:
+    def __init__(self, weighting: Weighting = "examples", clip: float = 3.0, outlier: float = 3.0) -> None:
         self.weighting, self.clip, self.outlier = weighting, clip, outlier
         # Of every round, each client's mean square and how many scalars it is of.
         self._rounds: deque[dict[int, tuple[float, int]]] = deque(maxlen=ROUNDS_COMPARED)
         self._scalars: deque[float] = deque(maxlen=SCALARS_REMEMBERED)
         self._first: list[float] = []
         self._exploded = 0
+        self.noted: dict[str, Any] = {}
+
+    def restore(self, rounds: Iterable[Mapping[str, Any]]) -> None:
+        """Remember earlier rounds, in their order, as they were :attr:`noted`: what comes next is taken alike."""
+        for one in rounds:
+            self._rounds.append({int(client): (square, number) for client, (square, number) in one["squares"].items()})
+            self._scalars.extend(one["sizes"])
+            if one["sizes"]:
+                self._watch(one["median"])
 
     def mean(self, answers: Mapping[int, Measured], limit: float = math.inf) -> list[float]:
         """Return the weighted mean of every scalar, cut to ``limit`` in size.
@@ -113,12 +128,15 @@ class ScalarAverage:
         excesses = self._compare(answers, allowed)
         left_out = {client: times for client, times in excesses.items() if times > self.outlier > 0.0}
         answers = {client: answer for client, answer in answers.items() if client not in left_out}
+        self.noted = {"squares": {str(client): [*one] for client, one in self._rounds[-1].items()}, "sizes": []}
         if not answers:
             return Averaged((), (), left_out, excesses)
         scalars = [abs(value) for answer in answers.values() for value in answer.scalars]
         limit = self.clip * statistics.median([*self._scalars, *scalars]) if self.clip else math.inf
-        self._watch(statistics.median(scalars))
-        self._scalars.extend(min(size, limit) for size in scalars)
+        self.noted["median"] = statistics.median(scalars)
+        self._watch(self.noted["median"])
+        self.noted["sizes"] = [min(size, limit) for size in scalars]
+        self._scalars.extend(self.noted["sizes"])
         cut = tuple(client for client, answer in answers.items() if _cut(answer.scalars, limit) != answer.scalars)
         return Averaged(tuple(self.mean(answers, limit)), cut, left_out, excesses)
 

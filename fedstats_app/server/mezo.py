@@ -17,7 +17,8 @@ from fedstats_app.grid.evaluation import sum_evaluations
 from fedstats_app.grid.mezo_exchange import MezoAnswers
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.server.training import Training
-from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
+from fedstats_app.storage.files import append_lines
+from fedstats_app.storage.json_digest import read_json_file, read_json_lines, to_json_with_digest
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, MezoRound, MezoRounds
 from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.start import best_temperature
@@ -29,6 +30,8 @@ from fedstats_app.wire.training import EvaluationCounts
 FOLDER = "mezo"
 # In which rounds the learning rate was changed, and to what.
 RATES = "rates.json"
+# A line a round: the sizes by which those of later rounds are judged.
+SIZES = "sizes.jsonl"
 # Beside the setup, in what the training starts from.
 _RATE, _TEMPERATURE = "learning-rate", "temperature-of-start"
 
@@ -137,7 +140,11 @@ class MezoTraining(Training):
         changed = read_json_file(path) if path.is_file() else {}
         rates = {int(number): float(rate) for number, rate in changed.items() if int(number) <= len(updates)}
         self.start_temperature = float(kept[0].get(_TEMPERATURE, 1.0))
-        self._take_start(kept[1], learning_rate=float(kept[0][_RATE]), log=updates, rates=rates)
+        path = self.files.folder / SIZES
+        # A round that was taken twice counts as it was the last time.
+        noted = {one["round"]: one for one in (read_json_lines(path) if path.is_file() else ())}
+        remembered = [noted[number] for number in sorted(noted) if number <= len(updates)]
+        self._take_start(kept[1], learning_rate=float(kept[0][_RATE]), log=updates, rates=rates, remembered=remembered)
         return True
 
     def _synchronise(self) -> None:
@@ -168,6 +175,10 @@ class MezoTraining(Training):
         used = sum(min(self.setup.batch_size or n, n) for n in outcome.num_examples.values())
         passes = self.trainer.passes * self.setup.num_directions * used
         self._record(number, outcome.asked, passes, num_clients=len(outcome.num_examples), seconds=outcome.seconds)
+        if outcome.noted:
+            append_lines(
+                self.files.folder / SIZES, to_json_with_digest({"round": number, **outcome.noted}, indent=None)
+            )
         self.files.extend_log([outcome.update], number)
 
     def _record(self, number: int, asked: MezoAnswers, passes: int, **more: Any) -> None:

@@ -65,6 +65,8 @@ class MezoRound:
         Failures, replays and bytes.
     seconds : float
         Wall-clock time.
+    noted : dict
+        What :class:`ScalarAverage` remembers of it; empty if too few clients answered.
     """
 
     server_round: int
@@ -74,6 +76,7 @@ class MezoRound:
     left_out: Mapping[int, float]
     asked: MezoAnswers
     seconds: float
+    noted: Mapping[str, Any]
 
 
 class MezoRounds(SampledTraining):
@@ -107,6 +110,8 @@ class MezoRounds(SampledTraining):
     clip, outlier : float
         A scalar larger than ``clip`` times the median size of the last thousand is cut to that, and a client whose
         gradient is longer than ``outlier`` times the usual one is left out; 0 for never. See :class:`ScalarAverage`.
+    remembered : iterable of mapping
+        What the rounds of the log noted, by which clients' sizes are judged.
     max_share : float
         Of the weights of a round, the most that one client has.
     guarded : bool, optional
@@ -144,8 +149,9 @@ class MezoRounds(SampledTraining):
         fraction: float = 1.0,
         min_clients: int = 1,
         weighting: Weighting = "examples",
-        clip: float = 100.0,
+        clip: float = 3.0,
         outlier: float = 3.0,
+        remembered: Iterable[Mapping[str, Any]] = (),
         max_share: float = 1.0,
         guarded: bool | None = None,
         training: int = 0,
@@ -154,6 +160,7 @@ class MezoRounds(SampledTraining):
         super().__init__(clients, fraction, min_clients, setup.request.seed)
         self._exchange = MezoExchange(setup, start, clients, self.log, replica, training)
         self._average = ScalarAverage(weighting, clip, outlier)
+        self._average.restore(remembered)
         self.setup, self.replica, self.max_share = setup, replica, max_share
         self.on_round: Callable[[MezoRound], bool | None] | None = None
         replica.apply(self.log[replica.round :])
@@ -218,7 +225,9 @@ class MezoRounds(SampledTraining):
         needed = self.needed(number_asked)
         weights = capped({client: answer.num_examples for client, answer in usable.items()}, self.max_share)
         weighed = {client: replace(answer, num_examples=weights[client]) for client, answer in usable.items()}
-        averaged = self._average.take(weighed) if len(usable) >= needed else Averaged((), (), {}, {})
+        taken = len(usable) >= needed
+        averaged = self._average.take(weighed) if taken else Averaged((), (), {}, {})
+        noted = self._average.noted if taken else {}
         for client, times in averaged.left_out.items():
             asked.failures[client] = f"its scalars are {times:.3g} times as large as is usual (fedmezo@outlier)"
             del usable[client]
@@ -239,7 +248,7 @@ class MezoRounds(SampledTraining):
             raise TrainingDiverged(f"round {server_round}: the parameters are not finite; choose a smaller rate")
         merged = {client: answer.num_examples for client, answer in usable.items()} if enough else {}
         seconds = time.perf_counter() - asked.started
-        self._last = MezoRound(server_round, update, merged, averaged.clipped, averaged.left_out, asked, seconds)
+        self._last = MezoRound(server_round, update, merged, averaged.clipped, averaged.left_out, asked, seconds, noted)
         return None, MetricRecord({"num-clients": len(merged), "num-failed": len(asked.failures)})
 
     def summary(self) -> None:

@@ -65,7 +65,7 @@ def test_who_lies_out_of_proportion_is_left_out_and_nobody_else(times: float, nu
 
 
 def test_honest_clients_are_not_left_out_and_change_nothing() -> None:
-    draw, average = random.Random(0), ScalarAverage()
+    draw, average = random.Random(0), ScalarAverage(clip=0.0)
     sizes, counts = [0.1, 1.0, 1.0, 2.0, 3.0, 8.0], [40, 40, 30, 30, 2000, 3]
     for _ in range(2000):
         given = gaussian(draw, sizes, counts)

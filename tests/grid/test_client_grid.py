@@ -90,11 +90,11 @@ def test_messages_carry_more_clients_once_replies_turn_out_to_be_small(num_hosts
 
 def test_messages_to_many_hosts_are_full_too() -> None:
     """One slot of the window becomes free with each reply, on another host than the one before."""
-    grid = grid_of(4000, 100, inner={"per_pull": 1, "shuffle_seed": 3})
+    grid = grid_of(9000, 100, inner={"per_pull": 1, "shuffle_seed": 3})
 
-    assert numbers(ask(grid)) == list(range(4000))
+    assert numbers(ask(grid)) == list(range(9000))
 
-    assert wire_messages(grid) <= 1.2 * 4000 / CLIENTS_PER_MESSAGE
+    assert wire_messages(grid) <= 1.2 * 9000 / CLIENTS_PER_MESSAGE
 
 
 def test_requests_of_different_content_are_not_mixed() -> None:
