@@ -442,14 +442,17 @@ def test_a_server_that_goes_on_from_an_earlier_round_takes_its_nodes_along(tmp_p
     assert again.replica.digest() == strategy.replica.digest()
 
 
-def test_a_training_that_goes_on_remembers_its_rates(tmp_path: Path) -> None:
+def test_a_training_that_goes_on_remembers_its_rates_and_sizes(tmp_path: Path) -> None:
     federation = Federation(tmp_path, 2)
     strategy = federation.strategy(guarded=True, learning_rate=0.5)  # too large, but not so that all is lost
+    noted: list[Any] = []
+    strategy.on_round = lambda one: noted.append(one.noted)
     federation.run(strategy, 30)
     assert strategy.rates
     assert strategy.learning_rate == 0.5 / 2 ** len(strategy.rates)
     last = max(strategy.rates)
-    again = federation.strategy(guarded=True, learning_rate=0.5, rates=strategy.rates, log=strategy.log[:last])
+    kept = {"rates": strategy.rates, "log": strategy.log[:last], "remembered": noted[:last]}
+    again = federation.strategy(guarded=True, learning_rate=0.5, **kept)
     assert again.learning_rate == strategy.learning_rate
     federation.run(again, 30 - last)
     assert (list(again.log), again.rates) == (list(strategy.log), strategy.rates)
