@@ -206,7 +206,7 @@ def test_run_folder_is_as_its_page_says(finished_run: Path, mezo_run: Path) -> N
         of_many = path.suffix == ".safetensors" and len(path.parts) > 1
         files.add(names[path.parts[0]] if of_many else path.as_posix())
     replica = {path.name for path in (mezo_run / "mezo" / "fedncm-fedmezo").iterdir()}
-    assert replica == {"log.bin", "start.safetensors"}
+    assert replica == {"log.bin", "sizes.jsonl", "start.safetensors"}
     files.add("mezo/NAME/")
     assert {file.strip("`") for file in described} == files | {"plots/*.png"}
     results = json.loads((finished_run / "results.json").read_text())
