@@ -60,7 +60,7 @@ def trajectory(golden: dict[str, Tensor], weighting: Weighting, groups: list[Ten
         model.weight.copy_(golden["theta0"][:24].view(3, 8))
         model.bias.copy_(golden["theta0"][24:])
     tuned = Replica(model, ["weight", "bias"], num_directions=2, epsilon=epsilon, directions=directions)
-    average, thetas = ScalarAverage(weighting), []
+    average, thetas = ScalarAverage(weighting, clip=0.0), []
     for number in range(len(golden["Z"])):
         answers = {}
         for client, mine in enumerate(groups):
