@@ -11,7 +11,7 @@ place ``product1`` and so on: the scatter times a direction per class, in 32 bit
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -233,8 +233,29 @@ def approximated(summed: FeatureStatistics, known: Known, directions: Tensor, pr
     )
 
 
+def approximated_by(
+    summed: FeatureStatistics,
+    known: Known,
+    kinds: Sequence[Product],
+    product_with: Callable[[Product, Tensor], Tensor | None],
+) -> FeatureStatistics:
+    """Return :func:`approximated` by one product after another, each with the directions that the one before adds.
+
+    ``product_with`` takes (d, k) float64 directions Q, exact in float32, to W Q; with None those before are used.
+    """
+    directions = products = known.means.new_zeros(known.means.shape[1], 0)
+    product = known.means.T
+    for kind in kinds:
+        asked = further_directions(directions, product).to(torch.float64)
+        if (found := product_with(kind, asked)) is None:
+            break
+        product = found
+        directions, products = torch.cat([directions, asked], 1), torch.cat([products, product], 1)
+    return approximated(summed, known, directions, products)
+
+
 def further_directions(directions: Tensor, products: Tensor) -> Tensor:
-    """Return (d, k) float32 orthonormal directions for the next product: what the last one, (d, k), adds to all."""
+    """Return (d, k) float32 orthonormal directions: what class means, or a product, add to earlier directions."""
     found: Tensor = torch.linalg.qr(products - directions @ (directions.T @ products))[0].to(torch.float32)
     return found
 

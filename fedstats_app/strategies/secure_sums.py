@@ -35,12 +35,12 @@ from fedstats_app.statistics.secure_words import (
     Gram,
     Kind,
     Known,
+    Product,
     SecureLayout,
     Unsigned,
     Words,
-    approximated,
+    approximated_by,
     check_sum,
-    further_directions,
 )
 from fedstats_app.strategies.base import StatisticsStrategy
 from fedstats_app.wire import StatisticsRequest
@@ -419,22 +419,21 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         """Approximate the Gram matrix; if clients are lost between two products, from those before."""
         known = Known.of(total)
         means, scales = known.means.to(torch.float32), known.scales.to(torch.float32)
-        directions = products = means.new_zeros(run.layout.feature_dim, 0, dtype=torch.float64)
-        further, over = torch.linalg.qr(known.means.T)[0].to(torch.float32), list[int]()
-        for number, kind in enumerate(run.layout.products):
-            content = {"holders": holders, "means": means, "scales": scales, "directions": further}
+        over = list[int]()
+
+        def product_with(kind: Product, asked: Tensor) -> Tensor | None:
+            content = {"holders": holders, "means": means, "scales": scales, "directions": asked.to(torch.float32)}
             try:
                 words, _ = run.summed(kind, holders, content, over=over)
             except NothingUnmasked as error:
-                if not number:
+                if not over:
                     raise
-                logger.warning("the Gram matrix is approximated from %d products: %s", number, error)
-                break
-            over, asked = run.summed_over, further.to(torch.float64)
-            product = run.layout.read_product(words, known, asked)
-            directions, products = torch.cat([directions, asked], 1), torch.cat([products, product], 1)
-            further = further_directions(directions, product)
-        return approximated(total, known, directions, products)
+                logger.warning("the Gram matrix is approximated from %d products: %s", int(kind[-1]) - 1, error)
+                return None
+            over[:] = run.summed_over
+            return run.layout.read_product(words, known, asked)
+
+        return approximated_by(total, known, run.layout.products, product_with)
 
     def _take(self, run: MaskedRun[Any], total: FeatureStatistics, merged: list[int], pairs: int) -> None:
         summed = StatisticsSum.resumed(total, None, num_rows=pairs, num_pairs=pairs)

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 import torch
+from torch import Tensor
 
 from fedstats_app.heads.gaussian import solve_gaussian
 from fedstats_app.heads.ridge import solve_ridge
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.exact import on_grid
-from fedstats_app.statistics.secure_words import Gram, Known, SecureLayout, Words, approximated, further_directions
+from fedstats_app.statistics.secure_words import Gram, Known, SecureLayout, Words, approximated_by
 from research.benchmarks.features import config_of, features_of
 from research.benchmarks.lines import parser_of
 
@@ -63,15 +64,12 @@ def summed(layout: SecureLayout, parts: Sequence[FeatureStatistics]) -> FeatureS
     known = Known.of(total)
     if layout.gram == "triangle":
         return layout.read_scatter(added([layout.scatter(one, known) for one in parts]), total, known)
-    asked, products = torch.linalg.qr(known.means.T)[0], torch.zeros(layout.feature_dim, 0, dtype=torch.float64)
-    directions = products
-    for _ in layout.products:
-        asked = asked.to(torch.float32).to(torch.float64)
+
+    def product_with(_: str, asked: Tensor) -> Tensor:
         words: Any = added([layout.product(one, known, asked) for one in parts])
-        product = layout.read_product(words, known, asked)
-        directions, products = torch.cat([directions, asked], 1), torch.cat([products, product], 1)
-        asked = further_directions(directions, product)
-    return approximated(total, known, directions, products)
+        return layout.read_product(words, known, asked)
+
+    return approximated_by(total, known, layout.products, product_with)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
