@@ -228,7 +228,7 @@ def _tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
 
 
 def _facts_beside(path: Path) -> dict[str, str]:
-    """Return what the ledger of the node says that wrote this file."""
+    """Return the facts in the ledger of the node that wrote this file."""
     ledger = path.with_name(f"ledger-{path.stem.removeprefix('sent-')}.sqlite")
     if not ledger.exists():
         return {}

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -53,12 +53,16 @@ class Averaged:
     times : dict
         From every client to how many times the usual size its scalars are; empty if that size is 0. ``left_out`` has
         those that are out of proportion.
+    noted : dict
+        What is remembered of the round, for JSON: each client's mean square and of how many scalars it is, the sizes of
+        those that were averaged, and the median before any was cut. Empty if no round was taken.
     """
 
     means: tuple[float, ...]
     clipped: tuple[int, ...]
     left_out: Mapping[int, float]
     times: Mapping[int, float]
+    noted: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ScalarAverage:
@@ -79,12 +83,6 @@ class ScalarAverage:
         A client whose gradient is longer than this times the usual one is left out; 0 for never. Of m scalars it takes
         1 + 4 / sqrt(m) times as much, which chance exceeds about once in a million times. A client with few samples,
         n_k of n on average, may be n / n_k times as large.
-
-    Attributes
-    ----------
-    noted : dict
-        What is remembered of the last round, for JSON: each client's mean square and of how many scalars it is, the
-        sizes of those that were averaged, and their median.
     """
 
     def __init__(self, weighting: Weighting = "examples", clip: float = 3.0, outlier: float = 3.0) -> None:
@@ -94,15 +92,12 @@ class ScalarAverage:
         self._scalars: deque[float] = deque(maxlen=SCALARS_REMEMBERED)
         self._first: list[float] = []
         self._exploded = 0
-        self.noted: dict[str, Any] = {}
 
     def restore(self, rounds: Iterable[Mapping[str, Any]]) -> None:
-        """Remember earlier rounds, in their order, as they were :attr:`noted`: what comes next is taken alike."""
+        """Remember earlier rounds, in their order, as :class:`Averaged` noted them: what comes next is taken alike."""
         for one in rounds:
             self._rounds.append({int(client): (square, number) for client, (square, number) in one["squares"].items()})
-            self._scalars.extend(one["sizes"])
-            if one["sizes"]:
-                self._watch(one["median"])
+            self._remember(one)
 
     def mean(self, answers: Mapping[int, Measured], limit: float = math.inf) -> list[float]:
         """Return the weighted mean of every scalar, cut to ``limit`` in size.
@@ -128,17 +123,15 @@ class ScalarAverage:
         excesses = self._compare(answers, allowed)
         left_out = {client: times for client, times in excesses.items() if times > self.outlier > 0.0}
         answers = {client: answer for client, answer in answers.items() if client not in left_out}
-        self.noted = {"squares": {str(client): [*one] for client, one in self._rounds[-1].items()}, "sizes": []}
+        noted: dict[str, Any] = {"squares": {str(client): [*one] for client, one in self._rounds[-1].items()}}
         if not answers:
-            return Averaged((), (), left_out, excesses)
+            return Averaged((), (), left_out, excesses, noted)
         scalars = [abs(value) for answer in answers.values() for value in answer.scalars]
         limit = self.clip * statistics.median([*self._scalars, *scalars]) if self.clip else math.inf
-        self.noted["median"] = statistics.median(scalars)
-        self._watch(self.noted["median"])
-        self.noted["sizes"] = [min(size, limit) for size in scalars]
-        self._scalars.extend(self.noted["sizes"])
+        noted |= {"sizes": [min(size, limit) for size in scalars], "median": statistics.median(scalars)}
+        self._remember(noted)
         cut = tuple(client for client, answer in answers.items() if _cut(answer.scalars, limit) != answer.scalars)
-        return Averaged(tuple(self.mean(answers, limit)), cut, left_out, excesses)
+        return Averaged(tuple(self.mean(answers, limit)), cut, left_out, excesses, noted)
 
     def _compare(self, answers: Mapping[int, Measured], allowed: Mapping[int, float]) -> dict[int, float]:
         """Note a round; return each client's size in usual ones, over what is allowed and what chance does.
@@ -176,6 +169,11 @@ class ScalarAverage:
                 total, count = sums.get(client, (0.0, 0))
                 sums[client] = (total + number * square, count + number)
         return {client: (math.sqrt(total / count), count) for client, (total, count) in sums.items()}
+
+    def _remember(self, noted: Mapping[str, Any]) -> None:
+        if "sizes" in noted:  # where anybody was averaged
+            self._scalars.extend(noted["sizes"])
+            self._watch(noted["median"])
 
     def _watch(self, size: float) -> None:
         if len(self._first) < FIRST_ROUNDS:

@@ -225,9 +225,7 @@ class MezoRounds(SampledTraining):
         needed = self.needed(number_asked)
         weights = capped({client: answer.num_examples for client, answer in usable.items()}, self.max_share)
         weighed = {client: replace(answer, num_examples=weights[client]) for client, answer in usable.items()}
-        taken = len(usable) >= needed
-        averaged = self._average.take(weighed) if taken else Averaged((), (), {}, {})
-        noted = self._average.noted if taken else {}
+        averaged = self._average.take(weighed) if len(usable) >= needed else Averaged((), (), {}, {})
         for client, times in averaged.left_out.items():
             asked.failures[client] = f"its scalars are {times:.3g} times as large as is usual (fedmezo@outlier)"
             del usable[client]
@@ -248,7 +246,9 @@ class MezoRounds(SampledTraining):
             raise TrainingDiverged(f"round {server_round}: the parameters are not finite; choose a smaller rate")
         merged = {client: answer.num_examples for client, answer in usable.items()} if enough else {}
         seconds = time.perf_counter() - asked.started
-        self._last = MezoRound(server_round, update, merged, averaged.clipped, averaged.left_out, asked, seconds, noted)
+        self._last = MezoRound(
+            server_round, update, merged, averaged.clipped, averaged.left_out, asked, seconds, averaged.noted
+        )
         return None, MetricRecord({"num-clients": len(merged), "num-failed": len(asked.failures)})
 
     def summary(self) -> None:
