@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +19,7 @@ from torch.nn import functional as F
 
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import generator
-from research.baselines.whole_networks import ensemble_logits
+from research.baselines.whole_networks import Ensemble
 
 _DRAWS = 0xDE5E
 
@@ -129,35 +128,6 @@ def normalised(images: Tensor) -> Tensor:
     return 2.0 * images - 1.0
 
 
-@contextmanager
-def statistics_distance(networks: Sequence[TunedModel]) -> Iterator[Callable[[], Tensor]]:
-    """Give a function of how far the last inputs of all BatchNorm layers are from their running statistics.
-
-    That is the sum over layers of ||mean - running mean|| and ||variance - running variance||, over the number of
-    networks; 0 without such layers. The networks are as before afterwards.
-    """
-    found: list[Tensor] = []
-
-    def note(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        values = inputs[0].transpose(0, 1).flatten(1)
-        for own, running in ((values.mean(1), "running_mean"), (values.var(1, correction=0), "running_var")):
-            found.append(torch.linalg.vector_norm(own - layer.get_buffer(running)))
-
-    layers = [one for network in networks for one in network.modules() if isinstance(one, nn.BatchNorm2d)]
-    hooks = [layer.register_forward_pre_hook(note) for layer in layers]
-
-    def distance() -> Tensor:
-        total = torch.stack(found).sum() / len(networks) if found else torch.zeros(())
-        found.clear()
-        return total
-
-    try:
-        yield distance
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 def divergence(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
     """Return (n,) Kullback-Leibler divergences of the student's softmax from the teacher's, times T squared."""
     own, other = (F.log_softmax(one / temperature, dim=1) for one in (teacher, student))
@@ -223,28 +193,28 @@ def distilled(
     weights : Tensor
         (K,) of the networks in the ensemble, in [0, 1].
     """
-    networks, student = [copy.deepcopy(network).requires_grad_(False) for network in networks], copy.deepcopy(student)
-    weights = torch.full((len(networks),), 1.0 / len(networks))
+    ensemble, student, device = Ensemble(networks), copy.deepcopy(student), student.device
+    weights = torch.full((ensemble.size,), 1.0 / ensemble.size, device=device)
     rates = torch.optim.lr_scheduler.CosineAnnealingLR
     optimizer = torch.optim.SGD(student.parameters(), options.learning_rate, options.momentum)
     schedule = rates(optimizer, options.epochs)
-    pool = torch.zeros(0, channels, side, side, dtype=torch.uint8)
-    labels = torch.zeros(0, dtype=torch.int64)
+    pool = torch.zeros(0, channels, side, side, dtype=torch.uint8, device=device)
+    labels = torch.zeros(0, dtype=torch.int64, device=device)
     for epoch in range(1, options.epochs + 1):
         draw = generator((seed, epoch), _DRAWS)
-        wanted = torch.from_numpy(draw.integers(0, student.num_classes, options.batch))
-        made = _made_images(networks, student, weights, wanted, options, (channels, side), draw)
+        wanted = torch.from_numpy(draw.integers(0, student.num_classes, options.batch)).to(device)
+        made = _made_images(ensemble, student, weights, wanted, options, (channels, side), draw)
         pool, labels = torch.cat([pool, (255 * made).round().to(torch.uint8)]), torch.cat([labels, wanted])
-        order = torch.from_numpy(draw.permutation(len(pool))).split(options.batch)  # type: ignore[no-untyped-call]
+        order = torch.from_numpy(draw.permutation(len(pool))).to(device).split(options.batch)  # type: ignore[no-untyped-call]
         if options.weight_step and epoch > 1:
             batches = ((normalised(pool[chosen] / 255.0), labels[chosen]) for chosen in order)
-            weights = moved_weights(networks, weights, batches, options.weight_step * 0.99**epoch)
+            weights = moved_weights(ensemble, weights, batches, options.weight_step * 0.99**epoch)
         student.train()
         for chosen in order:
             inputs = normalised(_augmented(pool[chosen] / 255.0, draw))
-            inputs = _disturbed(networks, weights, inputs, options, draw)
+            inputs = _disturbed(ensemble, weights, inputs, options, draw)
             with torch.no_grad():
-                teacher = ensemble_logits(networks, inputs, weights)
+                teacher = ensemble.logits(inputs, weights)
             optimizer.zero_grad()
             divergence(teacher, student(inputs), options.temperature).mean().backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(student.parameters(), 10.0)
@@ -255,21 +225,19 @@ def distilled(
     return student, weights
 
 
-def moved_weights(
-    networks: Sequence[TunedModel], weights: Tensor, batches: Iterator[tuple[Tensor, Tensor]], step: float
-) -> Tensor:
+def moved_weights(ensemble: Ensemble, weights: Tensor, batches: Iterator[tuple[Tensor, Tensor]], step: float) -> Tensor:
     """Move each weight against its gradient's sign for every batch, within a step of the start and in [0, 1]."""
     start, moved = weights, weights.clone()
     for inputs, labels in batches:
         own = moved.clone().requires_grad_()
-        loss = F.cross_entropy(ensemble_logits(networks, inputs, own), labels)
+        loss = F.cross_entropy(ensemble.logits(inputs, own), labels)
         (gradient,) = torch.autograd.grad(loss, own, materialize_grads=True, allow_unused=True)  # none if all are 0
         moved = (moved - step * gradient.sign()).clamp(start - step, start + step).clamp(0.0, 1.0)
     return moved
 
 
 def _made_images(
-    networks: Sequence[TunedModel],
+    ensemble: Ensemble,
     student: TunedModel,
     weights: Tensor,
     labels: Tensor,
@@ -278,22 +246,23 @@ def _made_images(
     draw: np.random.Generator,
 ) -> Tensor:
     """Return the images of the step with the least loss, of a generator that is trained for them alone."""
-    noise = torch.from_numpy(draw.standard_normal((len(labels), options.noise_size))).float().requires_grad_()
-    made = ImageGenerator(options.noise_size, options.width, *size, draw)
+    drawn = torch.from_numpy(draw.standard_normal((len(labels), options.noise_size))).float()
+    noise = drawn.to(labels.device).requires_grad_()
+    made = ImageGenerator(options.noise_size, options.width, *size, draw).to(labels.device)
     optimizer = torch.optim.Adam([*made.parameters(), noise], 1e-3, betas=(0.5, 0.999))
-    best, least = torch.zeros(len(labels), size[0], size[1], size[1]), math.inf
-    with statistics_distance(networks) as distance:
-        for _ in range(options.steps):
-            images = made(noise)
-            inputs = normalised(images)
-            teacher = ensemble_logits(networks, inputs, weights)
-            loss = generator_loss(teacher, student(inputs), labels, options) + options.batch_norm * distance()
-            if float(loss.detach()) < least:
-                best, least = images.detach(), float(loss.detach())
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(made.parameters(), 10.0)
-            optimizer.step()
+    best = torch.zeros(len(labels), size[0], size[1], size[1], device=labels.device)
+    least = torch.full((), math.inf, device=labels.device)
+    for _ in range(options.steps):
+        images = made(noise)
+        inputs = normalised(images)
+        teacher, distance = ensemble.logits_and_distance(inputs, weights)
+        loss = generator_loss(teacher, student(inputs), labels, options) + options.batch_norm * distance
+        found = loss.detach()
+        best, least = torch.where(found < least, images.detach(), best), torch.minimum(found, least)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(made.parameters(), 10.0)
+        optimizer.step()
     return best
 
 
@@ -304,7 +273,7 @@ def _augmented(images: Tensor, draw: np.random.Generator) -> Tensor:
 
 
 def _disturbed(
-    networks: Sequence[TunedModel],
+    ensemble: Ensemble,
     weights: Tensor,
     inputs: Tensor,
     options: DataFreeOptions,
@@ -314,7 +283,7 @@ def _disturbed(
     if not options.disturbance:
         return inputs
     inputs = inputs.detach().requires_grad_()
-    chances = F.softmax(ensemble_logits(networks, inputs, weights) / options.temperature, dim=1)
-    signs = torch.from_numpy(draw.uniform(-1.0, 1.0, chances.shape)).float()
+    chances = F.softmax(ensemble.logits(inputs, weights) / options.temperature, dim=1)
+    signs = torch.from_numpy(draw.uniform(-1.0, 1.0, chances.shape)).float().to(inputs.device)
     (gradient,) = torch.autograd.grad((signs * chances).sum(), inputs)
     return (inputs + options.disturbance * gradient.sign()).detach()

@@ -78,9 +78,58 @@ def average_of(networks: Sequence[TunedModel], weights: Sequence[float]) -> Tune
     return average
 
 
-def ensemble_logits(networks: Sequence[TunedModel], inputs: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return (n, C) weighted means of the networks' logits; all alike without weights, or where all weights are 0."""
-    logits = torch.stack([network(inputs) for network in networks])
-    if weights is None or not bool(weights.any()):
-        return logits.mean(dim=0)
-    return (logits * (weights / weights.sum())[:, None, None]).sum(dim=0)
+class Ensemble:
+    """Networks of one kind that answer together: copies in evaluation mode, whose layers are computed all at once.
+
+    Parameters
+    ----------
+    networks : sequence of TunedModel
+        At least one, on one device; they stay as they are.
+    """
+
+    def __init__(self, networks: Sequence[TunedModel]) -> None:
+        self._network = copy.deepcopy(networks[0]).requires_grad_(False).eval()
+        found = torch.func.stack_module_state([copy.deepcopy(one).requires_grad_(False) for one in networks])
+        self._parameters, self._buffers = found
+        self._layers = [layer for layer in self._network.modules() if isinstance(layer, nn.BatchNorm2d)]
+        self.size = len(networks)
+
+    def logits(self, inputs: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Average the networks' (n, C) logits with (K,) weights; all alike without, or where all weights are 0."""
+        return self._mean(self._answers(inputs, measured=False)[0], weights)
+
+    def logits_and_distance(self, inputs: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Give those logits, and how far the inputs of all BatchNorm layers are from their running statistics.
+
+        That is the mean over networks of the sum over layers of ||mean - running mean|| and ||variance - running
+        variance||; 0 without such layers.
+        """
+        logits, distances = self._answers(inputs, measured=True)
+        return self._mean(logits, weights), distances.mean()
+
+    def _answers(self, inputs: Tensor, *, measured: bool) -> tuple[Tensor, Tensor]:
+        def answer(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+            apart = [torch.zeros((), device=inputs.device)]
+
+            def note(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+                values = given[0].transpose(0, 1).flatten(1)
+                for own, running in ((values.mean(1), "running_mean"), (values.var(1, correction=0), "running_var")):
+                    apart.append(torch.linalg.vector_norm(own - layer.get_buffer(running)))
+
+            hooks = [layer.register_forward_pre_hook(note) for layer in self._layers if measured]
+            try:
+                logits = torch.func.functional_call(self._network, (parameters, buffers), (inputs,))
+            finally:
+                for hook in hooks:
+                    hook.remove()
+            return logits, torch.stack(apart).sum()
+
+        found: tuple[Tensor, Tensor] = torch.func.vmap(answer)(self._parameters, self._buffers)
+        return found
+
+    @staticmethod
+    def _mean(logits: Tensor, weights: Tensor | None) -> Tensor:
+        if weights is None:
+            return logits.mean(dim=0)
+        shares = torch.where(weights.any(), weights / weights.sum().clamp(min=1e-38), 1.0 / len(weights))
+        return (logits * shares[:, None, None]).sum(dim=0)

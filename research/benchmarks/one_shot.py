@@ -36,7 +36,7 @@ from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.training_options import LocalOptions
 from research.baselines.data_free import CO_BOOSTING, DENSE, DataFreeOptions, distilled, normalised
-from research.baselines.whole_networks import average_of, ensemble_logits, small_cnn, trained_networks
+from research.baselines.whole_networks import Ensemble, average_of, small_cnn, trained_networks
 from research.benchmarks.features import features_of, settings_of
 from research.benchmarks.lines import experiments_of, mean_and_half, run
 
@@ -79,7 +79,7 @@ def own_network(module: nn.Module, feature_dim: int, num_classes: int) -> TunedM
 
 def accuracy(logits: Sequence[Tensor], labels: Tensor) -> float:
     """Return per cent right, of logits batch by batch."""
-    return 100 * float((torch.cat([one.argmax(dim=1) for one in logits]) == labels).double().mean())
+    return 100 * float((torch.cat([one.argmax(dim=1).cpu() for one in logits]) == labels).double().mean())
 
 
 def of_networks(
@@ -105,7 +105,7 @@ def of_networks(
     sizes = [len(own) for _, own in clients if len(own)]
     yield "FedAvg, one shot", scored(average_of(networks, sizes)), num_bytes, trained
     with torch.no_grad():
-        together = [ensemble_logits(networks, batch) for batch in torch.split(inputs, _AT_ONCE)]
+        together = [Ensemble(networks).logits(batch) for batch in torch.split(inputs, _AT_ONCE)]
     yield "ensemble", accuracy(together, labels), num_bytes, trained
     for name, own in data_free.items():
         began = time.perf_counter()
@@ -128,6 +128,7 @@ def measure(
     data_free: dict[str, DataFreeOptions],
     *,
     own_backbone: bool = False,
+    device: str = "cpu",
 ) -> Iterator[Scored]:
     """Yield every split among so many clients, and every method, of one experiment."""
     config = AppConfig.from_run_config(settings_of(experiment))
@@ -140,11 +141,12 @@ def measure(
         network, shape = None, (1, SIDE)
 
     def start_of(seed: int) -> TunedModel:
-        return network or small_cnn(features.num_classes, *shape, seed)
+        return (network or small_cnn(features.num_classes, *shape, seed)).to(device)
 
     (images, labels), own_test = images_of(train, *shape), test_split(config.data.dataset, config.data)
     assert own_test is not None  # features_of raises without
-    test = images_of(own_test, *shape)
+    test_images, test_labels = images_of(own_test, *shape)
+    images, test = images.to(device), (test_images.to(device), test_labels)
     stats = FeatureStatistics.from_features(features.train.double(), labels, features.num_classes)
     dim = stats.feature_dim
     began = time.perf_counter()
@@ -185,6 +187,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=200, help="of a distillation")
     parser.add_argument("--batch", type=int, help="images of an epoch; by default as the papers' codes")
     parser.add_argument("--width", type=int, default=64, help="of the generator")
+    parser.add_argument("--device", default="cpu", help="that trains and distils, say cuda")
     parser.add_argument("--network", choices=("small", "own"), default="small", help="what clients train")
     options = parser.parse_args(arguments)
     local = LocalOptions(epochs=options.local_epochs, batch_size=128, momentum=0.9, learning_rate=0.01)
@@ -199,7 +202,7 @@ def main(arguments: list[str] | None = None) -> None:
         lambda one: (
             line
             for number in options.clients
-            for line in measure(one, number, *given, own_backbone=options.network == "own")
+            for line in measure(one, number, *given, own_backbone=options.network == "own", device=options.device)
         ),
         table,
     )
