@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Sequence
 
@@ -78,6 +79,13 @@ def average_of(networks: Sequence[TunedModel], weights: Sequence[float]) -> Tune
     return average
 
 
+def _as_in_evaluation(layer: nn.BatchNorm2d, inputs: Tensor) -> Tensor:
+    # PyTorch's own cannot run inside vmap on a GPU.
+    scale = layer.weight * torch.rsqrt(layer.get_buffer("running_var") + layer.eps)
+    shift = layer.bias - layer.get_buffer("running_mean") * scale
+    return inputs * scale[:, None, None] + shift[:, None, None]
+
+
 class Ensemble:
     """Networks of one kind that answer together: copies in evaluation mode, whose layers are computed all at once.
 
@@ -92,6 +100,8 @@ class Ensemble:
         found = torch.func.stack_module_state([copy.deepcopy(one).requires_grad_(False) for one in networks])
         self._parameters, self._buffers = found
         self._layers = [layer for layer in self._network.modules() if isinstance(layer, nn.BatchNorm2d)]
+        for layer in self._layers:
+            layer.forward = functools.partial(_as_in_evaluation, layer)  # type: ignore[method-assign]
         self.size = len(networks)
 
     def logits(self, inputs: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS, RECORDS, ConfiguredMethod
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics, StatisticsSpec, StatisticsSum
+from fedstats_app.statistics import (
+    ClassMeanRows,
+    ClientStatistics,
+    FeatureStatistics,
+    IdentityMap,
+    StatisticsSpec,
+    StatisticsSum,
+)
 from tests.support.compare import absolute_difference
 from tests.support.draws import Sample, samples
 from tests.support.golden import Federation
@@ -123,7 +130,10 @@ def test_heads_from_sums_do_not_depend_on_the_split(name: str, sample: Sample, d
     spec = one.specification
     split = _solve(one, _merged(sample, spec))
     together = _solve(one, _fold([spec.from_features(sample.features, sample.labels, 4)], spec))
-    tolerance = 1e-3 if split.report.rank is not None else 1e-10  # only pinv32 has a rank here: it works in float32
+    exact = (
+        1e-10 if isinstance(spec.feature_map, IdentityMap) else 1e-5
+    )  # a float32 map has other bits in other batches
+    tolerance = 1e-3 if split.report.rank is not None else exact  # only pinv32 has a rank here: it works in float32
     assert absolute_difference(split.weight, together.weight) <= tolerance
     fresh = spec.feature_map(torch.randn(50, 6, generator=torch.Generator().manual_seed(1)))
     assert split.predict(fresh).tolist() == together.predict(fresh).tolist()

@@ -69,9 +69,9 @@ def test_the_frozen_network_does_not_move_a_bit() -> None:
 
 def test_the_proximal_term_holds_prompts_and_head_back() -> None:
     start = TunedModel.of(REQUEST, HEAD, small_transformer()).trained_state()
-    free, near = after(ADAM), after(replace(ADAM, proximal_mu=10.0))
+    free, near = after(ADAM), after(replace(ADAM, proximal_mu=100.0))
     for name, value in start.items():
-        assert (near[name] - value).norm() < 0.9 * (free[name] - value).norm(), name
+        assert (near[name] - value).norm() < 0.5 * (free[name] - value).norm(), name
     assert all(same_bits(value, free[name]) for name, value in after(replace(ADAM, proximal_mu=0.0)).items())
 
 
