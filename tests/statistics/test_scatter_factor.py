@@ -99,7 +99,7 @@ def test_what_is_left_out_keeps_the_trace(sample: Sample, rank: int, dtype: str)
     energy = sum(complete.energies)
     assert sent.values.dtype == torch.float32 and sent.directions.dtype == getattr(torch, dtype)
     assert sent.left_out >= 0.0 and (rank < len(complete) or sent.left_out == 0.0)
-    tolerance = 1e-2 if dtype == "float16" and rank == len(complete) else 1e-6
+    tolerance = 1e-2 if dtype == "float16" and sent.left_out == 0.0 else 1e-6  # rounded up, it may exceed the whole
     assert float(sent.scaled().square().sum()) + sent.left_out == pytest.approx(energy, rel=tolerance, abs=1e-300)
     assert bool(torch.isfinite(sent.directions).all()) and bool(torch.isfinite(sent.values).all())
 
