@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -29,6 +29,8 @@ MAX_JUDGES = 1000
 SUSPICIOUS = 2.0
 # The most suspicious ones are left out together, so many at a time. Others hide what one of several does.
 GROUPS = (1, 2, 5, 10, 20)
+# Where clients' own means judge, leaving the group out is compared with leaving out so many others like it in turn.
+CONTROLS = 3
 # Of them are cleared again those that cost together less than this of all judges and of a class, or by more chance.
 CLEARED = (0.01, 0.25, 0.05)
 
@@ -84,22 +86,31 @@ def find_harm(
         return {}, None
     places = judges[0].places(strategy.num_classes)
     spread_of = functools.partial(spreads, places=places, basis=basis_of(places))
-    table = {client: spread_of(statistics[0]) for client, statistics in kept}
+    table, sizes = {}, {}
+    for client, (first, *_) in kept:
+        table[client], sizes[client] = spread_of(first), first.rows.num_examples
     suspicion = _over_usual(table)
     suspects = sorted((one for one in table if suspicion[one] >= SUSPICIOUS), key=lambda one: -suspicion[one])
     suspects = suspects[: min(GROUPS[-1], len(table) // 2)]
+    peers = _peers(suspicion, sizes, len(suspects)) if test is None else []
     owners = {client: place for place, client in enumerate(table)}
-    trials = _Trials(strategy, judges, {one: (owners[one], sent) for one, sent in kept if one in suspects})
+    trials = _Trials(strategy, judges, {one: (owners[one], sent) for one, sent in kept if one in {*suspects, *peers}})
     suspects = [one for one in suspects if trials.can_leave_out(one)]
+    peers = [one for one in peers if trials.can_leave_out(one)]
     groups = [tuple(suspects[:size]) for size in GROUPS if size < len(suspects)]
     groups += [tuple(suspects)] if suspects else []
     tried = [(trials.influences(group), group) for group in groups]
     num_tried = len(groups) * len(strategy.methods())
-    found = [(one, group) for influences, group in tried for one in influences.values() if one.is_large(num_tried)]
+    found = [
+        (one.gain + one.class_gain, group)
+        for influences, group in tried
+        for name, one in influences.items()
+        if one.is_large(num_tried)
+        and all(trials.influences(group, than=other)[name].is_large(num_tried) for other in _instead(group, (), peers))
+    ]
     if not found:
         return suspicion, None
-    _, worst = max((one.gain + one.class_gain, group) for one, group in found)
-    group = _cleared(worst, trials)
+    group = _cleared(max(found)[1], trials, peers)
     methods = strategy.methods()
     heads = {name: (methods[name].specification.feature_map, head) for name, head in trials.heads(group).items()}
     who = "the other clients' class means" if test is None else "the server's test samples"
@@ -113,7 +124,24 @@ def _over_usual(table: Mapping[int, Tensor]) -> dict[int, float]:
     return {client: float((one / usual).amax()) for client, one in table.items()}
 
 
-def _cleared(group: tuple[int, ...], trials: _Trials) -> tuple[int, ...]:
+def _peers(suspicion: Mapping[int, float], sizes: Mapping[int, int], number: int) -> list[int]:
+    """Choose clients whom nobody suspects, at most half of them: of those with many samples the least suspicious.
+
+    What judges gain without these they gain without anybody: a head fits those better who are left.
+    """
+    unsuspected = [one for one in suspicion if suspicion[one] < SUSPICIOUS]
+    large = sorted(unsuspected, key=lambda one: -sizes[one])[: (len(unsuspected) + 1) // 2]
+    return sorted(large, key=lambda one: suspicion[one])[: min(number + CONTROLS - 1, len(unsuspected) // 2)]
+
+
+def _instead(group: tuple[int, ...], left: tuple[int, ...], peers: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield those that are left of a group with as many peers as it has lost, each time others, as far as there are."""
+    missing = len(group) - len(left)
+    for first in range(min(CONTROLS, len(peers) - missing + 1)):
+        yield (*left, *peers[first : first + missing])
+
+
+def _cleared(group: tuple[int, ...], trials: _Trials, peers: Sequence[int]) -> tuple[int, ...]:
     """Take clients that do no harm out of a group, the least suspicious first, until all that are left do harm.
 
     Without many others an honest client can seem to cost something, so who stays is tried again when they are back.
@@ -123,7 +151,8 @@ def _cleared(group: tuple[int, ...], trials: _Trials) -> tuple[int, ...]:
         before = left
         for client in reversed(before):
             fewer = tuple(one for one in left if one != client)
-            if not any(found.exceeds(*CLEARED) for found in trials.influences(group, than=fewer).values()):
+            others = next(_instead(group, fewer, peers), fewer)
+            if not any(found.exceeds(*CLEARED) for found in trials.influences(group, than=others).values()):
                 left = fewer
     return left
 
@@ -163,12 +192,12 @@ class _Trials:
         return self._heads[group]
 
     def influences(self, group: tuple[int, ...], *, than: tuple[int, ...] = ()) -> dict[str, Influence]:
-        """Measure what leaving a group out, and not only ``than``, does to every method's head."""
+        """Measure what leaving a group out, instead of those of ``than``, does to every method's head."""
         judges = self._judges[0]
         left = self._sums[0].summed(gram=False).class_counts
         for client in group:
             left -= self._suspects[client][1][0].rows.summed().class_counts
-        owners = torch.tensor([self._suspects[client][0] for client in group])
+        owners = torch.tensor([self._suspects[client][0] for client in {*group, *than}])
         asked = (left[judges.labels] > 0) & ~torch.isin(judges.owners, owners)
         return {
             name: influence_of(

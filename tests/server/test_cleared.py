@@ -3,7 +3,7 @@
 from typing import cast
 
 from fedstats_app.heads.influence import Influence
-from fedstats_app.server.influence import _cleared, _Trials
+from fedstats_app.server.influence import _cleared, _instead, _Trials
 
 
 class Trials:
@@ -16,5 +16,11 @@ class Trials:
 
 
 def test_an_honest_client_that_seems_to_cost_something_without_others_is_cleared_when_they_are_back() -> None:
-    assert _cleared((0, 1, 2, 3), cast("_Trials", Trials())) == (0, 1)
-    assert _cleared((3, 1, 2, 0), cast("_Trials", Trials())) == (1, 0)
+    assert _cleared((0, 1, 2, 3), cast("_Trials", Trials()), ()) == (0, 1)
+    assert _cleared((3, 1, 2, 0), cast("_Trials", Trials()), ()) == (1, 0)
+
+
+def test_a_group_is_compared_with_as_many_peers_each_time_others() -> None:
+    assert [*_instead((7, 8), (), (1, 2, 3, 4, 5))] == [(1, 2), (2, 3), (3, 4)]
+    assert [*_instead((7, 8), (8,), (1, 2))] == [(8, 1), (8, 2)]
+    assert [*_instead((7, 8), (), (1,))] == [*_instead((7,), (), ())] == []
