@@ -86,7 +86,8 @@ def find_harm(
         return {}, None
     places = judges[0].places(strategy.num_classes)
     spread_of = functools.partial(spreads, places=places, basis=basis_of(places))
-    table, sizes = {}, {}
+    table: dict[int, Tensor] = {}
+    sizes: dict[int, int] = {}
     for client, (first, *_) in kept:
         table[client], sizes[client] = spread_of(first), first.rows.num_examples
     suspicion = _over_usual(table)
