@@ -89,7 +89,7 @@ def find_harm(
     table: dict[int, Tensor] = {}
     sizes: dict[int, int] = {}
     for client, (first, *_) in kept:
-        table[client], sizes[client] = spread_of(first), first.rows.num_examples
+        table[client], sizes[client] = spread_of(first), int(first.rows.num_examples)
     suspicion = _over_usual(table)
     suspects = sorted((one for one in table if suspicion[one] >= SUSPICIOUS), key=lambda one: -suspicion[one])
     suspects = suspects[: min(GROUPS[-1], len(table) // 2)]
