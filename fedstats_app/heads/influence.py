@@ -13,7 +13,7 @@ from fedstats_app.statistics import ClientStatistics
 # A class's judges say something of that class from so many on.
 MIN_JUDGES_OF_CLASS = 8
 # Level of the sign test over all groups and heads of a run: how often a group is named by chance alone. Honest clients
-# whose data differ can be named too: in one of 166 federations without a hostile client (research/attacks.md).
+# whose data differ can be named too: in one of 132 federations without a hostile client (research/attacks.md).
 SIGNIFICANCE = 0.01
 
 
