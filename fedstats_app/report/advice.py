@@ -207,7 +207,8 @@ def advice_lines(advice: Advice | None) -> list[str]:
     else:
         lines = [
             f"Take {_priced(choice)}. The {samples} cannot tell it from "
-            f"{display_name(best.method)} ({_numbers(best)}): p = {advice.steps[-1].chance:.2g} (exact paired test)."
+            f"{display_name(best.method)} ({_numbers(best)}): p = {advice.steps[-1].chance:.2g} (exact paired test, "
+            "Holm's correction)."
         ]
         lines += _why_not(choice, best, advice.few_bytes)
     for step, dearer in zip(advice.steps[-2::-1], advice.steps[:0:-1], strict=True):
