@@ -17,7 +17,7 @@ _STREAM = 0x9A0
 
 
 def among_tokens(tokens: Tensor, prompts: Tensor | None) -> Tensor:
-    """Put prompts (k, d) behind the first token of tokens (B, T, d), which is the class's: (B, T + k, d)."""
+    """Put prompts (k, d) or (B, k, d) behind the first of tokens (B, T, d), which is the class's: (B, T + k, d)."""
     if prompts is None:
         return tokens
     # Not len(), which fixes the number of samples in an exported network.

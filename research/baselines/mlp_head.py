@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedstats_app.training.local import train_locally
+from fedstats_app.training.local import ExtraLoss, train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples, generator
 from fedstats_app.training.training_options import LocalOptions
@@ -56,6 +56,8 @@ def federated_average(
     num_rounds: int,
     fraction: float,
     seed: int = 0,
+    extra_loss: ExtraLoss | None = None,
+    after_client: Callable[[int, dict[str, Tensor]], None] = lambda client, state: None,
     after_round: Callable[[], None] = lambda: None,
 ) -> int:
     """Train a model in place by FedAvg (McMahan et al. 2017): clients weigh by their samples.
@@ -65,15 +67,19 @@ def federated_average(
     model : TunedModel
         Whatever of it is trained is averaged.
     clients : sequence of tuple of Tensor
-        Features (n, d) float32 and labels (n,) int64 of each; those without samples are never drawn.
+        Inputs (n, ...) and labels (n,) int64 of each; those without samples are never drawn.
     options : LocalOptions
-        Of the clients' SGD.
+        Of the clients' training.
     num_rounds : int
         R, at least 1.
     fraction : float
         Share of the clients that a round draws, in (0, 1]; at least one.
     seed : int
         At least 0; with the round it decides clients and batches.
+    extra_loss : callable, optional
+        As :func:`train_locally` takes it.
+    after_client : callable
+        Is given a client's place among `clients`, and the state that it sends.
     after_round : callable
         Is called whenever the model is a round's average.
 
@@ -103,8 +109,10 @@ def federated_average(
         for client in chosen:
             model.load_trained_state(start)
             samples = TensorSamples(*clients[client])
-            train_locally(model, samples, options, key=(seed, client, server_round))
-            for name, value in model.trained_state().items():
+            train_locally(model, samples, options, key=(seed, client, server_round), extra_loss=extra_loss)
+            state = model.trained_state()
+            after_client(client, state)
+            for name, value in state.items():
                 mean[name].add_(value, alpha=len(samples.labels) / total)
         model.load_trained_state(mean)
         after_round()

@@ -65,8 +65,8 @@ class PooledEncoder(nn.Module):
     def forward(self, tokens: Tensor, prompts: Tensor | None = None) -> Tensor:
         """Return the features (B, d) of tokens (B, 2, T) int64: ids and attention mask.
 
-        Prompts (k, d) get positions, as words have, and are left out of the pooling. A ValueError says if the model has
-        no positions for so many tokens and prompts.
+        Prompts (k, d) or (B, k, d) get positions, as words have, and are left out of the pooling. A ValueError says if
+        the model has no positions for so many tokens and prompts.
         """
         ids, mask = tokens[:, 0], tokens[:, 1]
         if prompts is None:
@@ -78,7 +78,7 @@ class PooledEncoder(nn.Module):
 
     def _with_prompts(self, ids: Tensor, mask: Tensor, prompts: Tensor) -> Tensor:
         """Return the last hidden states (B, T, d) of a text's own tokens."""
-        number, most = len(prompts), getattr(self.model.config, "max_position_embeddings", None)
+        number, most = prompts.shape[-2], getattr(self.model.config, "max_position_embeddings", None)
         if most is not None and ids.shape[1] + number > most:
             raise ValueError(
                 f"texts of {ids.shape[1]} tokens and {number} prompts must be at most {most} together: set "
