@@ -39,6 +39,8 @@ class TableSizes:
         Of all adapters together.
     directions : int
         P, of FedMeZO in a round.
+    prompts : int
+        P, the prompts of a pool, added up over the rounds.
 
     Raises
     ------
@@ -55,6 +57,7 @@ class TableSizes:
     parameters: int = 0
     adapter_parameters: int = 0
     directions: int = 1
+    prompts: int = 0
 
     def __post_init__(self) -> None:
         """Refuse negative sizes."""
@@ -78,6 +81,11 @@ def _slora_bytes(one: TableSizes) -> int:
     return BYTES_PER_NUMBER * one.clients * (sparse + (one.rounds - sparse_rounds) * one.adapter_parameters)
 
 
+def _prompt_bytes(one: TableSizes) -> int:
+    """FedCOF's appendix H: 2 (d C T + d sum_i P_i) s numbers, of a linear head without a bias and the pool."""
+    return training_bytes(1, one.clients, one.feature_dim * (one.classes * one.rounds + one.prompts))
+
+
 _LOCAL_HEADS = uplink_formula(lambda M, K, C, d: K * C * (d + 1))
 _CLASS_COVARIANCES = uplink_formula(lambda M, K, C, d: M * (d + d**2))
 
@@ -90,6 +98,7 @@ FORMULAS: dict[str, Callable[[TableSizes], int]] = {
     "fedavg": lambda one: training_bytes(one.rounds, one.clients, one.parameters),
     "lora": lambda one: training_bytes(one.rounds, one.clients, one.adapter_parameters),
     "slora": _slora_bytes,
+    "pfpt": _prompt_bytes,
     "fedmezo": lambda one: mezo_bytes(one.rounds, one.clients, one.directions),
 }
 
@@ -102,7 +111,7 @@ def formula_bytes(method: str, sizes: TableSizes) -> int:
     method : str
         One of :data:`FORMULAS`: a method's name; ccvr (a covariance for every class and client);
         fedpft; one-shot-fedavg and ensemble (of heads with a bias); fedavg (any model, so also a probe or an MLP
-        head); lora, slora; fedmezo.
+        head); lora, slora; pfpt (also FedAvg-PT and FedProx-PT); fedmezo.
     sizes : TableSizes
         Of the run.
 

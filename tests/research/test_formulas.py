@@ -60,6 +60,19 @@ def test_fedcgs_counts_the_parameters_of_four_methods() -> None:
     assert formula_bytes("one-shot-fedavg", sizes) == formula_bytes("ensemble", sizes) == 4 * 3 * 5_130
 
 
+def test_prompt_tuning_counts_the_pool_of_every_round() -> None:
+    # Of 120 rounds of 10 clients: classes, prompts of all rounds, megabytes.
+    cells = {"CIFAR-100": (100, 1777, 846.459), "ImageNet-R": (200, 5205, 1794.355)}
+    cells |= {"CUB200": (200, 4736, 1765.540), "Cars": (196, 4736, 1736.049)}
+    published = {(row["what"], row["dataset"]): row["computed_MB"] for row in published_costs()}
+    for name, (classes, prompts, megabytes) in cells.items():
+        for method, number in (("PFPT", prompts), ("FedAvg-PT", 20 * 120)):
+            sizes = TableSizes(clients=10, classes=classes, feature_dim=768, rounds=120, prompts=number)
+            computed = formula_bytes("pfpt", sizes) / 1e6
+            assert f"{computed:.4f}" == published[method, name]
+            assert method == "FedAvg-PT" or round(computed, 3) == megabytes
+
+
 def test_slora_and_fedmezo() -> None:
     sizes = TableSizes(clients=10, rounds=50, parameters=1000, adapter_parameters=30, directions=2)
     assert formula_bytes("lora", sizes) == 2 * 4 * 10 * 50 * 30
