@@ -196,8 +196,11 @@ def pool_model(
 
     The bias stays, so that bytes are those of FedCOF's formula. Errors are those of :class:`PromptPool`.
     """
-    model = TunedModel(head, backbone=network, tune="prompt", prompts=prompts, tune_bias=False, temperature=temperature)
-    model.backbone = PromptPool(model.get_submodule("backbone.network"), prompts.clone(), tokens)
+    # Training changes the prompts in place.
+    own = prompts.clone()
+    model = TunedModel(head, backbone=network, tune="prompt", prompts=own, tune_bias=False, temperature=temperature)
+    own = model.get_parameter("backbone.prompts").detach()
+    model.backbone = PromptPool(model.get_submodule("backbone.network"), own, tokens)
     return model
 
 
@@ -233,14 +236,14 @@ def tune_by_matching(
     moved for any of them, and a round's pool therefore never has fewer than a sample takes.
     """
     pool = pool_of(model)
-    start, finished = pool.prompts.detach().clone(), 0
+    start, finished = model.trained_state()["backbone.prompts"], 0
     sent: dict[int, Tensor] = {}
 
     def match() -> None:
         nonlocal start, finished
         moved = torch.stack([(prompts != start).any(dim=1) for prompts in sent.values()]).any(dim=0)
         start = matched_prompts({client: prompts[moved] for client, prompts in sent.items()}, (seed, finished))
-        pool.prompts = nn.Parameter(start.clone())
+        pool.prompts = nn.Parameter(start.to(pool.prompts.device, copy=True))
         sent.clear()
         finished += 1
         after_round()

@@ -183,3 +183,9 @@ def test_of_one_client_only_what_training_moved_is_matched() -> None:
     assert 0 < int(moved.sum()) < 20
     assert len(pool_of(matched).prompts) == int(moved.sum())
     assert same_bits(matched.trained_state()["head.weight"], alone.trained_state()["head.weight"])
+
+
+def test_what_a_pool_is_made_of_stays_as_it_was() -> None:
+    drawn = initial_prompts(small_transformer(), 4, 5)
+    tune_by_matching(pool_model(HEAD, small_transformer(), drawn, 2), [images(8)], ADAM, num_rounds=1)
+    assert same_bits(drawn, initial_prompts(small_transformer(), 4, 5))
