@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from scipy.optimize import linear_sum_assignment
+from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]  # scipy has no types of its own
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.adam import adam
