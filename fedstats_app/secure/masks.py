@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -39,16 +39,16 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def agreed(private: bytes, public: bytes, salt: bytes, purpose: str) -> bytes:
-    """Derive the key that two parties share for one purpose.
+def secrets_with(private: bytes, publics: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the secret that the holder of an X25519 private key shares with the holder of each public one.
 
     Raises
     ------
     ValueError
-        If the other's key has no secret with any key.
+        If a key has no secret with any key.
     """
-    secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
-    return derived(secret, salt, purpose)
+    own = X25519PrivateKey.from_private_bytes(private)
+    return (own.exchange(X25519PublicKey.from_public_bytes(public)) for public in publics)
 
 
 def stream(key: bytes, number: int) -> bytes:

@@ -8,11 +8,21 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from fedstats_app.secure.masks import KEY_BYTES, TAG_BYTES, Words, add_mask, agreed, derived, public_key, seal, unseal
+from fedstats_app.secure.masks import (
+    KEY_BYTES,
+    TAG_BYTES,
+    Words,
+    add_mask,
+    derived,
+    public_key,
+    seal,
+    secrets_with,
+    unseal,
+)
 from fedstats_app.secure.plan import MOST_ROUNDS, SIGNATURE_BYTES, Plan, PublicKeys
 from fedstats_app.secure.shamir import SHARE_BYTES, shares
 
@@ -119,12 +129,12 @@ class Party:
         own = self.index(plan)
         others = plan.neighbours(own)
         self.plan = plan.digest
-        points = [other + 1 for other in others]
+        points, channels = [other + 1 for other in others], self._channels(plan, others)
         found = []
         for turn in range(self.rounds):
             of_own = shares(self._own_key(turn), plan.threshold, points, self._derived(f"own-shares|{turn}"))
             of_mask = shares(self._mask_key(turn), plan.threshold, points, self._derived(f"mask-shares|{turn}"))
-            keys = (self._channel_key(plan, other, f"{turn}|{own}|{other}") for other in others)
+            keys = (self._channel_key(channels[other], f"{turn}|{own}|{other}") for other in others)
             sealed = (seal(one + two, key) for one, two, key in zip(of_own, of_mask, keys, strict=True))
             found.append(b"".join(sealed))
         return found
@@ -154,8 +164,9 @@ class Party:
             raise Unsafe(f"the masks of round {turn} are used, or were never shared")
         self.sent[str(turn)] = digest_of(active)
         add_mask(words, self._own_key(turn), 1)
-        for other in plan.neighbours_among(own, active):
-            add_mask(words, self._pair_key(plan, own, other, turn), 1 if own < other else -1)
+        others = plan.neighbours_among(own, active)
+        for other, key in pair_keys(plan, self._mask_key(turn), own, others, turn):
+            add_mask(words, key, 1 if own < other else -1)
 
     def answer(
         self, plan: Plan, turn: int, active: Sequence[int], survivors: Sequence[int], sealed: Mapping[int, bytes]
@@ -191,9 +202,9 @@ class Party:
         left, wanted = set(survivors), plan.neighbours_among(own, active)
         if set(sealed) != set(wanted):
             raise Unsafe(f"shares of {len(wanted)} neighbours must come with the question, got {len(sealed)}")
-        found = {}
+        found, channels = {}, self._channels(plan, wanted)
         for other in wanted:
-            opened = unseal(sealed[other], self._channel_key(plan, other, f"{turn}|{other}|{own}"))
+            opened = unseal(sealed[other], self._channel_key(channels[other], f"{turn}|{other}|{own}"))
             found[other] = opened[:SHARE_BYTES] if other in left else opened[SHARE_BYTES:]
         return found
 
@@ -210,17 +221,19 @@ class Party:
     def _derived(self, purpose: str) -> bytes:
         return derived(self.seed, self.nonce, purpose)
 
-    def _channel_key(self, plan: Plan, other: int, way: str) -> bytes:
-        return agreed(self._channel, plan.parties[other].channel, self.nonce, f"shares|{way}")
+    def _channels(self, plan: Plan, others: Sequence[int]) -> dict[int, bytes]:
+        secrets = secrets_with(self._channel, (plan.parties[other].channel for other in others))
+        return dict(zip(others, secrets, strict=True))
 
-    def _pair_key(self, plan: Plan, own: int, other: int, turn: int) -> bytes:
-        return pair_key(plan, self._mask_key(turn), own, other, turn)
+    def _channel_key(self, secret: bytes, way: str) -> bytes:
+        return derived(secret, self.nonce, f"shares|{way}")
 
 
-def pair_key(plan: Plan, private: bytes, own: int, other: int, turn: int) -> bytes:
-    """Return the key of the mask that two parties have in common, from the private key of one of them."""
-    low, high = min(own, other), max(own, other)
-    return agreed(private, plan.parties[other].masks[turn], plan.nonce, f"pair|{turn}|{low}|{high}")
+def pair_keys(plan: Plan, private: bytes, own: int, others: Sequence[int], turn: int) -> Iterator[tuple[int, bytes]]:
+    """Yield others, and the key of the mask that one has in common with each, from its private key."""
+    secrets = secrets_with(private, (plan.parties[other].masks[turn] for other in others))
+    for other, secret in zip(others, secrets, strict=True):
+        yield other, derived(secret, plan.nonce, f"pair|{turn}|{min(own, other)}|{max(own, other)}")
 
 
 def digest_of(parties: Sequence[int]) -> str:

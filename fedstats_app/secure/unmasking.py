@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstats_app.secure.masks import Words, add_mask
-from fedstats_app.secure.party import pair_key
+from fedstats_app.secure.party import pair_keys
 from fedstats_app.secure.plan import Plan
 from fedstats_app.secure.shamir import combined
 
@@ -65,6 +65,6 @@ class MaskedSum:
             if party in left:
                 add_mask(self.words, key, -1)
                 continue
-            for other in plan.neighbours_among(party, left):
-                add_mask(self.words, pair_key(plan, key, party, other, turn), -1 if other < party else 1)
+            for other, pair in pair_keys(plan, key, party, plan.neighbours_among(party, left), turn):
+                add_mask(self.words, pair, -1 if other < party else 1)
         return self.words
