@@ -80,7 +80,7 @@ class Run:
         else:
             yield "sum", None, "not kept (noise, or save-statistics), so neither it nor heads can be checked"
         if noise := self.noise:
-            said = "{epsilon:g} at delta {delta:.2g} for one {unit} of {num_samples:,}, mu {mu:.4g}".format(**noise)
+            said = "{epsilon:g} at delta {delta:.2g} for one {unit}, N {num_samples:,}, mu {mu:.4g}".format(**noise)
             yield "epsilon", _delta_of(noise["epsilon"], noise["mu"] * (1 - 1e-9)) <= noise["delta"], said
         else:
             yield "epsilon", None, "none: no noise was added, sums and heads are as the data gave them"

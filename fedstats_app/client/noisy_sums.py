@@ -32,9 +32,10 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
     site = Site.of(context, client_id)
     site.check(request)
     reader = site.reader(request.backbone_fingerprint)
-    layout = NoisyLayout(request.num_classes, reader.backbone.feature_dim, request.specs[0].gram, asked.mu)
     with remembered(context, client_id) as party:
-        question = _digest([to_values(request), asked.mu, reader.backbone.fingerprint])
+        dim = reader.backbone.feature_dim
+        layout = NoisyLayout(request.num_classes, dim, request.specs[0].gram, asked.mu, asked.clip)
+        question = _digest([to_values(request), asked.mu, asked.clip, reader.backbone.fingerprint])
         if party.notes.setdefault("question", question) != question:
             raise Unsafe("the statistics asked for are others than in the round before")
         if mean is not None and len(mean) != layout.feature_dim:

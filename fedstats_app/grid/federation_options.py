@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from typing import Literal
 
 from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON, Promise
 from fedstats_app.settings.option import Options, flag, number, one_of, option, run_folder, whole
 
+_OF_NOISE = ("dp-delta", "dp-unit", "dp-samples")
 # Of HeadScores: a histogram of 1,281 bins of samples of each class, one of the others, and a row of a matrix.
 _BYTES_PER_CLASS, _BYTES_PER_CELL = 2 * 8 * 1281, 8
 
@@ -58,9 +60,12 @@ class FederationOptions(Options):
         "on = the server sees only sums over clients | exact, means-N = other forms of the Gram matrix",
     )
     dp_epsilon: float = option(
-        0.0, number(0.0, MOST_EPSILON), "above 0: noise hides every sample; needs secure-sums = on"
+        0.0, number(0.0, MOST_EPSILON), "above 0: noise hides every sample or client; needs secure-sums = on"
     )
     dp_delta: float = option(0.0, number(0.0, MOST_DELTA), "0 = dp-samples to the power of -1.1")
+    dp_unit: Literal["sample", "client"] = option(
+        "sample", one_of("sample", "client"), "sample | client: of what the noise hides each"
+    )
     dp_samples: int = option(0, whole(0, 10**9), "of all clients, declared; 0 = a simulation's own")
     fraction_train: float = option(1.0, number(0.0, 1.0, open_low=True), "share of clients asked per round")
     min_clients: int = option(2, whole(1, 1_000_000), "fewer answers than this fail the run")
@@ -83,8 +88,8 @@ class FederationOptions(Options):
         """Whether sites add noise to their sums."""
         return self.dp_epsilon > 0
 
-    def promise(self, num_samples: int) -> Promise | None:
-        """Make the promise to each of so many samples, unless ``dp-samples`` declares another number.
+    def promise(self, num_samples: int, num_clients: int) -> Promise | None:
+        """Make the promise to each of so many samples or clients, unless ``dp-samples`` declares another number.
 
         Raises
         ------
@@ -97,16 +102,18 @@ class FederationOptions(Options):
         if not number:
             raise ValueError("dp-samples: SuperNodes with data of their own need a declared number of samples, got 0")
         delta = self.dp_delta or number**-1.1
-        if not delta < min(1 / number, MOST_DELTA):
-            raise ValueError(f"dp-delta: must be below 1 / {number:,} samples and {MOST_DELTA}, got {delta:.3g}")
-        return Promise(self.dp_epsilon, delta, number)
+        units = number if self.dp_unit == "sample" else num_clients
+        if not delta < min(1 / units, MOST_DELTA):
+            raise ValueError(f"dp-delta: must be below 1 / {units:,} {self.dp_unit}s and {MOST_DELTA}, got {delta:.3g}")
+        return Promise(self.dp_epsilon, delta, number, self.dp_unit, num_clients)
 
     def problems(self) -> list[str]:
         """List what is wrong with the values together."""
         if self.is_noisy:
             wrong = {"secure-sums": ("on", self.secure_sums), "min-class-count": (0, self.min_class_count)}
             return [f"dp-epsilon: needs {key} = {want}, got {got}" for key, (want, got) in wrong.items() if got != want]
-        return [f"{key}: needs a dp-epsilon" for key in ("dp-delta", "dp-samples") if self.to_config()[key]]
+        usual, given = FederationOptions().to_config(), self.to_config()
+        return [f"{key}: needs a dp-epsilon" for key in _OF_NOISE if given[key] != usual[key]]
 
     def classes_allowed(self, feature_dim: int, num_methods: int) -> int | None:
         """Return the most classes of all clients together: as set, or as many as half of the memory takes.

@@ -187,9 +187,10 @@ def privacy_in_words(said: object) -> str:
     """Put the entry `differential_privacy` of results.json in one line: "none", or for whom how much was added."""
     if not isinstance(said, Mapping):
         return NO_NOISE
+    clients = f"{said['num_clients']:,}, with samples: " if "num_clients" in said else ""
     return (
         f"epsilon {said['epsilon']:g}, delta {said['delta']:.2g}, for one {said['unit']} more or less of "
-        f"{said['num_samples']:,} (declared); noise: {said['noise']}"
+        f"{clients}{said['num_samples']:,} (declared); noise: {said['noise']}"
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from fedstats_app.secure.graph import CORRUPT, most_lost
 
@@ -120,32 +121,48 @@ def signal_to_noise(num_samples: int, num_classes: int, dim: int, mu: float) -> 
     return num_samples * mu / (2 * num_classes * math.sqrt(dim))
 
 
+# Clients shorten their sums to this share of an average client's samples (research/noise.md), and not below so many.
+CLIPPED, LEAST_CLIP = 0.2, 2.0
+
+
 @dataclass(frozen=True)
 class Promise:
-    """What a run promises each sample of its sites.
+    """What a run promises each sample, or each client, of its sites.
 
     Attributes
     ----------
     epsilon, delta : float
-        For one sample more or less.
+        For one unit more or less.
     num_samples : int
         N, of all sites together, as declared.
+    unit : {"sample", "client"}
+        What is hidden.
+    num_clients : int
+        That are asked.
     """
 
     epsilon: float
     delta: float
     num_samples: int
+    unit: Literal["sample", "client"] = "sample"
+    num_clients: int = 0
 
     @property
     def mu(self) -> float:
         """What all answers of the run have together."""
         return mu_of(self.epsilon, self.delta)
 
+    @property
+    def clip(self) -> float:
+        """To which length, in samples, each client shortens its sums; 0 where none does. No data are looked at."""
+        return max(CLIPPED * self.num_samples / self.num_clients, LEAST_CLIP) if self.unit == "client" else 0.0
+
     def to_json(self) -> dict[str, object]:
         """Return the entry of results.json."""
         place = "shares of the sites, in secure sums"
         numbers = {"epsilon": self.epsilon, "delta": self.delta, "mu": self.mu, "num_samples": self.num_samples}
-        return {**numbers, "unit": "sample", "noise": place}
+        clients = {"num_clients": self.num_clients} if self.unit == "client" else {}
+        return {**numbers, **clients, "unit": self.unit, "noise": place}
 
 
 def _erfcx(value: float) -> float:

@@ -142,7 +142,7 @@ class Run:
 
     @property
     def promise(self) -> Promise | None:
-        """What noise promises each sample; None for runs without.
+        """What noise promises each sample or client; None for runs without.
 
         Raises
         ------
@@ -150,7 +150,8 @@ class Run:
             If the number of samples is needed and was not declared, or delta does not fit it.
         """
         simulated = self.federation.simulated
-        return self.config.federation.promise(len(training_set(self.config.data)) if simulated else 0)
+        number = len(training_set(self.config.data)) if simulated else 0
+        return self.config.federation.promise(number, len(self.federation.hosts))
 
     def statistics_strategy(self) -> StatisticsStrategy:
         """Make the strategy that serves all methods of the run."""

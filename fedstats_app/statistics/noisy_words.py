@@ -6,6 +6,10 @@ vectors, and of their products, are whole numbers: nothing is rounded afterwards
 1. ``mean``: the sum of unit features.
 2. ``moments``: of each sample's deviation z from a mean that all know by then, scaled to length 1, the sums by class,
    and the triangle of the sum of z z^T, which is as long as |z|^2 = 1.
+
+Where the noise hides whole clients, each shortens its own sums, mean, class sums and triangle by themselves, to the
+length of ``clip`` samples, and the noise is as many times larger. Two vectors come no further apart by that, but by
+rounding: a sample of a client is hidden at least as well as the client.
 """
 
 from __future__ import annotations
@@ -77,12 +81,26 @@ class NoisyLayout:
         Whether second moments are released.
     mu : float
         Of all parts together.
+    clip : float
+        Length in samples to which a client shortens each sum; 0 where one sample is hidden, and nothing is shortened.
+
+    Raises
+    ------
+    ValueError
+        If with rounding one sample may move a sum by more than ``clip``.
     """
 
     num_classes: int
     feature_dim: int
     moments: bool
     mu: float
+    clip: float = 0.0
+
+    def __post_init__(self) -> None:
+        # Rounding moves each number by less than a step, most of all in the class sums.
+        least = 1 + math.sqrt(self.num_classes * self.feature_dim) / _STEPS
+        if not (self.clip == 0 or self.clip >= least):
+            raise ValueError(f"clip must be 0 or at least {least:.3g} samples, so that it hides one, got {self.clip}")
 
     @property
     def kinds(self) -> tuple[NoisyKind, ...]:
@@ -142,20 +160,27 @@ class NoisyLayout:
             if self.moments:
                 products += steps.T @ steps
         if kind == "mean":
-            return [total]
+            return [self._clipped(total, _STEPS)]
+        found, products = [self._clipped(of_class.flatten(), _STEPS)], self._clipped(products, _STEPS**2)
         row, column = torch.triu_indices(dim, dim, offset=1)
-        return [of_class.flatten(), *([products.diagonal(), products[row, column]] if self.moments else [])]
+        return [*found, *([products.diagonal(), products[row, column]] if self.moments else [])]
+
+    def _clipped(self, total: Tensor, unit_length: float) -> Tensor:
+        """Shorten a sum of whole numbers, if it is longer, to ``clip`` times a length: whole numbers again."""
+        most, length = self.clip * unit_length * (1 - _SLACK), float(total.norm())
+        return (total * (most / length)).trunc() if 0 < most < length else total
 
     def noise(self, kind: NoisyKind, honest: int) -> list[float]:
         """Return the deviation, in steps, of what each of so many honest parties adds to each array of a sum."""
         mean, sums, moments = self.parts
+        hidden = self.clip or 1.0
         if kind == "mean":
             wanted = [_STEPS / mean]
         else:
             # An entry off the diagonal is in the matrix twice: it takes a root of 2 less for the same length.
             square = [_STEPS**2 / moments, _STEPS**2 / moments / math.sqrt(2.0)] if self.moments else []
             wanted = [_STEPS / sums, *square]
-        return [one / math.sqrt(honest) for one in wanted]
+        return [hidden * one / math.sqrt(honest) for one in wanted]
 
     def noisy(self, kind: NoisyKind, sums: list[Tensor], honest: int, key: bytes | None) -> Words:
         """Add one party's share of noise to whole numbers, the same for the same key; drawn anew for None."""
@@ -172,6 +197,11 @@ class NoisyLayout:
     def read_mean(self, words: Words, num_samples: int) -> Tensor:
         """Return the (d,) float64 mean of so many unit features."""
         return numbers_of(words[0]) / (self._scale * num_samples)
+
+    def known(self, words: Words, survivors: int, honest: int) -> float:
+        """Return the share of the squared length of a mean that is not its noise (James and Stein 1961), 0 to 1."""
+        noise = self.noise("mean", honest)[0] ** 2 * survivors * self.feature_dim
+        return 1 - noise / max(float(numbers_of(words[0]).square().sum()), noise)
 
     def read_moments(self, words: Words) -> tuple[Tensor, Tensor | None]:
         """Return (C, d) class sums and the (d, d) matrix of second moments, both float64; None where there is none."""

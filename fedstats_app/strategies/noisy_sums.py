@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.secure.account import Promise, least_honest
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec, StatisticsSum, UnitLength
 from fedstats_app.statistics.noisy_words import NoisyKind, NoisyLayout
+from fedstats_app.statistics.secure_words import Words
 from fedstats_app.strategies.secure_sums import MaskedRun, SecureStatisticsStrategy
 from fedstats_app.wire.secure import SECURE_NOISY, NoisyRequest, sums_content
 
@@ -28,8 +29,40 @@ class NoisyRun(MaskedRun[NoisyLayout]):
 
     def question(self, kind: NoisyKind, turn: int, lost: int, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
         """Return what :meth:`MaskedRun.question` says, for ``query.secure_noisy``."""
-        asked = NoisyRequest(kind, self.layout.mu)
+        asked = NoisyRequest(kind, self.layout.mu, self.layout.clip)
         return sums_content(self.plan, turn, self.active, self.request, asked, known), SECURE_NOISY
+
+
+def learned(
+    layout: NoisyLayout,
+    summed: Callable[[NoisyKind, dict[str, Tensor]], tuple[Words, int]],
+    honest: int,
+    num_samples: int,
+) -> NoisyStatistics:
+    """Ask for both sums and read them.
+
+    Parameters
+    ----------
+    layout : NoisyLayout
+        In which they come.
+    summed : callable
+        From a sum's kind, and ``mean`` for the second, to its words and how many parties are in it.
+    honest : int
+        Whose noise is enough.
+    num_samples : int
+        As declared.
+    """
+    words, parties = summed("mean", {})
+    # Noise that hides clients can be larger than the mean, which then counts as far as it is no noise.
+    known = layout.known(words, parties, honest) if layout.clip else 1.0
+    mean = known * layout.read_mean(words, num_samples)
+    words, parties = summed("moments", {"mean": mean})
+    sums, moments = layout.read_moments(words)
+    if known < 1:  # What the mean did not take away, all class sums have in common.
+        common = sums.sum(dim=0)
+        sums -= (1 - known) * torch.outer(sums @ common, common) / common.square().sum()
+    edge = 0.0 if moments is None else layout.edge(parties, honest)
+    return NoisyStatistics(mean, sums, moments, edge, num_samples)
 
 
 class NoisyStatisticsStrategy(SecureStatisticsStrategy):
@@ -78,22 +111,22 @@ class NoisyStatisticsStrategy(SecureStatisticsStrategy):
 
     def _sum(self, grid: Grid, clients: Sequence[int]) -> None:
         (spec,), dim = self.request.specs, self.feature_dim or 0
-        layout = NoisyLayout(self.num_classes, dim, spec.gram, self._promise.mu)
+        layout = NoisyLayout(self.num_classes, dim, spec.gram, self._promise.mu, self._promise.clip)
         # Features are scaled to length 1 by the clients, whatever a specification says.
         request = replace(self.request, specs=(StatisticsSpec(spec.gram),), wire_dtype="float64")
         run = NoisyRun(grid, request, layout)
         run.begin(clients)
         number = self._promise.num_samples
-        mean = layout.read_mean(run.summed("mean", None, {})[0], number)
-        sums, moments = layout.read_moments(run.summed("moments", None, {"mean": mean})[0])
-        left, honest = len(run.summed_over), least_honest(len(run.clients))
-        edge = layout.edge(left, honest) if spec.gram else 0.0
-        self._noisy = NoisyStatistics(mean, sums, moments, edge, number)
+
+        def summed(kind: NoisyKind, known: dict[str, Tensor]) -> tuple[Words, int]:
+            return run.summed(kind, None, known)[0], len(run.summed_over)
+
+        self._noisy = learned(layout, summed, least_honest(len(run.clients)), number)
         # Nobody's counts: how many samples a class has is not known, so all are said to have as many.
         counts = torch.full((self.num_classes,), number // self.num_classes)
         counts[: number % self.num_classes] += 1
-        total = FeatureStatistics(counts, sums, moments)
-        self._take(run, total, [run.clients[party] for party in run.summed_over], left * self.num_classes)
+        total, left = FeatureStatistics(counts, self.noisy.sums, self.noisy.moments), run.summed_over
+        self._take(run, total, [run.clients[party] for party in left], len(left) * self.num_classes)
 
     def solve(self, sums: Sequence[StatisticsSum]) -> dict[str, tuple[LinearHead, float]]:
         """Return every method's head of the sums with noise, and the seconds that it took."""

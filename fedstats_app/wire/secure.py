@@ -109,10 +109,14 @@ class NoisyRequest:
         As :mod:`fedstats_app.statistics.noisy_words` has it.
     mu : float
         Of all parts of the run together; each node divides it itself.
+    clip : float
+        To which length, in samples, a client cuts each of its sums, and of how many the noise hides one; 0: it hides
+        one sample.
     """
 
     kind: Literal["mean", "moments"]
     mu: float = measured(MOST_MU)
+    clip: float = measured()
 
     def __post_init__(self) -> None:
         if not self.mu > 0:
