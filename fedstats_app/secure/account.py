@@ -122,7 +122,7 @@ def signal_to_noise(num_samples: int, num_classes: int, dim: int, mu: float) -> 
 
 
 # Clients shorten their sums to this share of an average client's samples (research/noise.md), and not below so many.
-CLIPPED, LEAST_CLIP = 0.2, 2.0
+CLIPPED, LEAST_CLIP = 0.1, 2.0
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,9 @@ def learned(
     mean = known * layout.read_mean(words, num_samples)
     words, parties = summed("moments", {"mean": mean})
     sums, moments = layout.read_moments(words)
-    if known < 1:  # What the mean did not take away, all class sums have in common.
+    if known < 1:  # What such a mean did not take away, all class sums have in common (research/noise.md).
         common = sums.sum(dim=0)
-        sums -= (1 - known) * torch.outer(sums @ common, common) / common.square().sum()
+        sums -= (1 - known**4) * torch.outer(sums @ common, common) / common.square().sum()
     edge = 0.0 if moments is None else layout.edge(parties, honest)
     return NoisyStatistics(mean, sums, moments, edge, num_samples)
 

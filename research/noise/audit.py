@@ -23,9 +23,18 @@ CONFIDENCE = 0.95
 
 
 def scores(
-    runs: int, layout: NoisyLayout, *, parties: int = 10, others: int = 20, seed: int | None = None, present: bool
+    runs: int,
+    layout: NoisyLayout,
+    *,
+    parties: int = 10,
+    others: int = 20,
+    copies: int = 1,
+    seed: int | None = None,
+    present: bool,
 ) -> Floats:
     """Return the logarithms of the odds that the canary is there, once a run, up to a constant.
+
+    Where the layout hides clients, the canary is one, and the others are one.
 
     Parameters
     ----------
@@ -37,6 +46,8 @@ def scores(
         That add a share of noise each; one of them has all samples.
     others : int
         Samples besides the canary, drawn once, the same for all calls.
+    copies : int
+        Of the canary.
     seed : int, optional
         Of the noise; drawn anew by default.
     present : bool
@@ -46,7 +57,8 @@ def scores(
     features = torch.randn(others, layout.feature_dim, generator=draw, dtype=torch.float64)
     labels = torch.arange(others) % layout.num_classes
     # Opposite to the mean of all others: the unlikeliest of all.
-    rest, canary = (features, labels), (-unit(features).mean(dim=0, keepdim=True), labels[:1])
+    opposite = -unit(features).mean(dim=0, keepdim=True)
+    rest, canary = (features, labels), (opposite.repeat(copies, 1), labels[:1].repeat(copies))
     keys = None if seed is None else np.random.default_rng([seed, present])
     found = []
     for _ in range(runs):

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,13 @@ class Sites:
         self.backbone = loaded_backbone(self.settings.backbone_for(own_data=True), self.root)
 
     def run(
-        self, mu: float = MU, *, seed: int = 0, faults: dict[int, Fault] | None = None, moments: bool = True
+        self,
+        mu: float = MU,
+        *,
+        seed: int = 0,
+        faults: dict[int, Fault] | None = None,
+        moments: bool = True,
+        clip: float = 0.0,
     ) -> NoisyRun:
         """A run of masks that has begun; its nodes are processes of their own."""
         grid = LocalGrid(client_app.app, self.nodes, self.settings.to_run_config(), faults=faults or {})
@@ -73,7 +79,8 @@ class Sites:
         request = StatisticsRequest(
             3, (spec,), "float64", seed=seed, backbone_fingerprint=self.backbone.fingerprint, class_names=CLASSES
         )
-        run = NoisyRun(ClientGrid(grid, hosts), request, NoisyLayout(3, self.backbone.feature_dim, moments=True, mu=mu))
+        layout = NoisyLayout(3, self.backbone.feature_dim, moments=True, mu=mu, clip=clip)
+        run = NoisyRun(ClientGrid(grid, hosts), request, layout)
         run.begin(range(len(self.nodes)))
         return run
 
@@ -260,6 +267,43 @@ def test_what_does_not_fit_whole_is_not_begun(tmp_path: Path) -> None:
     assert sites.charges() == []
 
 
+def length(run: NoisyRun) -> float:
+    """Of the sum of the mean, in samples."""
+    return float(numbers_of(run.summed("mean", None, {})[0][0]).norm()) / 2**11
+
+
+def test_who_holds_too_much_is_clipped_at_the_node_whatever_the_server_names(tmp_path: Path) -> None:
+    """Six images a site, much alike. A longer clip comes with as much more noise, and a shorter one is none."""
+    sites = Sites(tmp_path)
+    assert length(sites.run(1000.0)) > 20
+    assert 9 < length(sites.run(1000.0, clip=2.0)) < 10.1
+    dim = sites.backbone.feature_dim
+    alone = NoisyLayout(3, dim, moments=True, mu=1.0, clip=2000.0)
+    expected = alone.noise("mean", 4)[0] / 2**11 * (5 * dim) ** 0.5
+    assert length(sites.run(1.0, clip=2000.0)) == pytest.approx(expected, rel=0.5)
+    run = sites.run(clip=2.0)
+    object.__setattr__(run.layout, "clip", 0.9)
+    with pytest.raises(NothingUnmasked, match="clip must be 0 or at least"):
+        length(run)
+
+
+def test_another_clip_in_one_run_is_refused(tmp_path: Path) -> None:
+    run = Sites(tmp_path).run(clip=2.0)
+    mean = run.layout.read_mean(run.summed("mean", None, {})[0], 30)
+    run.layout = replace(run.layout, clip=2000.0)
+    with pytest.raises(NothingUnmasked, match="statistics asked for are others than in the round before"):
+        run.summed("moments", None, {"mean": mean})
+
+
+def test_noise_for_clients_is_charged_as_for_samples_and_another_clip_is_another_question(tmp_path: Path) -> None:
+    sites = Sites(tmp_path, ACCOUNT)
+    sites.release(MU * 0.8, clip=2.0)
+    assert np.hypot(*sites.charges()) == pytest.approx(MU * 0.8, rel=1e-12)
+    sites.release(MU * 0.8, clip=2.0)
+    with pytest.raises(NothingUnmasked, match=OVER):
+        sites.release(MU * 0.8, clip=2.5)
+
+
 def test_a_path_spelt_otherwise_is_the_same_account(tmp_path: Path) -> None:
     sites = Sites(tmp_path, ACCOUNT)
     sites.release()
@@ -356,13 +400,19 @@ def test_a_question_is_read_strictly(tmp_path: Path) -> None:
             made[name] = value
         return made
 
-    assert read_noisy_request(instruction(content(), SECURE_NOISY))[4] == NoisyRequest("moments", 1.0)
+    def noisy(kind: str = "moments", mu: float = 1.0, clip: float = 0.0) -> dict[str, ConfigRecord]:
+        return {"noisy": ConfigRecord({"kind": kind, "mu": mu, "clip": clip})}
+
+    assert read_noisy_request(instruction(content(**noisy()), SECURE_NOISY))[4] == NoisyRequest("moments", 1.0)
     wrong = [
-        {"noisy": ConfigRecord({"kind": "moments", "mu": 0.0})},
-        {"noisy": ConfigRecord({"kind": "moments", "mu": float("nan")})},
-        {"noisy": ConfigRecord({"kind": "moments", "mu": 1e4})},
-        {"noisy": ConfigRecord({"kind": "presence", "mu": 1.0})},
-        {"noisy": ConfigRecord({"kind": "mean", "mu": 1.0})},  # which needs no mean
+        noisy(mu=0.0),
+        noisy(mu=float("nan")),
+        noisy(mu=1e4),
+        noisy(clip=-1.0),
+        noisy(clip=float("inf")),
+        noisy("presence"),
+        noisy("mean"),  # which needs no mean
+        {"noisy": ConfigRecord({"kind": "moments", "mu": 1.0})},
         {"request": StatisticsRequest(3, (StatisticsSpec(True, 2),), class_names=CLASSES).to_content()["request"]},
         {"request": StatisticsRequest(3, (StatisticsSpec(True),), holdout=0.5).to_content()["request"]},
     ]

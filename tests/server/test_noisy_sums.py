@@ -99,7 +99,7 @@ def test_an_audit_reads_epsilon_from_the_sites_own_records(
 ) -> None:
     code, found = audited(made, capsys)
     assert code == 0
-    assert found["epsilon"] == ("ok", f"60 at delta 0.001 for one sample of 90, mu {mu_of(60.0, 1e-3):.4g}")
+    assert found["epsilon"] == ("ok", f"60 at delta 0.001 for one sample, N 90, mu {mu_of(60.0, 1e-3):.4g}")
     of_sites = [value for name, value in found.items() if name.startswith("epsilon of")]
     assert of_sites == [("ok", "60 in this run at delta 0.001, 60 in all")] * 5
     assert found["sites' own records of the sum"][0] == "ok"
@@ -139,6 +139,8 @@ def test_an_owner_sees_the_account_and_no_reset_forgets_it(made: Path, capsys: p
         ({"statistics_error": True}, "dp-epsilon: statistics-error must be false"),
         ({"fine_tune": "probe"}, 'secure-sums: fine-tune must be "none"'),
         ({"dp_epsilon": 0.0}, "dp-delta: needs a dp-epsilon"),
+        ({"dp_epsilon": 0.0, "dp_unit": "client"}, "dp-unit: needs a dp-epsilon"),
+        ({"dp_unit": "site"}, "dp-unit"),
         ({"dp_delta": 0.9}, "dp-delta"),
         ({"dp_epsilon": 1e4}, "dp-epsilon"),
     ],
@@ -153,6 +155,7 @@ def test_what_noise_cannot_serve_is_refused_by_name(tmp_path: Path, settings: di
     [
         ({"dp_samples": 0}, "dp-samples: SuperNodes with data"),
         ({"dp_samples": 5000}, "must be below 1 / 5,000 samples"),
+        ({"dp_samples": 5000, "dp_unit": "client", "dp_delta": 0.01}, "must be below 1 / 5 clients and 0.01, got 0.01"),
     ],
 )
 def test_sites_own_data_need_a_declared_number_that_delta_fits(
@@ -161,6 +164,25 @@ def test_sites_own_data_need_a_declared_number_that_delta_fits(
     nodes = [rules for _, rules in _rules(made)]
     with pytest.raises(ValueError, match=reason):
         simulate(made, node_configs=nodes, **{**NOISY, **settings}, method="fedncm")
+
+
+def test_a_run_that_hides_clients_says_so_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"secure_sums": "on", "dp_epsilon": 8.0, "dp_unit": "client", "dp_samples": 8000}
+    folder = simulate(tmp_path, method="fedncm", test_dataset="builtin", **settings)
+    said = read_json(folder, "results.json")["differential_privacy"]
+    assert said["unit"] == "client" and said["num_clients"] == 10 and said["delta"] == 8000**-1.1
+    line = "for one client more or less of 10, with samples: 8,000 (declared); noise: shares of the sites"
+    out = capsys.readouterr()
+    assert line in out.out and "for one client, 8,000 samples: signal to noise 0." in out.out + out.err
+    assert line in report(RunRecord.read(folder)) and line in (folder / "heads" / "README.md").read_text()
+    assert main(["audit", str(folder)]) == 0
+    assert "for one client, N 8,000, mu" in capsys.readouterr().out
+
+
+def test_clients_are_clipped_by_what_was_declared() -> None:
+    assert Promise(1.0, 1e-5, 8000).clip == 0
+    assert Promise(1.0, 1e-5, 8000, "client", 100).clip == 8
+    assert Promise(1.0, 1e-5, 8000, "client", 8000).clip == 2  # a sample must not count for more than a client
 
 
 def test_what_noise_leaves_is_no_more_than_was_measured() -> None:

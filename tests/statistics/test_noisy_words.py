@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,6 +50,57 @@ def test_one_sample_moves_each_part_by_at_most_all_steps(seed: int, dim: int, sc
         assert moved[0] <= STEPS**2
         if kind == "moments":
             assert moved[1] + 2 * moved[2] <= STEPS**4
+
+
+def lengths(layout: NoisyLayout, kind: NoisyKind, features: Tensor, labels: Tensor) -> list[float]:
+    """How long the parts of a sum are, beside one sample's: in exact integers but for the last root."""
+    first, *square = whole(layout, kind, features, labels, torch.zeros(layout.feature_dim, dtype=torch.float64))
+    found = [math.hypot(*first) / STEPS]
+    return [
+        *found,
+        *(
+            math.sqrt(sum(a * a for a in one) + 2 * sum(a * a for a in two)) / STEPS**2
+            for one, two in ([square] if square else [])
+        ),
+    ]
+
+
+@given(st.integers(0, 1000), st.floats(2.0, 40.0), st.sampled_from([1.0, 1e150]))
+def test_a_client_a_thousand_times_too_large_is_clipped_and_no_longer_than_promised(
+    seed: int, clip: float, scale: float
+) -> None:
+    features, labels = drawn(seed, 4, 9)
+    layout = NoisyLayout(CLASSES, 9, moments=True, mu=1.0, clip=clip)
+    many = (features.repeat(1000, 1) * scale, labels.repeat(1000))
+    for kind in layout.kinds:
+        assert min(lengths(replace(layout, clip=0.0), kind, *many)) > 800
+        assert all(0.99 * clip < one <= clip for one in lengths(layout, kind, *many))
+        few = (features[:2], labels[:2])  # which no sum is too long for
+        mean = torch.zeros(9, dtype=torch.float64)
+        assert whole(layout, kind, *few, mean) == whole(replace(layout, clip=0.0), kind, *few, mean)
+
+
+@given(st.integers(0, 1000), st.integers(1, 60))
+def test_a_sample_of_a_client_is_hidden_as_well_as_the_client(seed: int, number: int) -> None:
+    """Whether clipped or not: the account charges a run that hides clients as if it hid samples."""
+    features, labels = drawn(seed, number, 7)
+    features += 1.0
+    layout, mean = NoisyLayout(CLASSES, 7, moments=True, mu=1.0, clip=2.0), torch.zeros(7, dtype=torch.float64)
+    for kind in layout.kinds:
+        both = whole(layout, kind, features, labels, mean), whole(layout, kind, features[1:], labels[1:], mean)
+        moved = [sum((own - other) ** 2 for own, other in zip(*pair, strict=True)) for pair in zip(*both, strict=True)]
+        assert moved[0] <= (2 * STEPS) ** 2 and sum(moved[1:]) + sum(moved[2:]) <= (2 * STEPS**2) ** 2
+
+
+def test_noise_for_clients_is_as_many_times_larger_and_too_short_a_clip_is_none() -> None:
+    layout = NoisyLayout(10, 1280, moments=True, mu=2.5)
+    clipped = replace(layout, clip=8.0)
+    for kind in layout.kinds:
+        assert clipped.noise(kind, 6) == pytest.approx([8 * one for one in layout.noise(kind, 6)], rel=1e-12)
+        assert clipped.charge(kind) == layout.charge(kind)
+    for wrong in (1.05, -1.0, math.nan):
+        with pytest.raises(ValueError, match=r"clip must be 0 or at least 1\.06 samples"):
+            replace(layout, clip=wrong)
 
 
 def test_one_sample_moves_a_part_by_nearly_all_steps() -> None:
