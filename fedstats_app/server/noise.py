@@ -10,17 +10,14 @@ from fedstats_app.methods import display_name
 from fedstats_app.secure.account import Promise, epsilon_of, least_honest, signal_to_noise
 
 # At a signal-to-noise ratio of at least so much, heads kept at least these shares of their accuracy without noise, on
-# ten sets of data (research/noise.md).
+# ten sets of data, or of two divided among clients (research/noise.md).
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-KEPT = {
+KEPT: dict[str, dict[str, tuple[float, ...]]] = {
     "sample": {
         "fedncm": (0.63, 0.76, 0.89, 0.93, 0.93, 0.95, 0.95),
         "fed3r": (0.60, 0.61, 0.71, 0.77, 0.83, 0.90, 0.93),
     },
-    "client": {
-        "fedncm": (0.40, 0.40, 0.40, 0.40, 0.40, 0.40, 0.40),
-        "fed3r": (0.40, 0.40, 0.40, 0.40, 0.40, 0.40, 0.40),
-    },
+    "client": {"fedncm": (0.36, 0.41, 0.54, 0.67, 0.78, 0.78, 0.78)},
 }
 # Below the first much is lost; from the second on a larger epsilon gains little.
 ENOUGH, GOOD = 2.0, 8.0
@@ -34,8 +31,10 @@ def noise_in_words(promise: Promise, methods: Sequence[str], num_classes: int, d
     added = math.sqrt(least_honest(parties) / parties)
     ratio = signal_to_noise(promise.num_samples, num_classes, dim, promise.mu * added) / (promise.clip or 1)
     found = bisect.bisect_right(RATIOS, ratio) - 1
-    kept = ", ".join(f"{display_name(name)} {100 * KEPT[promise.unit][name][found]:.0f} %" for name in methods)
-    told = f"at least, where it was measured: {kept}" if found >= 0 else "little: it was never measured so low"
+    shares = KEPT[promise.unit]
+    kept = ", ".join(f"{display_name(one)} {100 * shares[one][found]:.0f} %" for one in methods if one in shares)
+    told = f"at least, where it was measured: {kept}" if kept else "what was not measured for this unit"
+    told = told if found >= 0 else "little: it was never measured so low"
     yield (
         f"noise for epsilon {promise.epsilon:g} at delta {promise.delta:.2g} for one {promise.unit}, "
         f"{promise.num_samples:,} samples: signal to noise {ratio:.2g}; of the accuracy it leaves {told}"

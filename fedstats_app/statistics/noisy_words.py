@@ -161,9 +161,11 @@ class NoisyLayout:
                 products += steps.T @ steps
         if kind == "mean":
             return [self._clipped(total, _STEPS)]
-        found, products = [self._clipped(of_class.flatten(), _STEPS)], self._clipped(products, _STEPS**2)
-        row, column = torch.triu_indices(dim, dim, offset=1)
-        return [*found, *([products.diagonal(), products[row, column]] if self.moments else [])]
+        found = [self._clipped(of_class.flatten(), _STEPS)]
+        if self.moments:
+            products, (row, column) = self._clipped(products, _STEPS**2), torch.triu_indices(dim, dim, offset=1)
+            found += [products.diagonal(), products[row, column]]
+        return found
 
     def _clipped(self, total: Tensor, unit_length: float) -> Tensor:
         """Shorten a sum of whole numbers, if it is longer, to ``clip`` times a length: whole numbers again."""

@@ -26,7 +26,7 @@ from fedstats_app.statistics.secure_words import Words, as_words
 from fedstats_app.strategies.noisy_sums import learned
 from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, run
-from research.benchmarks.noise import POWER, features_of_file
+from research.benchmarks.noise import POWER, cell, features_of_file
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def table(lines: Sequence[Clipped]) -> str:
         start = f"| {first.clients:,} | {first.share:g} |"
         for name, without in first.exact.items():
             accuracies = [own[one].accuracy[name] if one in own else [] for one in epsilons]
-            cells = [f"{np.mean(one):.1f} ({np.std(one):.1f})" if one else "" for one in accuracies]
+            cells = [cell(one) if one else "" for one in accuracies]
             written.append(f"{start} {name} | " + " | ".join(cells) + f" | {without:.1f} |")
         signals = [f"{own[one].signal:.2g}" if one in own else "" for one in epsilons]
         written.append(f"{start} signal to noise | " + " | ".join(signals) + " | |")

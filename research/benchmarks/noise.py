@@ -162,7 +162,7 @@ def table(lines: Sequence[Noisy]) -> str:
         title = f"{first.experiment}, {first.num_samples:,}, {first.num_classes}, {first.dim:,}"
         own = {one.epsilon: one for one in lines if (one.experiment, one.per_class) == place}
         for name in names:
-            cells = [_cell(own[one].accuracy[name]) if one in own else "" for one in epsilons]
+            cells = [cell(own[one].accuracy[name]) if one in own else "" for one in epsilons]
             without = first.exact["Fed3R" if "Fed3R" in name else "FedNCM"]
             written.append(f"| {title} | {name} | " + " | ".join(cells) + f" | {without:.1f} |")
             title = ""
@@ -186,7 +186,8 @@ def _short(ratio: float) -> str:
     return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
 
 
-def _cell(values: Sequence[float]) -> str:
+def cell(values: Sequence[float]) -> str:
+    """Write accuracies as their mean, in brackets their standard deviation if there are several."""
     return f"{np.mean(values):.1f} ({np.std(values, ddof=1):.1f})" if len(values) > 1 else f"{values[0]:.1f}"
 
 

@@ -168,12 +168,13 @@ def test_sites_own_data_need_a_declared_number_that_delta_fits(
 
 def test_a_run_that_hides_clients_says_so_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"secure_sums": "on", "dp_epsilon": 8.0, "dp_unit": "client", "dp_samples": 8000}
-    folder = simulate(tmp_path, method="fedncm", test_dataset="builtin", **settings)
+    few: dict[str, object] = {"partitioner": "dirichlet@samples-per-class=12", "test_dataset": "builtin"}
+    folder = simulate(tmp_path, method="fedncm", **few, **settings)
     said = read_json(folder, "results.json")["differential_privacy"]
     assert said["unit"] == "client" and said["num_clients"] == 10 and said["delta"] == 8000**-1.1
     line = "for one client more or less of 10, with samples: 8,000 (declared); noise: shares of the sites"
     out = capsys.readouterr()
-    assert line in out.out and "for one client, 8,000 samples: signal to noise 0." in out.out + out.err
+    assert line in out.out and "for one client, 8,000 samples: signal to noise" in out.out + out.err
     assert line in report(RunRecord.read(folder)) and line in (folder / "heads" / "README.md").read_text()
     assert main(["audit", str(folder)]) == 0
     assert "for one client, N 8,000, mu" in capsys.readouterr().out
@@ -187,26 +188,31 @@ def test_clients_are_clipped_by_what_was_declared() -> None:
 
 def test_what_noise_leaves_is_no_more_than_was_measured() -> None:
     """The shares are those of the tables of research/noise.md, rounded down."""
-    measured: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    measured: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     block: dict[str, list[float]] = {}
     for line in (REPOSITORY / "research" / "noise.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 9 and cells[1] in ("FedNCM", "Fed3R", "signal to noise"):
+        if (unit := {9: "sample", 8: "client"}.get(len(cells))) is None:
+            continue
+        if cells[1] in ("FedNCM", "Fed3R", "signal to noise"):
             block[cells[1]] = [float(cell.split()[0]) for cell in cells[2:] if cell]
-        if len(cells) == 9 and cells[1] == "signal to noise":
-            for name in ("FedNCM", "Fed3R"):
-                shares = (found / block[name][-1] for found in block[name][:-1])
-                measured[name.lower()] += zip(block["signal to noise"], shares, strict=True)
-    assert {name: len(found) for name, found in measured.items()} == {"fedncm": 60, "fed3r": 60}
-    for name, found in measured.items():
-        for ratio, share in zip(RATIOS, KEPT[name], strict=True):
-            assert 0 <= min(kept for at, kept in found if at >= ratio) - share < 0.01
+        for name in block.keys() - {"signal to noise"} if cells[1] == "signal to noise" else ():
+            shares = (found / block[name][-1] for found in block[name][:-1])
+            measured[unit, name.lower()] += zip(block["signal to noise"], shares, strict=True)
+        block = {} if cells[1] == "signal to noise" else block
+    numbers = {place: len(found) for place, found in measured.items()}
+    assert numbers == {("sample", "fedncm"): 60, ("sample", "fed3r"): 60, ("client", "fedncm"): 20}
+    for (unit, name), found in measured.items():
+        for ratio, share in zip(RATIOS, KEPT[unit][name], strict=True):
+            # Where nothing was measured so high, what the next lower ratio left.
+            reached = max(one for one in RATIOS if one <= min(ratio, max(at for at, _ in found)))
+            assert 0 <= min(kept for at, kept in found if at >= reached) - share < 0.01
 
 
 def test_before_anything_is_sent_a_run_says_what_noise_costs_and_what_would_cost_less() -> None:
     promise = Promise(1.0, 1e-5, 8000)
     (line, more) = noise_in_words(promise, ("fedncm", "fed3r"), 10, 1280, 100)
-    assert "epsilon 1 at delta 1e-05, 8,000 samples: signal to noise 2.3;" in line
+    assert "epsilon 1 at delta 1e-05 for one sample, 8,000 samples: signal to noise 2.3;" in line
     assert line.endswith("it leaves at least, where it was measured: FedNCM 93 %, Fed3R 77 %")
     assert more == "dp-epsilon 4 would give a signal to noise of 8"
     (better, *_) = noise_in_words(Promise(4.0, 1e-5, 8000), ("fedncm",), 10, 1280, 100)
@@ -215,6 +221,11 @@ def test_before_anything_is_sent_a_run_says_what_noise_costs_and_what_would_cost
     (line, more) = noise_in_words(Promise(0.01, 1e-5, 300), ("fedncm",), 10, 1280, 5)
     assert "little: it was never measured so low" in line
     assert more.startswith("much is lost below a signal to noise of 2: dp-epsilon ")
+    of_clients = Promise(8.0, 1e-5, 8000, "client", 1000)
+    (line, *_) = noise_in_words(of_clients, ("fedncm", "fed3r"), 10, 1280, 1000)
+    assert line.endswith("signal to noise 7.2; of the accuracy it leaves at least, where it was measured: FedNCM 78 %")
+    (line, *_) = noise_in_words(of_clients, ("fed3r",), 10, 1280, 1000)
+    assert line.endswith("it leaves what was not measured for this unit")
 
 
 def test_a_run_without_noise_says_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from research.benchmarks import adapters, attacks_training, baselines, drawn_heads, neighbours, noise, regularisers
+from research.benchmarks import (
+    adapters,
+    attacks_training,
+    baselines,
+    client_noise,
+    drawn_heads,
+    neighbours,
+    noise,
+    regularisers,
+)
 from research.benchmarks.lines import mean_and_half
 from tests.research.benchmarks.conftest import FEW, SETTINGS
 
@@ -22,6 +31,13 @@ BENCHMARKS: dict[str, tuple[ModuleType, type, tuple[str, ...], int]] = {
         attacks_training.Row,
         (FEW, "--clients", "4", "--per-class", "5", "--trainings", "fedavg"),
         4 * 3,  # attacks, "none" among them, and limits
+    ),
+    "noise of clients": (
+        client_noise,
+        client_noise.Clipped,
+        (SETTINGS, "--clients", "20", "--shares", "0.1", "0.2", "--epsilons", "8", "--methods", "FedNCM", "Fed3R")
+        + ("--seeds", "1"),
+        2,
     ),
     "drawn heads": (drawn_heads, drawn_heads.Compared, (FEW, "--seeds", "1"), 1),
     "neighbours": (neighbours, neighbours.Compared, (FEW, *FIVE, "--expanded", "40"), 2),
