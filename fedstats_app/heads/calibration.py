@@ -8,7 +8,7 @@ probabilities of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,7 +25,8 @@ NUM_BINS = 15
 NUM_LOSSES = 4
 # A few hundred samples tell the best temperature of more like them to so many steps to either side.
 LIKELY_STEPS = 3
-# Scores go through all temperatures in blocks of so many numbers (a megabyte), which stay in the cache.
+# Scores go through temperatures in blocks of so many numbers (a megabyte), which stay in the cache: many samples one
+# temperature at a time, few samples all temperatures at once.
 NUMBERS_IN_CACHE = 2**17
 # Exponentials of less underflow, which takes five times as long, to what a sum with a 1 in it loses anyway.
 _NO_LIKELIHOOD = -700.0
@@ -150,24 +151,25 @@ class CalibrationSums(Addable):
         largest = logits.amax(dim=1, keepdim=True)
         own, mean = scores.gather(1, labels.unsqueeze(1)).squeeze(1), scores.sum(dim=1) / num_known
         below = logits - largest  # at most 0: likelihoods are relative to the likeliest class's
-        partitions, products = logits.new_empty(2, len(temperatures), len(labels))
+        divisors = torch.tensor(sums.temperatures, dtype=torch.float64)[:, None]
+        partitions, products = logits.new_empty(2, len(divisors), len(labels))
         rows = max(NUMBERS_IN_CACHE // logits.shape[1], 1)
         for start in range(0, len(labels), rows):
             block = slice(start, start + rows)
-            likelihoods, weighted = torch.empty_like(below[block]), torch.empty_like(below[block])
-            for index, temperature in enumerate(temperatures):
-                torch.div(below[block], temperature, out=likelihoods).clamp_(min=_NO_LIKELIHOOD).exp_()
-                torch.mul(likelihoods, scores[block], out=weighted)
-                partitions[index, block], products[index, block] = likelihoods.sum(dim=1), weighted.sum(dim=1)
-        for index, (temperature, partition) in enumerate(zip(temperatures, partitions, strict=True)):
-            log_partition = largest.squeeze(1) / temperature + partition.log()
-            expected = products[index] / partition
+            for some in _parts(len(divisors), below[block].numel()):
+                likelihoods = (below[block] / divisors[some, :, None]).clamp_(min=_NO_LIKELIHOOD).exp_()
+                partitions[some, block] = likelihoods.sum(dim=2)
+                products[some, block] = likelihoods.mul_(scores[block]).sum(dim=2)
+        for some in _parts(len(divisors), len(labels)):
+            log_partitions = largest.squeeze(1) / divisors[some] + partitions[some].log()
+            expected = products[some] / partitions[some]
             for row, score in ((0, own), (2, mean)):
-                sums.losses[row, index] = (log_partition - score / temperature).sum()
-                sums.losses[row + 1, index] = (score - expected).sum() / temperature
-            confidence = 1.0 / partition
-            bins = (confidence * NUM_BINS).long().clamp(max=NUM_BINS - 1)
-            sums.gaps[index].index_add_(0, bins, confidence - correct)
+                sums.losses[row, some] = (log_partitions - score / divisors[some]).sum(dim=1)
+                sums.losses[row + 1, some] = (score - expected).sum(dim=1) / divisors[some, 0]
+            confidences = 1.0 / partitions[some]
+            bins = (confidences * NUM_BINS).long().clamp_(max=NUM_BINS - 1)
+            bins += NUM_BINS * torch.arange(len(bins))[:, None]  # the bins of all temperatures, one after another
+            sums.gaps[some].view(-1).index_add_(0, bins.view(-1), (confidences - correct).view(-1))
         return cls(sums.losses, sums.gaps, len(labels), sums.temperatures)
 
     def mean_nll(self, temperature: float) -> float:
@@ -348,6 +350,12 @@ def _hermite(curve: Tensor, left: int, width: float, share: Tensor) -> Tensor:
     u, v = share, 1.0 - share
     between: Tensor = a * v * v * (1 + 2 * u) + b * u * u * (1 + 2 * v) + da * u * v * v - db * u * u * v
     return between
+
+
+def _parts(number: int, size: int) -> Iterator[slice]:
+    """Cut so many things of one size into parts that together have NUMBERS_IN_CACHE, or into single things."""
+    at_once = max(NUMBERS_IN_CACHE // max(size, 1), 1)
+    return (slice(start, start + at_once) for start in range(0, number, at_once))
 
 
 def all_known(logits: Tensor) -> bool:
