@@ -66,10 +66,10 @@ def test_metrics_are_scikit_learns_on_the_servers_test_images(default: Path) -> 
     predictions = scores.argmax(dim=1).numpy()
     entry = read_json(default, "results.json")["methods"]["fed3r"]
     # The head's file holds float32: single images may fall on the other side.
-    near = functools.partial(pytest.approx, abs=2e-3)
+    near = functools.partial(pytest.approx, abs=5e-3)
     assert entry["accuracy"] == near(accuracy_score(labels, predictions))
     low, high = entry["accuracy_interval"]
-    assert low < entry["accuracy"] < high and high - low == pytest.approx(0.04, abs=0.01)  # 2,000 images
+    assert low < entry["accuracy"] < high and high - low == pytest.approx(0.12, abs=0.01)  # 250 images
     assert entry["macro_accuracy"] == near(balanced_accuracy_score(labels, predictions))
     assert entry["per_class_examples"] == np.bincount(labels).tolist()
     assert entry["macro_f1"] == near(f1_score(labels, predictions, average="macro"))
@@ -218,11 +218,11 @@ def test_rounds_ask_every_client_once_and_end_at_the_same_head(default: Path, tm
 
 
 def test_clients_without_samples_and_absent_classes(tmp_path: Path) -> None:
-    """400 clients at alpha 0.01: many have nothing; every head is finite."""
-    folder = simulate(tmp_path, num_clients=400, dirichlet_alpha=0.01)
+    """150 clients at alpha 0.01: many have nothing; every head is finite."""
+    folder = simulate(tmp_path, num_clients=150, dirichlet_alpha=0.01)
     assert sum(one["num_examples"] == 0 and one["outcome"] == "merged" for one in clients(folder)) > 10
     results = read_json(folder, "results.json")
-    assert results["num_clients_merged"] == 400
+    assert results["num_clients_merged"] == 150
     assert all(entry["accuracy"] > 0.15 for entry in results["methods"].values())
 
 

@@ -78,7 +78,7 @@ def pair(tmp_path: Path, **settings: Any) -> Pair:
 
 @pytest.fixture(scope="module")
 def closed_form(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return pair(tmp_path_factory.mktemp("closed"), plots=True, save_client_statistics=True, seed=3)
+    return pair(tmp_path_factory.mktemp("closed"), save_client_statistics=True, seed=3)
 
 
 def are_alike(runs: Pair) -> None:
@@ -148,7 +148,9 @@ STOPPED = """
 import json, os, signal, sys
 import fedstats_app
 from fedstats_app import client_app
+from tests.support.small_sample import use_an_eighth
 
+use_an_eighth()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 asked, answer = 0, client_app.app
 

@@ -37,6 +37,7 @@ from tests.docs.markdown import (
     links,
     prose,
 )
+from tests.support.small_sample import whole_sample
 
 README, RUN_FOLDER = REPOSITORY / "README.md", DOCS / "run-folder.md"
 SETTINGS = (DOCS / "settings.md").read_text(encoding="utf-8")
@@ -65,10 +66,11 @@ def run(code: str, where: str, namespace: dict[str, Any]) -> str:
 )
 def test_python_blocks_run_and_print_what_they_say(path: Path, home: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks(path, "python"):
-        printed = run(block.code, f"{name(path)}:{block.line}", namespace)
-        if block.output is not None:
-            assert printed == block.output, f"{name(path)}:{block.line}"
+    with whole_sample():
+        for block in blocks(path, "python"):
+            printed = run(block.code, f"{name(path)}:{block.line}", namespace)
+            if block.output is not None:
+                assert printed == block.output, f"{name(path)}:{block.line}"
 
 
 def test_the_page_of_the_run_folder_predicts_the_class_of_the_picture(home: Path) -> None:

@@ -14,7 +14,7 @@ from flwr.app import Context, Message
 from fedstats_app import client_app
 from fedstats_app.report.statistics_file import ACCUMULATOR_FILE
 from fedstats_app.wire.personal import EVALUATE_PERSONAL
-from tests.support.killed_run import run_killed
+from tests.support.killed_run import Events, run_killed
 from tests.support.simulation import Killed, clients, head_bytes, killed, read_json, simulate
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
@@ -54,20 +54,20 @@ def left(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_runs_killed_at_random_points_go_on_to_the_same_bytes(tmp_path: Path, kills: int) -> None:
-    code, said = run_killed(tmp_path / "whole", 0, SETTINGS)
-    assert code == 0
-    (whole,) = (tmp_path / "whole" / "runs").iterdir()
-    expected, events = left(whole), int(said.split()[-1])
-    points = sorted(random.Random(13).sample(range(3, events), kills))
+def test_runs_killed_at_random_points_go_on_to_the_same_bytes(
+    tmp_path: Path, kills: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        events = Events(replace=patched.setattr)
+        expected = left(simulate(tmp_path / "whole", app=events.app, **SETTINGS))
+    points = sorted(random.Random(13).sample(range(3, events.number), kills))
     for point in points:
-        code, _ = run_killed(tmp_path / str(point), point, SETTINGS)
-        assert code == -signal.SIGKILL
+        assert run_killed(tmp_path / str(point), point, SETTINGS) == -signal.SIGKILL
         (folder,) = (tmp_path / str(point) / "runs").iterdir()
         if not (folder / "config.json").is_file():
             continue  # it had not begun
         simulate(tmp_path / str(point), resume=str(folder), **SETTINGS)
-        assert left(folder) == expected, f"killed at event {point} of {events}"
+        assert left(folder) == expected, f"killed at event {point} of {events.number}"
         assert not (folder / ACCUMULATOR_FILE).exists()
 
 

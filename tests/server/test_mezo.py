@@ -78,7 +78,7 @@ def fast(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_loss_falls_and_all_replicas_are_one(
     tmp_path: Path, fast: dict[str, Any], tune: str, dtype: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = {**fast, "num_server_rounds": 30, "num_clients": 4, "partitioner": "iid"}
+    settings = {**fast, "num_server_rounds": 12, "num_clients": 4, "partitioner": "iid"}
     folder = simulate(tmp_path, **settings | {"fine_tune": f"fedmezo@tune={tune}@dtype={dtype}"})
     losses = [line["loss"] for line in rounds(folder)]
     assert losses[-1] < losses[0]
@@ -226,30 +226,30 @@ class Federation:
         return folder
 
 
-@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"distribution": "gaussian", "tuned": "head"}], ids=str)
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"distribution": "gaussian", "tuned": "head"}], ids=str)
 def test_absent_late_and_new_nodes_end_with_the_same_bits(tmp_path: Path, options: dict[str, Any]) -> None:
     federation = Federation(tmp_path, 4, **options)
-    draw = np.random.default_rng(0)
+    draw = np.random.default_rng(5)
 
     def absences(number: int) -> None:
         away = Fault(unavailable=True)
         for node in range(4):
-            absent = draw.random() < 0.5 or (node == 3 and number < 20)
+            absent = draw.random() < 0.5 or (node == 3 and number < 12)
             federation.faults[node] = away if absent else Fault()
-        if number == 12:
+        if number == 8:
             shutil.rmtree(federation.state(1))
 
     strategy = federation.strategy()
     strategy.on_round = lambda outcome: absences(outcome.server_round + 1)
     absences(1)
-    outcomes = federation.run(strategy, 30)
+    outcomes = federation.run(strategy, 20)
     federation.faults.clear()
     replica = strategy.replica
     # Every node keeps its replica in a file; all have been away, and some round had nobody.
     for node in range(4):
         took_part = [one.server_round for one in outcomes if FIRST_NODE_ID + node in one.num_examples]
-        assert 2 <= len(took_part) <= 22
-        assert node != 3 or took_part[0] >= 20
+        assert 2 <= len(took_part) <= 16
+        assert node != 3 or took_part[0] >= 12
     assert any(not one.num_examples for one in outcomes)
     replay = federation.replica()
     replay.apply(list(strategy.log))

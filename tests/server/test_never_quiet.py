@@ -69,11 +69,11 @@ def test_statistics_solving_and_probing(tmp_path: Path, monkeypatch: pytest.Monk
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())
     assert "solving" in lines
-    assert "statistics: features of 0 of 8,000 images: 0 of 6 clients answered" in lines
-    counted = [int(one.replace(",", "")) for one in re.findall(r"features of (\S+) of 8,000 images", lines)]
-    assert counted == sorted(counted) and 0 < max(counted) < 8000
+    assert "statistics: features of 0 of 1,000 images: 0 of 6 clients answered" in lines
+    counted = [int(one.replace(",", "")) for one in re.findall(r"features of (\S+) of 1,000 images", lines)]
+    assert counted == sorted(counted) and 0 < max(counted) < 1000
     assert "3 of 6 clients answered" in lines
-    assert "fed3r-probe: 330 parameters are trained in 2 rounds over 6 clients with 8,000 samples" in lines
+    assert "fed3r-probe: 330 parameters are trained in 2 rounds over 6 clients with 1,000 samples" in lines
     assert "fed3r-probe: round 1 of 2: 3 of 6 clients answered" in lines and "round 2 of 2" in lines
 
 
@@ -88,20 +88,20 @@ def test_training_says_about_how_long_it_will_take(tmp_path: Path, monkeypatch: 
 
 
 def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "seconds_per_sample", lambda *_: 0.01)
+    monkeypatch.setattr(run, "seconds_per_sample", lambda *_: 1 / 30)
     said = told(
         tmp_path,
         monkeypatch,
         [],
         method="fedncm,fed3r",
-        partitioner="fedpac@samples-per-class=200",
+        partitioner="fedpac@samples-per-class=60",
         personalise="all@epochs=1@rounds=2@batch-size=512",
     )
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())
-    # 6 clients of 333 images, of which they keep a fifth; 3 x (1 + 1 + 1 + 3 + 2) + 7 passes.
+    # 6 clients of 100 images, of which they keep a fifth; 3 x (1 + 1 + 1 + 3 + 2) + 7 passes.
     assert (
-        "6 clients train the whole network, 5,418 parameters, on 1,596 samples in all; epochs: "
+        "6 clients train the whole network, 5,418 parameters, on 480 samples in all; epochs: "
         "local-only 1, one-shot 1, one-shot-sum 1, fedavg-ft 3, fedproto 2; about 8 min at the speed"
     ) in lines
     for number, approach in enumerate(AppConfig.of(personalise="all").personal.approaches, start=1):

@@ -77,7 +77,7 @@ def test_the_heads_are_those_of_exact_sums_and_nobody_s_part_is_seen(tmp_path: P
     assert set(found) == {"fedncm", "fed3r", "fedcgs"}  # of all methods those whose statistics add up
     assert weights(near)["fedncm"] == weights(clear)["fedncm"]
     for name in found:
-        assert abs(found[name]["accuracy"] - usual[name]["accuracy"]) <= 0.003
+        assert abs(found[name]["accuracy"] - usual[name]["accuracy"]) <= 0.0041  # one of 250 samples
     for one in clients(masked):
         assert (one["num_examples"], one["class_shares"], one["outcome"]) == (0, {}, "merged")
     lines = (masked / "disclosure.jsonl").read_text().splitlines()
@@ -278,7 +278,7 @@ def test_a_second_sum_after_one_client_s_data_changed_is_refused(tmp_path: Path)
     nodes = sites(tmp_path)
     simulate(tmp_path, node_configs=nodes, **OWN)
     for number, node in enumerate(nodes):
-        if number:
+        if number in (1, 5):  # one client's data, and all but one's
             with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum"):
                 simulate(tmp_path, node_configs=nodes, **{**OWN, "method": "fedncm"})
         more = site_folder(tmp_path / f"more-{number}", CLASSES, seed=100 + number, images=6)

@@ -35,10 +35,10 @@ def test_measures_of_a_trained_head_are_those_of_scikit_learn(tmp_path: Path, tu
     scores = classifier.scores([test.sample(index) for index in range(len(labels))]).double()
     predicted = scores.argmax(dim=1).numpy()
     right = int((predicted == labels).sum())
-    assert entry["accuracy"] == pytest.approx(right / len(labels), abs=2e-3)
-    assert entry["accuracy_interval"] == pytest.approx(wilson_interval(right, len(labels)), abs=2e-3)
-    assert entry["macro_accuracy"] == pytest.approx(balanced_accuracy_score(labels, predicted), abs=2e-3)
-    assert entry["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro"), abs=2e-3)
+    assert entry["accuracy"] == pytest.approx(right / len(labels), abs=5e-3)
+    assert entry["accuracy_interval"] == pytest.approx(wilson_interval(right, len(labels)), abs=5e-3)
+    assert entry["macro_accuracy"] == pytest.approx(balanced_accuracy_score(labels, predicted), abs=5e-3)
+    assert entry["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro"), abs=5e-3)
     assert entry["per_class_examples"] == np.bincount(labels).tolist()
     areas = []
     for c in range(10):
@@ -48,7 +48,7 @@ def test_measures_of_a_trained_head_are_those_of_scikit_learn(tmp_path: Path, tu
     # The temperature is the head's: predict uses it, and its probabilities are as likely as the results say.
     fitted = entry["calibration"]
     assert classifier.temperature == pytest.approx(fitted["temperature"])
-    assert classifier.calibrated_on == "2000 test samples of the server"
+    assert classifier.calibrated_on == "250 test samples of the server"
     probabilities = torch.softmax(scores / classifier.temperature, dim=1).numpy()
     assert fitted["nll_after"] == pytest.approx(log_loss(labels, probabilities), rel=1e-2)
     card = (folder / "heads" / "README.md").read_text()
@@ -105,7 +105,7 @@ def test_the_best_round_is_chosen_by_what_clients_hold_out_and_told_by_the_serve
     assert entry["kept_round"] == best["round"] and entry["accuracy"] == best["accuracy"]
     assert "was kept" in entry["notes"][0] and "too good" not in entry["notes"][0]
     # A fifth of the samples are in no head.
-    assert results["methods"]["fed3r"]["num_examples"] < 6500
+    assert results["methods"]["fed3r"]["num_examples"] < 850
     if best["round"] == 0:
         started, kept = (read_head(folder / "heads" / f"{name}.safetensors")[0] for name in ("fed3r", "fed3r-probe"))
         assert torch.equal(started.weight, kept.weight)

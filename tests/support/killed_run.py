@@ -1,7 +1,7 @@
 """A run of the whole app in a process of its own that kills itself at the n-th thing that it writes or is asked.
 
-`python -m tests.support.killed_run FOLDER EVENT SETTINGS`, with settings as JSON; without a kill it prints the number
-of events. A kill is SIGKILL: nothing that comes after it runs.
+`python -m tests.support.killed_run FOLDER EVENT SETTINGS`, with settings as JSON. A kill is SIGKILL: nothing that comes
+after it runs.
 """
 
 from __future__ import annotations
@@ -11,21 +11,26 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from flwr.app import Context, Message
 
+from fedstats_app import client_app
 from tests.support.commands import REPOSITORY
+from tests.support.simulation import simulate
+from tests.support.small_sample import use_an_eighth
 
 
 class Events:
-    """Counts what happens, and kills the process at one of them."""
+    """Counts what happens in a run, and kills the process at one of them; the first is 1."""
 
-    def __init__(self, deadly: int) -> None:
+    def __init__(self, deadly: int = 0, replace: Callable[[Any, str, Any], None] = setattr) -> None:
         self.number, self._deadly = 0, deadly
         for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink")):
-            setattr(owner, name, self._counted(getattr(owner, name)))
+            replace(owner, name, self._counted(getattr(owner, name)))
 
     def _counted(self, real: Any) -> Any:
         def call(*args: Any, **options: Any) -> Any:
@@ -39,31 +44,24 @@ class Events:
         if self.number == self._deadly:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def app(self, msg: Message, context: Context) -> Message:
+        self.happens()
+        return client_app.app(msg, context)
 
-def run_killed(folder: Path, event: int, settings: dict[str, Any]) -> tuple[int, str]:
-    """Run a process of this module and return its exit code and what it printed."""
+
+def run_killed(folder: Path, event: int, settings: dict[str, Any]) -> int:
+    """Run a process of this module and return its exit code."""
     command = [sys.executable, "-m", __name__, str(folder), str(event), json.dumps(settings)]
     # Sums round differently on another number of threads.
     env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False, timeout=600)
-    return done.returncode, done.stdout
+    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, check=False, timeout=600)
+    return done.returncode
 
 
 def main() -> None:
     folder, event, settings = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
-    from flwr.app import Context, Message
-
-    from fedstats_app import client_app
-    from tests.support.simulation import simulate
-
-    events = Events(event)
-
-    def app(msg: Message, context: Context) -> Message:
-        events.happens()
-        return client_app.app(msg, context)
-
-    simulate(folder, app=app, **settings)
-    print(events.number)
+    use_an_eighth()  # as the tests do, which go on with what is left
+    simulate(folder, app=Events(event).app, **settings)
 
 
 if __name__ == "__main__":
