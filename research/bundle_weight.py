@@ -8,6 +8,7 @@ Lines are counted without blanks, comments and docstrings.
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import tokenize
 from collections.abc import Iterable, Iterator
@@ -53,11 +54,17 @@ def reached(roots: Iterable[str], *, library: bool = False) -> set[str]:
     return found
 
 
-def _imports(module: str, *, by_name: bool) -> Iterator[str]:
+@functools.cache
+def _read(module: str) -> tuple[str, ast.Module]:
     text = MODULES[module].read_text(encoding="utf-8")
+    return text, ast.parse(text)
+
+
+def _imports(module: str, *, by_name: bool) -> Iterator[str]:
+    text, tree = _read(module)
     # A module that imports by name has the names, which are below the package or below itself, in a table.
     by_name = by_name and "import_module(" in text
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -71,12 +78,12 @@ def _imports(module: str, *, by_name: bool) -> Iterator[str]:
 
 def code_lines(module: str) -> int:
     """Count a module's lines of code."""
-    text = MODULES[module].read_text(encoding="utf-8")
+    text, tree = _read(module)
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in _SILENT:
             lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             lines.difference_update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     return len(lines)

@@ -122,7 +122,8 @@ def test_prompts_are_tuned_and_sent_alone_and_the_run_folder_predicts_with_them(
         predicts_as_scored(classifier, reviews, scored[-1]["accuracy"])
         assert classifier.backbone.fingerprint != fedstats_app.load(folder, "fed3r").backbone.fingerprint
         assert (folder / "heads" / f"{name}.prompts.backbone.safetensors").stat().st_size < 1000
-    prox = run(tmp_path / "prox", reviews, **settings, optimizer="fedprox@proximal-mu=0")
+    one = {**settings, "start_head": "random"}
+    prox = run(tmp_path / "prox", reviews, **one, optimizer="fedprox@proximal-mu=0")
     assert head_bytes(prox)["random-prompt.prompts.backbone"] == head_bytes(folder)["random-prompt.prompts.backbone"]
 
 
@@ -174,7 +175,7 @@ def test_fedmezo_tunes_a_language_model_and_the_run_folder_predicts_with_it(tmp_
     replica_of.cache_clear()
     # Every solved head separates these texts and leaves nothing to learn.
     settings = {"method": "fedncm", "fine_tune": "fedmezo@tune=norm", "start_head": "random"}
-    folder = run(tmp_path, reviews, **settings, num_server_rounds=40, evaluate_every=40)
+    folder = run(tmp_path, reviews, **settings, num_server_rounds=24, evaluate_every=24)
     scored = rounds(folder, "random-fedmezo")
     assert scored[-1]["loss"] < scored[0]["loss"]
     result = read_json(folder, "results.json")["training"]["random-fedmezo"]

@@ -12,13 +12,29 @@ from huggingface_hub import ModelCard
 from PIL import Image
 
 import fedstats_app
-from fedstats_app.cli import main
+from fedstats_app.cli import export, main
+from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.export import onnx_file
+from fedstats_app.report.export.onnx_file import OnnxModel, to_onnx
 from fedstats_app.report.head_file import head_to_bytes, read_head
 from fedstats_app.storage.json_digest import to_json_with_digest
 
 UNKNOWN = {"name": "unknown", "source": "", "terms": []}
+MADE: dict[bytes, OnnxModel] = {}
 Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def one_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export takes seconds: of the same head there is one for all tests."""
+
+    def once(classifier: Classifier) -> OnnxModel:
+        key = classifier.head.weight.numpy().tobytes()
+        if key not in MADE:
+            MADE[key] = to_onnx(classifier)
+        return MADE[key]
+
+    monkeypatch.setattr(export, "to_onnx", once)
 
 
 @pytest.fixture
@@ -77,6 +93,7 @@ def test_a_file_that_differs_is_not_written(run_folder: Path, capsys: Capture, m
 def test_what_is_missing_is_one_line(run_folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["export", str(run_folder)]) == 2
     assert capsys.readouterr().err == "fedstats export: say what to write: --onnx, --hub or both\n"
+    monkeypatch.setattr(export, "to_onnx", to_onnx)
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *of: None if name == "onnxscript" else found(name, *of)

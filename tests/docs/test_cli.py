@@ -19,7 +19,7 @@ from tests.docs.markdown import DOCS, blocks, items, prose
 PAGE = DOCS / "cli.md"
 COMMANDS = [line for block in blocks(PAGE, "bash") for line in block.code.splitlines()]
 # In the test's home; the defaults would use the user's cache and the default network.
-EXPERIMENT = 'backbone = "random:tiny"\ninput-size = 16\ndevice = "cpu"\nnum-clients = 5\n'
+EXPERIMENT = 'backbone = "random:tiny"\ninput-size = 16\ndevice = "cpu"\nnum-clients = 5\nplots = false\n'
 
 
 @pytest.fixture

@@ -213,7 +213,7 @@ def test_any_name_comes_apart_again(method: str, stage: str, value: float) -> No
 
 def test_one_pass_gives_the_heads_of_runs_apart(tmp_path: Path) -> None:
     together = simulate(tmp_path / "a", method=",".join((*GAMMAS, WITHOUT)), start_head=WITHOUT, fine_tune="probe",
-                        num_server_rounds=1, plots=True)  # fmt: skip
+                        num_server_rounds=1)  # fmt: skip
     alone = [simulate(tmp_path / str(gamma), method="fedcof", fedcof_shrinkage=gamma) for gamma in (0.1, 10)]
     for name, folder in zip(GAMMAS, alone, strict=True):
         head, metadata = read_head(together / "heads" / f"{name}.safetensors")

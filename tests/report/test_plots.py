@@ -56,13 +56,13 @@ def points_of(line: Any) -> list[tuple[float, float]]:
     return list(zip(line.get_xdata(), line.get_ydata(), strict=True))
 
 
-FIGURES: dict[str, tuple[Callable[..., Figure], Any, Any]] = {
-    "accuracy": (accuracy_figure, POINTS, POINTS[:2]),
-    "labels": (lambda data, title: label_figure(data, names(3), title), counts(40, 3), counts(41, 3)),
-    "heat map": (lambda data, title: label_figure(data, names(24), title), counts(30, 24), counts(31, 24)),
-    "confusion": (lambda data, title: confusion_figure(data, names(10), title), counts(10, 10), counts(10, 10).T),
-    "training": (training_figure, TRAININGS, TRAININGS[:2]),
-    "personal": (personal_figure, ACCURACIES, {**ACCURACIES, "one": [0.4]}),
+FIGURES: dict[str, tuple[Callable[..., Figure], Any]] = {
+    "accuracy": (accuracy_figure, POINTS),
+    "labels": (lambda data, title: label_figure(data, names(3), title), counts(40, 3)),
+    "heat map": (lambda data, title: label_figure(data, names(24), title), counts(30, 24)),
+    "confusion": (lambda data, title: confusion_figure(data, names(10), title), counts(10, 10)),
+    "training": (training_figure, TRAININGS),
+    "personal": (personal_figure, ACCURACIES),
 }
 EDGES: dict[str, Callable[[], Figure]] = {
     "one point": lambda: accuracy_figure(POINTS[:1], "Title"),
@@ -80,10 +80,14 @@ def test_few_and_many_can_be_drawn(figure: str) -> None:
 
 
 @pytest.mark.parametrize("figure", FIGURES)
-def test_a_file_shows_its_data_and_is_the_same_again(figure: str, tmp_path: Path) -> None:
-    draw, data, other = FIGURES[figure]
-    save_png(draw(data, "Title"), tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").read_bytes() == png_bytes(draw(data, "Title")) != png_bytes(draw(other, "Title"))
+def test_a_file_is_the_same_from_another_thread_and_the_users_style_stays(figure: str, tmp_path: Path) -> None:
+    draw, data = FIGURES[figure]
+    with mpl.rc_context({"font.size": 37.0, "text.usetex": True, "savefig.dpi": 10}):
+        thread = threading.Thread(target=lambda: save_png(draw(data, "Title"), tmp_path / "plot.png"))
+        thread.start()
+        thread.join(timeout=60)
+        assert mpl.rcParams["font.size"] == 37.0
+    assert (tmp_path / "plot.png").read_bytes() == png_bytes(draw(data, "Title"))
     with Image.open(tmp_path / "plot.png") as image:
         assert image.format == "PNG" and min(image.size) > 250
         assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 20
@@ -222,15 +226,6 @@ def test_names_that_no_font_has_are_numbers_and_nothing_is_warned_of(monkeypatch
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["#0", "größe", "#2"]
     assert "FedNCM on ?? 2" in texts(figure)
     style._characters.cache_clear()
-
-
-def test_another_thread_can_plot_and_the_users_style_stays(tmp_path: Path) -> None:
-    with mpl.rc_context({"font.size": 37.0, "text.usetex": True, "savefig.dpi": 10}):
-        thread = threading.Thread(target=lambda: save_png(accuracy_figure(POINTS, "Title"), tmp_path / "plot.png"))
-        thread.start()
-        thread.join(timeout=60)
-        assert mpl.rcParams["font.size"] == 37.0
-    assert (tmp_path / "plot.png").read_bytes() == png_bytes(accuracy_figure(POINTS, "Title"))
 
 
 write = functools.partial(

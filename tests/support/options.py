@@ -38,8 +38,8 @@ def allowed_values(check: Check) -> list[object]:
     return found
 
 
-def variations(defaults: Group) -> list[Group]:
-    """Return the options and all others that differ from them in one or two values, and contradict nothing."""
+def variations(defaults: Group, *, pairs: bool = True) -> list[Group]:
+    """Return the options and all others that differ in one value, or in two, and contradict nothing."""
     others = [
         {one.name: value}
         for one in fields(defaults)
@@ -47,16 +47,17 @@ def variations(defaults: Group) -> list[Group]:
         for value in allowed_values(one.metadata["check"])
         if value != getattr(defaults, one.name)
     ]
-    pairs = [one | other for one, other in itertools.combinations(others, 2) if one.keys() != other.keys()]
-    made = [replace(defaults, **changes) for changes in ({}, *others, *pairs)]
+    both = [one | other for one, other in itertools.combinations(others, 2) if one.keys() != other.keys()]
+    made = [replace(defaults, **changes) for changes in ({}, *others, *(both if pairs else ()))]
     return [options for options in made if not options.problems()]
 
 
-def configured(method: str) -> list[ConfiguredMethod]:
+def configured(method: str, *, pairs: bool = True) -> list[ConfiguredMethod]:
     """Return a method with all variations of its options, nothing in them left to be measured."""
     record = RECORDS[method]
     features = torch.rand(20, 5, generator=torch.Generator().manual_seed(0))
     measured = [
-        record.measure(options, lambda: features, lambda line: None) for options in variations(record.options())
+        record.measure(options, lambda: features, lambda line: None)
+        for options in variations(record.options(), pairs=pairs)
     ]
     return [record.configured(options, seed=5) for options in dict.fromkeys(measured)]

@@ -42,6 +42,13 @@ def images(number: int = 6) -> list[Image.Image]:
     return [Image.fromarray(rng.integers(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes[:number]]
 
 
+def resized_by_pillow(backbone: Backbone) -> Backbone:
+    """Return the same network after a filter that is left out of the file: resizing is most of what an export takes."""
+    assert isinstance(backbone.transform, ImageTransform)
+    transform = dataclasses.replace(backbone.transform, interpolation="lanczos")
+    return Backbone(backbone.name, backbone.module, transform, weights_source="drawn", device="cpu")
+
+
 def run(model: OnnxModel, **inputs: np.ndarray) -> np.ndarray:
     [made] = onnxruntime.InferenceSession(model.content).run(None, inputs)
     probabilities: np.ndarray = made
@@ -49,14 +56,22 @@ def run(model: OnnxModel, **inputs: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "feature_map", [None, RandomFourierFeatures(24, 3.0, 1), RandomProjection(24, 2, "tanh")], ids=lambda one: str(one)
+    "feature_map",
+    [RandomFourierFeatures(24, 3.0, 1), RandomProjection(24, 2, "tanh")],
+    ids=lambda one: type(one).__name__,
 )
-def test_feature_maps_and_absent_classes(feature_map: FeatureMap | None) -> None:
-    classifier = classifier_of(load_backbone("random:tiny", input_size=16, device="cpu"), feature_map)
+def test_feature_maps_absent_classes_and_a_backbone_that_training_changed(feature_map: FeatureMap) -> None:
+    base, other = (load_backbone("random:tiny", input_size=16, device="cpu") for _ in range(2))
+    with torch.no_grad():
+        for parameter in other.module.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    tuned = with_module(base, other.module, "tuned")
+    assert tuned.fingerprint != base.fingerprint
+    classifier = classifier_of(resized_by_pillow(tuned), feature_map)
     model = to_onnx(classifier)
     agreement = compare(classifier, model, images())
     assert (agreement.num_examples, agreement.num_same) == (6, 6) and agreement.max_difference < 1e-5
-    made = run(model, images=np.asarray(images()[3])[None])
+    made = run(model, images=np.asarray(images()[1])[None])
     assert made[0, ABSENT] == 0.0 and made.sum() == pytest.approx(1.0, abs=1e-6)
 
 
@@ -74,10 +89,7 @@ def test_group_norm_another_memory_layout_and_features_to_a_power() -> None:
 
 
 def test_a_filter_that_cannot_be_expressed_is_left_to_the_user_who_is_told() -> None:
-    tiny = load_backbone("random:tiny", input_size=16, device="cpu")
-    assert isinstance(tiny.transform, ImageTransform)
-    transform = dataclasses.replace(tiny.transform, interpolation="lanczos")
-    classifier = classifier_of(Backbone("mine", tiny.module, transform, weights_source="drawn", device="cpu"))
+    classifier = classifier_of(resized_by_pillow(load_backbone("random:tiny", input_size=16, device="cpu")))
     model = to_onnx(classifier)
     assert model.side == 16 and "resized to 16 x 16 pixels by Pillow's lanczos" in model.preprocessing["feed"]
     assert model.preprocessing["resize-inside"] is False
@@ -86,21 +98,14 @@ def test_a_filter_that_cannot_be_expressed_is_left_to_the_user_who_is_told() -> 
         run(model, images=np.asarray(images()[0])[None])
 
 
-def test_texts_go_through_the_tokenizer_beside_the_file() -> None:
-    classifier = classifier_of(load_backbone("random:tiny-text", device="cpu", batch_size=2))
-    model = to_onnx(classifier)
-    texts = ["", "a good film", "the movie was not terrible, it is great " * 40]
-    assert model.tokenizer is not None and json.loads(model.tokenizer)["truncation"]["max_length"] == 128
-    agreement = compare(classifier, model, texts)
-    assert (agreement.num_examples, agreement.num_same) == (3, 3) and agreement.max_difference < 1e-5
-
-
-def test_prompts_go_with_any_number_of_texts_of_any_length() -> None:
+def test_prompts_go_with_any_number_of_texts_of_any_length_through_the_tokenizer_beside_the_file() -> None:
     base = load_backbone("random:tiny-text", device="cpu", batch_size=2)
     module = Prompted(base.module, initial_prompts(base.module, 3, 0))
     classifier = classifier_of(with_module(base, module, "prompts"))
-    agreement = compare(classifier, to_onnx(classifier), [GOOD[0], BAD[0], f"{GOOD[1]}, {BAD[3]}, {BAD[2]}"])
-    assert (agreement.num_examples, agreement.num_same) == (3, 3) and agreement.max_difference < 1e-4
+    model, texts = to_onnx(classifier), ["", BAD[0], f"{GOOD[1]}, {BAD[3]}, {BAD[2]}", f"{GOOD[0]} " * 40]
+    assert model.tokenizer is not None and json.loads(model.tokenizer)["truncation"]["max_length"] == 128
+    agreement = compare(classifier, model, texts)
+    assert (agreement.num_examples, agreement.num_same) == (4, 4) and agreement.max_difference < 1e-4
 
 
 def test_a_prompt_is_refused() -> None:
