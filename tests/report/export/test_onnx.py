@@ -99,11 +99,11 @@ def test_a_filter_that_cannot_be_expressed_is_left_to_the_user_who_is_told() -> 
 
 
 def test_prompts_go_with_any_number_of_texts_of_any_length_through_the_tokenizer_beside_the_file() -> None:
-    base = load_backbone("random:tiny-text", device="cpu", batch_size=2)
+    base = load_backbone("random:tiny-text", input_size=64, device="cpu", batch_size=2)
     module = Prompted(base.module, initial_prompts(base.module, 3, 0))
     classifier = classifier_of(with_module(base, module, "prompts"))
     model, texts = to_onnx(classifier), ["", BAD[0], f"{GOOD[1]}, {BAD[3]}, {BAD[2]}", f"{GOOD[0]} " * 40]
-    assert model.tokenizer is not None and json.loads(model.tokenizer)["truncation"]["max_length"] == 128
+    assert model.tokenizer is not None and json.loads(model.tokenizer)["truncation"]["max_length"] == 64
     agreement = compare(classifier, model, texts)
     assert (agreement.num_examples, agreement.num_same) == (4, 4) and agreement.max_difference < 1e-4
 
