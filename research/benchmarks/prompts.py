@@ -1,13 +1,13 @@
 """PFPT beside FedAvg-PT and FedProx-PT: accuracy and bytes round by round, from a random head and from Fed3R's.
 
     python -m research.benchmarks.prompts "dataset=parquet:/data/trec6 backbone=all-MiniLM-L6-v2 text-max-length=32 \\
-      partitioner=dirichlet@samples-per-class=50" --rounds 3
+      partitioner=dirichlet@samples-per-class=40 dirichlet-alpha=0.5" --rounds 3
 
 The backbone is one that takes prompts: a ViT of torchvision, or a text encoder. FedAvg-PT and FedProx-PT put the whole
 pool into every sample, as the app does; "FedAvg-PT, chosen" averages the pool of which PFPT's samples choose, so that
-it differs from PFPT by the matching alone. All have the same split, start, batches and Adam. Fed3R's head is of the
-clients' samples, divided by the temperature of its least loss on them. Bytes are FedCOF's formula, both ways. One line
-of JSON is printed per training, then a table.
+it differs from PFPT by the matching alone; "head only" has no prompts. All have the same split, start, batches and
+Adam. Fed3R's head is of the clients' samples, divided by the temperature of its least loss on them. Bytes are FedCOF's
+formula, both ways. One line of JSON is printed per training, then a table.
 
 FedCOF's table 4 on CIFAR-100 (3.0 million images forward and backward a training, which stay in memory: 30 GB):
 
@@ -19,6 +19,7 @@ FedCOF's table 4 on CIFAR-100 (3.0 million images forward and backward a trainin
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,7 +39,7 @@ from fedstats_app.training.samples import TensorSamples
 from fedstats_app.training.start import best_temperature, random_head
 from fedstats_app.training.training_options import LocalOptions
 from research.baselines.mlp_head import federated_average
-from research.baselines.pfpt import pool_model, pool_of, similarity_loss, tune_by_matching
+from research.baselines.pfpt import PromptPool, pool_model, similarity_loss, tune_by_matching
 from research.benchmarks.features import config_of
 from research.benchmarks.lines import experiments_of, mean_and_half, run
 from research.formulas import TableSizes, formula_bytes
@@ -85,16 +86,21 @@ class Federation:
     options: LocalOptions
     given: argparse.Namespace
 
+    @functools.cached_property
+    def features(self) -> tuple[list[tuple[Tensor, Tensor]], TensorSamples]:
+        """Of the clients, (n, d) float32 with labels, and of the test samples, by the frozen network."""
+        tested = self.test.inputs(torch.arange(len(self.test.labels)))
+        own = [(self._extracted(inputs), labels) for inputs, labels in self.clients]
+        return own, TensorSamples(self._extracted(tested), self.test.labels)
+
     @torch.no_grad()
-    def features(self, inputs: Tensor) -> Tensor:
-        """Return (n, d) float32, of the frozen network."""
+    def _extracted(self, inputs: Tensor) -> Tensor:
         device = next(self.network.parameters()).device
         return torch.cat([self.network(batch.to(device)).cpu() for batch in torch.split(inputs, _AT_ONCE)])
 
     def starts(self) -> Iterator[tuple[str, LinearHead, float]]:
         """Yield names, heads and temperatures."""
-        features = torch.cat([self.features(inputs) for inputs, _ in self.clients])
-        labels = torch.cat([labels for _, labels in self.clients])
+        features, labels = (torch.cat(one) for one in zip(*self.features[0], strict=True))
         yield "random", random_head(self.num_classes, features.shape[1], self.seed, bias=False), 1.0
         statistics = FeatureStatistics.from_features(features.double(), labels, self.num_classes)
         fed3r = solve_ridge(statistics, ridge_lambda="auto")
@@ -102,48 +108,53 @@ class Federation:
         losses = losses_by_temperature(TunedModel(fed3r, tune="probe"), own, _AT_ONCE)
         yield "Fed3R", fed3r, best_temperature(losses)
 
-    def accuracy(self, model: TunedModel) -> float:
-        return 100 * evaluate(model, self.test, batch_size=_AT_ONCE).confusion.accuracy
-
     def trainings(self, head: LinearHead, temperature: float) -> Iterator[tuple[str, list[float], list[int]]]:
         """Yield method, accuracies and prompts of every training from one head."""
         drawn = initial_prompts(self.network, self.given.pool, self.seed)
-        alone = self.accuracy(TunedModel(head, backbone=self.network, tune="features", temperature=temperature))
-        near = replace(self.options, proximal_mu=self.given.mu)
-        for method, options in (
-            ("FedAvg-PT", self.options),
-            ("FedProx-PT", near),
-            ("FedAvg-PT, chosen", self.options),
-            ("PFPT", self.options),
-        ):
-            extra_loss = None
-            if method in ("FedAvg-PT", "FedProx-PT"):
-                model = TunedModel(
-                    head,
-                    backbone=self.network,
-                    tune="prompt",
-                    prompts=drawn.clone(),
-                    tune_bias=False,
-                    temperature=temperature,
-                )
-            else:
-                model = pool_model(head, self.network, drawn, self.given.tokens, temperature=temperature)
-                extra_loss = similarity_loss(pool_of(model))
-            accuracy, prompts = [alone, self.accuracy(model)], [len(drawn)]
+        probe = TunedModel(head, tune="probe", tune_bias=False, temperature=temperature)
+        alone = self._accuracy(probe)
+        yield "head only", *self._trained(probe, alone)
+        for method, mu in (("FedAvg-PT", 0.0), ("FedProx-PT", self.given.mu)):
+            model = TunedModel(
+                head,
+                backbone=self.network,
+                tune="prompt",
+                prompts=drawn.clone(),
+                tune_bias=False,
+                temperature=temperature,
+            )
+            yield method, *self._trained(model, alone, mu=mu)
+        for method, match in (("FedAvg-PT, chosen", False), ("PFPT", True)):
+            model = pool_model(head, self.network, drawn, self.given.tokens, temperature=temperature)
+            yield method, *self._trained(model, alone, match=match)
 
-            def noted(
-                model: TunedModel = model, accuracy: list[float] = accuracy, prompts: list[int] = prompts
-            ) -> None:
-                accuracy.append(self.accuracy(model))
-                prompts.append(len(model.get_parameter("backbone.prompts")))
+    def _accuracy(self, model: TunedModel) -> float:
+        samples = self.features[1] if model.backbone is None else self.test
+        return 100 * evaluate(model, samples, batch_size=_AT_ONCE).confusion.accuracy
 
-            rounds, fraction = self.given.rounds, self.given.fraction
-            how = {"num_rounds": rounds, "fraction": fraction, "seed": self.seed, "after_round": noted}
-            if method == "PFPT":
-                tune_by_matching(model, self.clients, options, **how)
-            else:
-                federated_average(model, self.clients, options, extra_loss=extra_loss, **how)
-            yield method, accuracy, prompts[:-1]
+    def _trained(
+        self, model: TunedModel, alone: float, *, mu: float = 0.0, match: bool = False
+    ) -> tuple[list[float], list[int]]:
+        """Train a model; return the accuracies, and with how many prompts every round began."""
+        accuracy, prompts = [alone, self._accuracy(model)], [_prompts_of(model)]
+
+        def noted() -> None:
+            accuracy.append(self._accuracy(model))
+            prompts.append(_prompts_of(model))
+
+        clients = self.features[0] if model.backbone is None else self.clients
+        options, given = replace(self.options, proximal_mu=mu), self.given
+        how = {"num_rounds": given.rounds, "fraction": given.fraction, "seed": self.seed, "after_round": noted}
+        if match:
+            tune_by_matching(model, clients, options, **how)
+        else:
+            extra_loss = similarity_loss(model.backbone) if isinstance(model.backbone, PromptPool) else None
+            federated_average(model, clients, options, extra_loss=extra_loss, **how)
+        return accuracy, prompts[:-1]
+
+
+def _prompts_of(model: TunedModel) -> int:
+    return len(model.trained_state().get("backbone.prompts", ()))
 
 
 def measure(experiment: str, given: argparse.Namespace) -> Iterator[Tuned]:

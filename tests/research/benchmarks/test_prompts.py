@@ -21,13 +21,13 @@ def test_lines_and_table(measured: Callable[..., list[Any]], tmp_path: Path) -> 
         text_folder(tmp_path / split, each=each)
     experiment = f"dataset='folder:{tmp_path}' backbone=random:tiny-text text-max-length=16 partitioner=iid"
     lines = measured(prompts, prompts.Tuned, experiment, *SMALL)
-    methods = ["FedAvg-PT", "FedProx-PT", "FedAvg-PT, chosen", "PFPT"]
+    methods = ["head only", "FedAvg-PT", "FedProx-PT", "FedAvg-PT, chosen", "PFPT"]
     assert [(line.start, line.method) for line in lines] == [(s, m) for s in ("random", "Fed3R") for m in methods]
     assert all(len(line.accuracy) == 4 and 0 <= min(line.accuracy) <= max(line.accuracy) <= 100 for line in lines)
     for line in lines:
         expected = [formula_bytes("pfpt", TableSizes(0, 2, 2, 32, prompts=one)) / 1e6 for one in line.prompts]
-        assert line.megabytes == expected and line.prompts[0] == 4
-        assert line.method == "PFPT" or line.prompts[1] == 4
+        assert line.megabytes == expected and line.prompts[0] == (0 if line.method == "head only" else 4)
+        assert line.method == "PFPT" or line.prompts[1] == line.prompts[0]
     # With the same pool drawn they begin alike.
-    chosen, matched = (line.accuracy[:2] for line in lines[2:4])
+    chosen, matched = (line.accuracy[:2] for line in lines[3:5])
     assert chosen == matched
