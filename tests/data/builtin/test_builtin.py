@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,16 @@ import pytest
 
 import fedstats_app.data.builtin as builtin
 from fedstats_app.data import load_dataset
+from tests.support.small_sample import whole_sample
 
 FOLDER = Path(builtin.__file__).parent
 MEGABYTE = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def all_of_it() -> Iterator[None]:
+    with whole_sample():
+        yield
 
 
 @pytest.mark.parametrize(("split", "per_class"), [("train", 800), ("test", 200)])
