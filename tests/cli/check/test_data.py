@@ -14,6 +14,7 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.cli import main
 from fedstats_app.cli.check import data
 from fedstats_app.settings.app_config import AppConfig
+from tests.support.small_sample import whole_sample
 
 Capture = pytest.CaptureFixture[str]
 
@@ -35,7 +36,8 @@ def check(capsys: Capture, *words: object) -> tuple[int, dict[str, dict[str, Any
 
 
 def test_a_simulation_that_is_ready(settings: Path, capsys: Capture) -> None:
-    code, found = check(capsys, "--run-config", settings)
+    with whole_sample():
+        code, found = check(capsys, "--run-config", settings)
     assert code == 0
     fingerprint = load_backbone("random:tiny", input_size=16, device="cpu").fingerprint[:16]
     assert fingerprint in found["backbone"]["message"] and "32 features" in found["backbone"]["message"]
