@@ -187,10 +187,11 @@ def privacy_in_words(said: object) -> str:
     """Put the entry `differential_privacy` of results.json in one line: "none", or for whom how much was added."""
     if not isinstance(said, Mapping):
         return NO_NOISE
-    clients = f"{said['num_clients']:,}, with samples: " if "num_clients" in said else ""
+    number = f"{said['num_samples']:,}"
+    whole = f"{said['num_clients']:,} with {number} samples" if "num_clients" in said else number
     return (
-        f"epsilon {said['epsilon']:g}, delta {said['delta']:.2g}, for one {said['unit']} more or less of "
-        f"{clients}{said['num_samples']:,} (declared); noise: {said['noise']}"
+        f"epsilon {said['epsilon']:g}, delta {said['delta']:.2g}, for one {said['unit']} more or less of {whole} "
+        f"(declared); noise: {said['noise']}"
     )
 
 

@@ -172,7 +172,7 @@ def test_a_run_that_hides_clients_says_so_everywhere(tmp_path: Path, capsys: pyt
     folder = simulate(tmp_path, method="fedncm", **few, **settings)
     said = read_json(folder, "results.json")["differential_privacy"]
     assert said["unit"] == "client" and said["num_clients"] == 10 and said["delta"] == 8000**-1.1
-    line = "for one client more or less of 10, with samples: 8,000 (declared); noise: shares of the sites"
+    line = "for one client more or less of 10 with 8,000 samples (declared); noise: shares of the sites"
     out = capsys.readouterr()
     assert line in out.out and "for one client, 8,000 samples: signal to noise" in out.out + out.err
     assert line in report(RunRecord.read(folder)) and line in (folder / "heads" / "README.md").read_text()
