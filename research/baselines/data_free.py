@@ -45,9 +45,9 @@ class DataFreeOptions:
     learning_rate, momentum : float
         Of the student's SGD.
     weight_step : float
-        Of the networks' weights, shrinking by a hundredth each epoch; 0 keeps them alike.
+        Of the networks' weights for each batch, shrinking by a hundredth each epoch; 0 keeps them alike.
     disturbance : float
-        Most that a pixel in [0, 1] is moved before the student sees it.
+        Most that a number of an image in [-1, 1] is moved before the student sees it.
     """
 
     epochs: int = 200
@@ -226,13 +226,13 @@ def distilled(
 
 
 def moved_weights(ensemble: Ensemble, weights: Tensor, batches: Iterator[tuple[Tensor, Tensor]], step: float) -> Tensor:
-    """Move each weight against its gradient's sign for every batch, within a step of the start and in [0, 1]."""
-    start, moved = weights, weights.clone()
+    """Move each weight by a step against its gradient's sign for every batch, and keep it in [0, 1]."""
+    moved = weights.clone()
     for inputs, labels in batches:
         own = moved.clone().requires_grad_()
         loss = F.cross_entropy(ensemble.logits(inputs, own), labels)
         (gradient,) = torch.autograd.grad(loss, own, materialize_grads=True, allow_unused=True)  # none if all are 0
-        moved = (moved - step * gradient.sign()).clamp(start - step, start + step).clamp(0.0, 1.0)
+        moved = (moved - step * gradient.sign()).clamp(0.0, 1.0)
     return moved
 
 
