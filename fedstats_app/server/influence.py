@@ -126,9 +126,9 @@ def _over_usual(table: Mapping[int, Tensor]) -> dict[int, float]:
 
 
 def _peers(suspicion: Mapping[int, float], sizes: Mapping[int, int], number: int) -> list[int]:
-    """Choose clients whom nobody suspects, at most half of them: of those with many samples the least suspicious.
+    """Choose clients that are not suspected, at most half of them: of those with many samples the least suspicious.
 
-    What judges gain without these they gain without anybody: a head fits those better who are left.
+    Judges gain a little whoever is left out, since a head fits those better that remain: leaving these out tells it.
     """
     unsuspected = [one for one in suspicion if suspicion[one] < SUSPICIOUS]
     large = sorted(unsuspected, key=lambda one: -sizes[one])[: (len(unsuspected) + 1) // 2]
@@ -159,25 +159,25 @@ def _cleared(group: tuple[int, ...], trials: _Trials, peers: Sequence[int]) -> t
 
 
 class _Trials:
-    """Heads without some of the suspects, and who is classified correctly by them.
+    """Heads without some of the suspects or their peers, and who is classified correctly by them.
 
-    The judges are the same in the features of every specification; a suspect has its place among all clients, as in
-    ``judges.owners``, and what it sent.
+    The judges are the same in the features of every specification; of each suspect and peer there is its place among
+    all clients, as in ``judges.owners``, and what it sent.
     """
 
     def __init__(
         self,
         strategy: StatisticsStrategy,
         judges: Sequence[Judges],
-        suspects: Mapping[int, tuple[int, tuple[ClientStatistics, ...]]],
+        sent: Mapping[int, tuple[int, tuple[ClientStatistics, ...]]],
     ) -> None:
-        self._strategy, self._judges, self._suspects = strategy, judges, suspects
+        self._strategy, self._judges, self._sent = strategy, judges, sent
         self._sums = [strategy.collection.statistics(index) for index in range(len(strategy.request.specs))]
         self._heads: dict[tuple[int, ...], Mapping[str, LinearHead]] = {(): strategy.heads}
 
     def can_leave_out(self, client: int) -> bool:
         """Whether all that a client sent was kept: Gram matrices from before an interruption are not."""
-        _, sent = self._suspects[client]
+        _, sent = self._sent[client]
         return len(sent) == len(self._sums) and all(
             (one.has_gram or not total.has_gram) and (one.scatter is not None or not total.has_scatter)
             for one, total in zip(sent, self._sums, strict=True)
@@ -188,7 +188,7 @@ class _Trials:
         if group not in self._heads:
             sums = list(self._sums)
             for client in group:
-                sums = list(map(sum_without_client, sums, self._suspects[client][1]))
+                sums = list(map(sum_without_client, sums, self._sent[client][1]))
             self._heads[group] = {name: head for name, (head, _) in self._strategy.solve(sums).items()}
         return self._heads[group]
 
@@ -197,8 +197,8 @@ class _Trials:
         judges = self._judges[0]
         left = self._sums[0].summed(gram=False).class_counts
         for client in group:
-            left -= self._suspects[client][1][0].rows.summed().class_counts
-        owners = torch.tensor([self._suspects[client][0] for client in {*group, *than}])
+            left -= self._sent[client][1][0].rows.summed().class_counts
+        owners = torch.tensor([self._sent[client][0] for client in {*group, *than}])
         asked = (left[judges.labels] > 0) & ~torch.isin(judges.owners, owners)
         return {
             name: influence_of(
@@ -217,7 +217,7 @@ class _Trials:
         index = self._strategy.spec_index(name)
         found = set()
         for client in group:
-            rows = self._suspects[client][1][index].rows
+            rows = self._sent[client][1][index].rows
             known = head.present[rows.class_ids]
             wrong = known & (head.predict(rows.means.to(torch.float32)) != rows.class_ids)
             if 2 * int(rows.counts[wrong].sum()) > int(rows.counts[known].sum()):
