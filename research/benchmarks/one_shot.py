@@ -189,11 +189,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--width", type=int, default=64, help="of the generator")
     parser.add_argument("--device", default="cpu", help="that trains and distils, say cuda")
     parser.add_argument("--network", choices=("small", "own"), default="small", help="what clients train")
+    parser.add_argument("--only", choices=("DENSE", "Co-Boosting"), help="the one distillation that is run")
     options = parser.parse_args(arguments)
     local = LocalOptions(epochs=options.local_epochs, batch_size=128, momentum=0.9, learning_rate=0.01)
     both = {
         name: replace(one, epochs=options.epochs, width=options.width, batch=options.batch or one.batch)
         for name, one in (("DENSE", DENSE), ("Co-Boosting", CO_BOOSTING))
+        if options.only in (None, name)
     }
     given = options.alphas, options.seeds, local, both
     run(
