@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedstats_app.heads.scatter import class_mean_products, mean_product, needed_gram
 from fedstats_app.statistics import FeatureStatistics
 from research.benchmarks.features import config_of, features_of
 from research.benchmarks.lines import parser_of, printed
@@ -44,10 +43,11 @@ def condition_of(experiment: str, name: str, scatter: Tensor) -> Condition:
 def measure(experiment: str) -> Iterator[Condition]:
     """Yield the scatter between classes, without the mean of all samples, and the one within them."""
     data = features_of(config_of(experiment))
-    stats = FeatureStatistics.from_features(data.train.double(), data.train_labels, data.num_classes)
-    products = class_mean_products(stats)
-    yield condition_of(experiment, "between", products - mean_product(stats))
-    yield condition_of(experiment, "within", needed_gram(stats, "ridge") - products)
+    features = data.train.double()
+    stats = FeatureStatistics.from_features(features, data.train_labels, data.num_classes)
+    means = stats.class_means[data.train_labels]
+    for name, scattered in (("between", means - stats.mean), ("within", features - means)):
+        yield condition_of(experiment, name, scattered.T @ scattered)
 
 
 def table(lines: Sequence[Condition]) -> str:

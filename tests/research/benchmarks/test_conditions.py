@@ -16,9 +16,7 @@ def test_eigenvalues_that_are_zero_but_for_rounding_do_not_count() -> None:
     assert found.float32 > 1e6
 
 
-def test_scatters_are_those_of_the_samples(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scatters_are_those_of_the_samples(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     labels = torch.arange(90) % 4  # of five classes
     features = 3.0 + torch.randn(90, 6, generator=torch.Generator().manual_seed(0)) + torch.eye(4, 6)[labels]
     data = Features(features, labels, features, labels, 5)
