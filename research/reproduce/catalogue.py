@@ -112,7 +112,7 @@ class DataSet:
     all: int = 0
 
 
-State = Literal["exact", "deviates", "quoted"]
+State = Literal["exact", "deviates"]
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,14 @@ class Place:
     ----------
     paper, name : str
         The paper by its name in the catalogue; its tables and figures by number, or a system.
-    state : {"exact", "deviates", "quoted"}
-        The same as far as the paper tells; another in something that is named; or its published numbers alone.
+    state : {"exact", "deviates"}
+        The same as far as the paper tells, or another in something that is named.
     presets : tuple of str
         That run it.
     command, page : str
         Of a benchmark or of a preset's sweep, and of the repository, that have it.
     why : str
-        In what it deviates, or why it is not run, where no preset says so.
+        In what it deviates, where no preset says so.
 
     Raises
     ------
