@@ -34,6 +34,7 @@ SECURE = ("query.clients", "query.secure_")
 ACCOUNTED = (
     "query.clients",
     *(f"query.secure_{name}" for name in ("keys", "shares", "noisy", "unmask")),
+    "query.noisy_sums",
 )
 # They score what is being trained, or was trained on this node.
 EVALUATIONS_OF_TRAINING = ("evaluate.model", "evaluate.mezo", "evaluate.personal")
@@ -64,7 +65,10 @@ def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, 
     node, kind = node_of(context.node_config), msg.metadata.message_type
     outside = kind not in ACCOUNTED or (kind != "query.clients" and not run_of(context.run_config).federation.is_noisy)
     if node.dp_max_epsilon is not None and outside:
-        raise RejectedRequest("this node answers within its account only (dp-max-epsilon): a run with dp-epsilon")
+        raise RejectedRequest(
+            "this node answers within its account only (dp-max-epsilon): a run with dp-epsilon whose noise is added "
+            "before anything leaves (dp-where = sites or local)"
+        )
     if node.require_secure_sums and not kind.startswith(SECURE):
         raise RejectedRequest("this node takes part in secure sums only (require-secure-sums): secure-sums = 'on'")
     trains = kind.split(".")[0] == "train"
@@ -127,6 +131,8 @@ ANSWERS = {
     "query.secure_shares": ("client.secure", "shares"),
     "query.secure_sums": ("client.secure_sums", "sums"),
     "query.secure_noisy": ("client.noisy_sums", "sums"),
+    "query.noisy_sums": ("client.noisy_sums", "clear"),
+    "query.clear_sums": ("client.noisy_sums", "clear"),
     "query.secure_unmask": ("client.secure", "unmask"),
     "evaluate.heads": ("client.evaluation", "evaluate"),
     "train": ("client.training", "train"),

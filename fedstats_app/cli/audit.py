@@ -80,7 +80,9 @@ class Run:
         else:
             yield "sum", None, "not kept (noise, or save-statistics), so neither it nor heads can be checked"
         if noise := self.noise:
-            said = "{epsilon:g} at delta {delta:.2g} for one {unit}, N {num_samples:,}, mu {mu:.4g}".format(**noise)
+            said = "{epsilon:g} at delta {delta:.2g} for one {unit}, N {num_samples:,}, mu {mu:.4g}; {noise}".format(
+                **noise
+            )
             yield "epsilon", _delta_of(noise["epsilon"], noise["mu"] * (1 - 1e-9)) <= noise["delta"], said
         else:
             yield "epsilon", None, "none: no noise was added, sums and heads are as the data gave them"
@@ -170,8 +172,10 @@ class Run:
             fits = any(all(own & one for own, _ in agreed) for one in common)
             yield "sites' own records of the sum", fits, f"all were summed over the same {len(self.merged)}"
 
-    def _charged(self, facts: dict[str, str]) -> tuple[bool, str]:
+    def _charged(self, facts: dict[str, str]) -> tuple[bool | None, str]:
         """Check that a site wrote down noise for this run, and no more than the run says it told."""
+        if self.config["run_config"].get("dp-where") == "server":
+            return None, "the server added the noise, so no record of a site can show it"
         run = math.hypot(*(float(one) for key, one in facts.items() if key.startswith(f"dp-of-run|{self.id}|")))
         ever = math.hypot(*(json.loads(one)[1] for key, one in facts.items() if key.startswith("dp-spent|")))
         delta, found = self.noise["delta"], f"{_epsilon_of(run, self.noise['delta']):g} in this run"

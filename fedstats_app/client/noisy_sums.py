@@ -1,4 +1,7 @@
-"""What a client does with ``query.secure_noisy``: sums of its samples with its share of noise, masked.
+"""What a client does where noise hides its samples: ``query.secure_noisy``, ``query.noisy_sums``, ``query.clear_sums``.
+
+The first answer has the client's share of the noise, and a mask; the second as much noise as is needed, alone; the
+third has none, and is for a server that is trusted to add it.
 
 No floor and no cell decides here which samples count: what depends on how many there are would move a sum by more than
 one sample. All samples of the classes that are asked for do, each by itself.
@@ -9,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,13 +20,14 @@ from flwr.app import Context, Message
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.client.ledger import QUESTIONS
 from fedstats_app.client.secure import remembered
 from fedstats_app.client.site import Site
 from fedstats_app.secure.account import least_honest
 from fedstats_app.secure.party import Unsafe
 from fedstats_app.statistics.noisy_words import NoisyLayout
-from fedstats_app.wire.reading import to_values
-from fedstats_app.wire.secure import read_noisy_request, sums_reply
+from fedstats_app.wire.reading import RejectedRequest, to_values
+from fedstats_app.wire.secure import CLEAR_SUMS, NoisyRequest, read_clear_request, read_noisy_request, sums_reply
 from fedstats_app.wire.statistics import StatisticsRequest
 
 
@@ -30,30 +35,73 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
     """Run the frozen backbone over the client's samples and return masked words of their sum and of noise."""
     plan, turn, active, request, asked, mean = read_noisy_request(msg)
     site = Site.of(context, client_id)
-    site.check(request)
-    reader = site.reader(request.backbone_fingerprint)
+    reader, layout, question = _prepared(site, request, asked, mean)
     with remembered(context, client_id) as party:
-        dim = reader.backbone.feature_dim
-        layout = NoisyLayout(request.num_classes, dim, request.specs[0].gram, asked.mu, asked.clip)
-        question = _digest([to_values(request), asked.mu, asked.clip, reader.backbone.fingerprint])
         if party.notes.setdefault("question", question) != question:
             raise Unsafe("the statistics asked for are others than in the round before")
-        if mean is not None and len(mean) != layout.feature_dim:
-            raise Unsafe(f"the mean must have {layout.feature_dim} features, got {len(mean)}")
+        own = layout.sums(asked.kind, _blocks(site, reader, request), mean)
         # By the number of parties that this client shared keys with, not by what anybody says of them.
-        honest, own = least_honest(len(plan.parties)), layout.sums(asked.kind, _blocks(site, reader, request), mean)
-        key = None
-        if (ledger := site.ledger) is not None:
-            # The numbers themselves are part of the question: no noise hides two versions of them.
-            about = [question, asked.kind, honest, plan.identities(active), _bytes([] if mean is None else [mean])]
-            noise = _digest([*about, _bytes(own)])
-            charge = layout.charge(asked.kind)
-            ledger.charge(noise, charge, context.run_id, room=asked.mu if asked.kind == "mean" else charge)
-            party.notes[f"noise|{turn}"], key = noise, ledger.noise_key(noise)
+        honest = least_honest(len(plan.parties))
+        about = [question, asked.kind, honest, plan.identities(active), *_bytes(mean, *own)]
+        noise, key = _charged(site, layout, asked, about)
+        if key is not None:
+            party.notes[f"noise|{turn}"] = noise
         words = layout.noisy(asked.kind, own, honest, key)
         party.mask(plan, turn, active, words)
         party.notes[str(turn)] = [asked.kind, None, []]
     return sums_reply(msg, words)
+
+
+def clear(msg: Message, context: Context, client_id: int | None) -> Message:
+    """Run the frozen backbone over the client's samples and return words of their sum, with all noise or without."""
+    request, asked, mean = read_clear_request(msg)
+    site = Site.of(context, client_id)
+    reader, layout, question = _prepared(site, request, asked, mean)
+    layout = replace(layout, salted=True)
+    is_exact, ledger = msg.metadata.message_type == CLEAR_SUMS, site.ledger
+    if is_exact and (site.floor > 1 or (layout.moments and site.node.gram_floor != 0)):
+        # With floors one sample more could let in a class.
+        raise RejectedRequest(
+            "exact sums of all samples leave this node only if its owner sets min-class-count and min-gram-samples to "
+            "0: let noise be added before (dp-where = sites or local)"
+        )
+    if is_exact and ledger is not None:
+        ledger.spend(QUESTIONS, [_digest([question, asked.kind, *_bytes(mean)])])
+    own = layout.sums(asked.kind, _blocks(site, reader, request), mean)
+    if is_exact:
+        return sums_reply(msg, layout.exact(own))
+    _, key = _charged(site, layout, asked, [question, asked.kind, *_bytes(mean, *own)])
+    return sums_reply(msg, layout.noisy(asked.kind, own, 1, key))
+
+
+def _prepared(
+    site: Site, request: StatisticsRequest, asked: NoisyRequest, mean: Tensor | None
+) -> tuple[FeatureReader, NoisyLayout, str]:
+    """Return what reads the samples, in which words they are summed, and what is the same for all sums of a release."""
+    site.check(request)
+    reader = site.reader(request.backbone_fingerprint)
+    try:
+        layout = NoisyLayout(
+            request.num_classes, reader.backbone.feature_dim, request.specs[0].gram, asked.mu, asked.clip
+        )
+    except ValueError as error:
+        raise RejectedRequest(str(error)) from error
+    if mean is not None and len(mean) != layout.feature_dim:
+        raise RejectedRequest(f"the mean must have {layout.feature_dim} features, got {len(mean)}")
+    return reader, layout, _digest([to_values(request), asked.mu, asked.clip, reader.backbone.fingerprint])
+
+
+def _charged(site: Site, layout: NoisyLayout, asked: NoisyRequest, question: list[object]) -> tuple[str, bytes | None]:
+    """Charge the account with an answer, and return by what its noise is known and drawn; None without a ledger.
+
+    The sums themselves are part of the question: no noise hides two versions of them.
+    """
+    noise, ledger = _digest(question), site.ledger
+    if ledger is None:
+        return noise, None
+    charge = layout.charge(asked.kind)
+    ledger.charge(noise, charge, site.run_id, room=asked.mu if asked.kind == "mean" else charge)
+    return noise, ledger.noise_key(noise)
 
 
 def _blocks(site: Site, reader: FeatureReader, request: StatisticsRequest) -> Iterator[tuple[Tensor, Tensor]]:
@@ -67,5 +115,6 @@ def _digest(values: object) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _bytes(tensors: list[Tensor]) -> list[str]:
-    return [hashlib.sha256(one.contiguous().numpy().tobytes()).hexdigest() for one in tensors]
+def _bytes(*tensors: Tensor | None) -> list[str]:
+    there = (one for one in tensors if one is not None)
+    return [hashlib.sha256(one.contiguous().numpy().tobytes()).hexdigest() for one in there]

@@ -7,10 +7,10 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON, Promise
+from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON, PLACES, Place, Promise
 from fedstats_app.settings.option import Options, flag, number, one_of, option, run_folder, whole
 
-_OF_NOISE = ("dp-delta", "dp-unit", "dp-samples")
+_OF_NOISE = ("dp-delta", "dp-unit", "dp-where", "dp-samples")
 # Of HeadScores: a histogram of 1,281 bins of samples of each class, one of the others, and a row of a matrix.
 _BYTES_PER_CLASS, _BYTES_PER_CELL = 2 * 8 * 1281, 8
 
@@ -59,12 +59,15 @@ class FederationOptions(Options):
         one_of("off", "on", "exact", "means-1", "means-2", "means-3"),
         "on = the server sees only sums over clients | exact, means-N = other forms of the Gram matrix",
     )
-    dp_epsilon: float = option(
-        0.0, number(0.0, MOST_EPSILON), "above 0: noise hides every sample or client; needs secure-sums = on"
-    )
+    dp_epsilon: float = option(0.0, number(0.0, MOST_EPSILON), "above 0: noise hides every sample or client")
     dp_delta: float = option(0.0, number(0.0, MOST_DELTA), "0 = dp-samples to the power of -1.1")
     dp_unit: Literal["sample", "client"] = option(
         "sample", one_of("sample", "client"), "sample | client: of what the noise hides each"
+    )
+    dp_where: Place = option(
+        "sites",
+        one_of(*PLACES),
+        "who adds it: sites, in shares | server, trusted | local, each site all of it",
     )
     dp_samples: int = option(0, whole(0, 10**9), "of all clients, declared; 0 = a simulation's own")
     fraction_train: float = option(1.0, number(0.0, 1.0, open_low=True), "share of clients asked per round")
@@ -79,13 +82,13 @@ class FederationOptions(Options):
     extend: str = option("", run_folder, "/PATH/TO/RUN_FOLDER to add clients to")
 
     @property
-    def is_secure(self) -> bool:
-        """Whether the server sees sums over clients only."""
-        return self.secure_sums != "off"
+    def sums_only(self) -> bool:
+        """Whether nothing of single clients is kept or used: what is known are sums over all."""
+        return self.secure_sums != "off" or self.is_noisy
 
     @property
     def is_noisy(self) -> bool:
-        """Whether sites add noise to their sums."""
+        """Whether noise is added to sums."""
         return self.dp_epsilon > 0
 
     def promise(self, num_samples: int, num_clients: int) -> Promise | None:
@@ -105,13 +108,19 @@ class FederationOptions(Options):
         units = number if self.dp_unit == "sample" else num_clients
         if not delta < min(1 / units, MOST_DELTA):
             raise ValueError(f"dp-delta: must be below 1 / {units:,} {self.dp_unit}s and {MOST_DELTA}, got {delta:.3g}")
-        return Promise(self.dp_epsilon, delta, number, self.dp_unit, num_clients)
+        return Promise(self.dp_epsilon, delta, number, self.dp_unit, num_clients, self.dp_where)
 
     def problems(self) -> list[str]:
         """List what is wrong with the values together."""
         if self.is_noisy:
-            wrong = {"secure-sums": ("on", self.secure_sums), "min-class-count": (0, self.min_class_count)}
-            return [f"dp-epsilon: needs {key} = {want}, got {got}" for key, (want, got) in wrong.items() if got != want]
+            masks = "on" if self.dp_where == "sites" else "off"
+            wrong = {"secure-sums": (masks, self.secure_sums), "min-class-count": (0, self.min_class_count)}
+            place = f"with dp-where = {self.dp_where}"
+            return [
+                f"dp-epsilon: needs {key} = {want}, got {got}, {place}"
+                for key, (want, got) in wrong.items()
+                if got != want
+            ]
         usual, given = FederationOptions().to_config(), self.to_config()
         return [f"{key}: needs a dp-epsilon" for key in _OF_NOISE if given[key] != usual[key]]
 

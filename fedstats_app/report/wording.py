@@ -19,6 +19,11 @@ _NAMED = 3
 NO_NOISE = "none"
 
 
+def can_resume(run_config: Mapping[str, Any]) -> bool:
+    """Tell whether `resume` takes a run: of masks and noise nothing is kept, so a run of sums only begins anew."""
+    return run_config.get("secure-sums", "off") == "off" and not run_config.get("dp-epsilon", 0.0)
+
+
 def summary(run: RunRecord) -> str:
     """Summarise a run in one paragraph without technical terms, for a reader who has to decide."""
     if not run.methods:
@@ -82,8 +87,8 @@ def warnings(run: RunRecord) -> list[str]:
 def _about_run(run: RunRecord) -> Iterator[str]:
     state, reason = run.status.get("state"), run.status.get("reason", "")
     how = f"the same settings with resume, and the path of {run.name}, continue it"
-    if run.config.get("run_config", {}).get("secure-sums", "off") != "off":
-        how = "with secure sums it cannot be continued, and the same settings begin anew"
+    if not can_resume(run.config.get("run_config", {})):
+        how = "with secure sums or noise it cannot be continued, and the same settings begin anew"
     if state == "failed":
         yield (
             f"The run failed: {reason}. Change what this names; fedstats check finds other wrong settings. After any "

@@ -121,6 +121,13 @@ def signal_to_noise(num_samples: int, num_classes: int, dim: int, mu: float) -> 
     return num_samples * mu / (2 * num_classes * math.sqrt(dim))
 
 
+Place = Literal["sites", "server", "local"]
+# Where noise is added, as results.json has it.
+PLACES: dict[Place, str] = {
+    "sites": "shares of the sites, in secure sums",
+    "server": "the server's, which saw the sums without",
+    "local": "each site's own, large enough alone",
+}
 # Clients shorten their sums to this share of an average client's samples (research/noise.md), and not below so many.
 CLIPPED, LEAST_CLIP = 0.1, 2.0
 
@@ -139,6 +146,8 @@ class Promise:
         What is hidden.
     num_clients : int
         That are asked.
+    where : {"sites", "server", "local"}
+        Who adds the noise: the sites a share each, the server all, or each site as much as all.
     """
 
     epsilon: float
@@ -146,6 +155,7 @@ class Promise:
     num_samples: int
     unit: Literal["sample", "client"] = "sample"
     num_clients: int = 0
+    where: Place = "sites"
 
     @property
     def mu(self) -> float:
@@ -157,12 +167,16 @@ class Promise:
         """To which length, in samples, each client shortens its sums; 0 where none does. No data are looked at."""
         return max(CLIPPED * self.num_samples / self.num_clients, LEAST_CLIP) if self.unit == "client" else 0.0
 
+    def adding(self, parties: int, left: int) -> tuple[int, int]:
+        """Return how many shares of noise are enough, and how many are in a sum over those left of so many parties."""
+        enough = least_honest(parties) if self.where == "sites" else 1
+        return enough, 1 if self.where == "server" else left
+
     def to_json(self) -> dict[str, object]:
         """Return the entry of results.json."""
-        place = "shares of the sites, in secure sums"
         numbers = {"epsilon": self.epsilon, "delta": self.delta, "mu": self.mu, "num_samples": self.num_samples}
         clients = {"num_clients": self.num_clients} if self.unit == "client" else {}
-        return {**numbers, **clients, "unit": self.unit, "noise": place}
+        return {**numbers, **clients, "unit": self.unit, "noise": PLACES[self.where]}
 
 
 def _erfcx(value: float) -> float:

@@ -76,12 +76,12 @@ def solve_heads(run: Run, state: State) -> State:
     # Before evaluation, so that an error there does not cost the heads.
     _save_heads(folder, run.metadata, strategy, NO_SCORES)
     give_back_memory()
-    secure = config.federation.is_secure
+    sums_only = config.federation.sums_only
     with progress.doing("evaluating"):
         # What single clients hold out would say something of each.
         scores = (
             NO_SCORES
-            if secure and run.test_set is None
+            if sums_only and run.test_set is None
             else score(strategy, run.grid, run.test_set, run.holdout, progress, mask_absent=masked)
         )
         results = method_results(strategy, scores, run.test_set, mask_absent=masked)
@@ -112,7 +112,7 @@ def solve_heads(run: Run, state: State) -> State:
         with progress.doing("measuring what each client changes"):
             test = None if run.test_set is None else run.test_set.evenly_spaced
             outcomes, influential, without = strategy.outcomes, list[str](), None
-            if not secure:
+            if not sums_only:
                 suspicion, harm = find_harm(strategy, asked.kept, test)
                 total = strategy.collection.statistics(0)
                 outcomes = with_shares(strategy.outcomes, asked.kept, total, suspicion, run.class_names)

@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Context
 from fedstats_app.grid.client_grid import SERVER_SIDE_CODES
 from fedstats_app.grid.progress import say
 from fedstats_app.report.run_folder import RunFolder, Status
+from fedstats_app.report.wording import can_resume
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.storage.files import remove_unfinished
 from fedstats_app.storage.lock import lock_folder
@@ -25,7 +26,7 @@ FOLDER_NAME = "run-folder"
 # Where a context's state says which folder the run has.
 _STATE, _FOLDER = "fedstats", "run-folder"
 # Of a run that `resume` refuses.
-BEGINS_ANEW = "a run with secure-sums cannot be resumed: start it again with the same settings"
+BEGINS_ANEW = "a run with secure-sums or noise cannot be resumed: start it again with the same settings"
 # Characters of a failure's text that are kept and said.
 _MAX_REASON = 3000
 
@@ -73,7 +74,7 @@ def lifetime(context: Context) -> Iterator[tuple[AppConfig, RunFolder, Disclosur
             folder.write_status("completed")
             _write_report(folder)
         except BaseException as error:
-            _tell_failure(folder, error, goes_on=_goes_on(context))
+            _tell_failure(folder, error, goes_on=can_resume(context.run_config))
             raise
         _tell([f"completed; results are in\n{folder.path}"], LastWord(str(folder.path)))
 
@@ -103,11 +104,6 @@ def _write_report(folder: RunFolder) -> None:
         say(f"the report is {write_report(folder.path).name} in the run folder")
     except Exception as error:  # noqa: BLE001  # the results are complete and said to be so
         say(f"no report: {type(error).__name__}: {error}; fedstats report makes it again")
-
-
-def _goes_on(context: Context) -> bool:
-    """Tell whether `resume` takes such a run; what its masks were is nowhere, so a run of secure sums begins anew."""
-    return context.run_config.get("secure-sums", "off") == "off"
 
 
 def _tell_failure(folder: RunFolder | None, error: BaseException, *, goes_on: bool) -> None:
@@ -182,7 +178,7 @@ class LastWord(logging.Filter):
 
 def how_to_stop(folder: RunFolder, context: Context) -> str:
     """Return in words how to stop a run, which Ctrl-C does in one process only, and how to go on with it afterwards."""
-    own, goes_on = context.node_config.get(IN_PROCESS), _goes_on(context)
+    own, goes_on = context.node_config.get(IN_PROCESS), can_resume(context.run_config)
     stop = "Ctrl-C stops this run" if own else f"Ctrl-C leaves this log only: `flwr stop {folder.run_id}` stops the run"
     if not goes_on:
         return f"{stop}; {BEGINS_ANEW}"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from fedstats_app.methods import display_name
-from fedstats_app.secure.account import Promise, epsilon_of, least_honest, signal_to_noise
+from fedstats_app.secure.account import PLACES, Promise, epsilon_of, signal_to_noise
 
 # At a signal-to-noise ratio of at least so much, heads kept at least these shares of their accuracy without noise, on
 # ten sets of data, or of two divided among clients (research/noise.md).
@@ -26,9 +26,10 @@ ENOUGH, GOOD = 2.0, 8.0
 def noise_in_words(promise: Promise, methods: Sequence[str], num_classes: int, dim: int, parties: int) -> Iterator[str]:
     """Say in a line what a promise costs, and in another which epsilon would cost little.
 
-    All parties, the clients, add noise, though a part of them would be enough.
+    All parties, the clients, may add noise, though a part of them would be enough.
     """
-    added = math.sqrt(least_honest(parties) / parties)
+    enough, adding = promise.adding(parties, parties)
+    added = math.sqrt(enough / adding)
     ratio = signal_to_noise(promise.num_samples, num_classes, dim, promise.mu * added) / (promise.clip or 1)
     found = bisect.bisect_right(RATIOS, ratio) - 1
     shares = KEPT[promise.unit]
@@ -37,7 +38,8 @@ def noise_in_words(promise: Promise, methods: Sequence[str], num_classes: int, d
     told = told if found >= 0 else "little: it was never measured so low"
     yield (
         f"noise for epsilon {promise.epsilon:g} at delta {promise.delta:.2g} for one {promise.unit}, "
-        f"{promise.num_samples:,} samples: signal to noise {ratio:.2g}; of the accuracy it leaves {told}"
+        f"{promise.num_samples:,} samples, {PLACES[promise.where]}: signal to noise {ratio:.2g}; of the accuracy it "
+        f"leaves {told}"
     )
     aim = ENOUGH if ratio < ENOUGH else GOOD
     if ratio < aim:

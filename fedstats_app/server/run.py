@@ -97,7 +97,7 @@ class Run:
     def holdout(self) -> float:
         """The share of its samples that each client keeps for evaluation, in all stages."""
         config = self.config
-        if config.federation.is_secure:
+        if config.federation.sums_only:
             return 0.0
         # Personal models are scored on each client's own samples, whatever the server has, and no round is chosen by
         # the samples that tell how good it is.
@@ -170,7 +170,7 @@ class Run:
             from fedstats_app.strategies.noisy_sums import NoisyStatisticsStrategy  # other runs do without
 
             return NoisyStatisticsStrategy(classes, methods, promise=promise, **shared)
-        if federation.is_secure:
+        if federation.sums_only:
             from fedstats_app.strategies.secure_sums import SecureStatisticsStrategy  # other runs do without
 
             gram: Any = {"on": "triangle"}.get(federation.secure_sums, federation.secure_sums)
@@ -215,10 +215,10 @@ def samples_counted(run: Run) -> Iterator[None]:
             kept = {client: often * len(one) for client, (one, _) in enumerate(splits)}
             held = {client: len(one) for client, (_, one) in enumerate(splits)}
             samples = {QUERY_STATISTICS: kept, EVALUATE_HEADS: held}
-            if config.federation.is_secure:
-                from fedstats_app.wire.secure import SECURE_NOISY, SECURE_SUMS  # other runs do without
+            if config.federation.sums_only:
+                from fedstats_app.wire.secure import CLEAR_SUMS, NOISY_SUMS, SECURE_NOISY, SECURE_SUMS  # likewise
 
-                samples |= {SECURE_SUMS: kept, SECURE_NOISY: kept}
+                samples |= dict.fromkeys((SECURE_SUMS, SECURE_NOISY, NOISY_SUMS, CLEAR_SUMS), kept)
             run.grid.counted = Counted(tally, f"{run.backbone.kind}s", samples)
         yield
 
@@ -236,7 +236,7 @@ def prepare(
         If the run cannot begin, or is not the one that was interrupted.
     """
     kind = "serve noise" if config.federation.is_noisy else "add up"
-    adding = f" (all that {kind})" if config.federation.is_secure and config.run.method == "all" else ""
+    adding = f" (all that {kind})" if config.federation.sums_only and config.run.method == "all" else ""
     progress.say(f"methods {', '.join(config.methods)}{adding}; backbone {config.backbone.backbone}")
     extension = Extension(config.federation)
     with progress.doing("waiting for SuperNodes and their answers"):

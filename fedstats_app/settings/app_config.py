@@ -106,7 +106,7 @@ class AppConfig:
         """The methods to solve, in the order asked for."""
         if self.run.method != "all":
             return tuple(self.run.method.split(","))
-        if not self.federation.is_secure:
+        if not self.federation.sums_only:
             return tuple(METHODS)
         every = (record_of(name).configured(self.options_of(name)) for name in METHODS)
         if self.federation.is_noisy:
@@ -225,8 +225,8 @@ class AppConfig:
             yield "statistics-error: the samples behind statistics to extend are not there to compare with"
         if run.save_client_statistics and not run.save_statistics:
             yield "save-client-statistics: needs save-statistics, got false"
-        if federation.is_secure:
-            yield from self._contradictions_of_secure_sums()
+        if federation.sums_only:
+            yield from self._contradictions_of_sums()
         yield from self._contradictions_of_methods()
         unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]
         if self.trainer and unsolved:
@@ -251,9 +251,10 @@ class AppConfig:
             allowed = " or ".join(name for name in METHODS if name in PERSONAL_METHODS)
             yield f"personalise: method must name {allowed}, got method {run.method!r}"
 
-    def _contradictions_of_secure_sums(self) -> Iterator[str]:
+    def _contradictions_of_sums(self) -> Iterator[str]:
         """Say what needs to see single clients, or sends something of them in clear."""
         run, federation = self.run, self.federation
+        because = "secure-sums" if federation.secure_sums != "off" else "dp-epsilon"
         for key, usual, found in (
             ("fine-tune", "none", run.fine_tune),
             ("personalise", "none", "none" if not self.personal.approaches else "other"),
@@ -263,7 +264,7 @@ class AppConfig:
             ("fraction-train", 1.0, federation.fraction_train),
         ):
             if found != usual:
-                yield f"secure-sums: {key} must be {json.dumps(usual)}, because no client's part of a sum is seen"
+                yield f"{because}: {key} must be {json.dumps(usual)}, because only sums over clients are used"
         for name in self.methods:
             with contextlib.suppress(ValueError):  # what is no variant is said elsewhere
                 method = record_of(name).configured(self.options_of(name), variant=name)

@@ -15,6 +15,7 @@ rounding: a sample of a client is hidden at least as well as the client.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -34,6 +35,8 @@ _STEPS = 2.0**11
 # For the rounding of float64 when lengths are computed.
 _SLACK = 2.0**-30
 _WIDE = np.dtype(np.uint64)
+# Random words beside those that have no mask: without them a digest of what a site sent tells what it sent.
+_SALT = 4
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class NoisyLayout:
         Of all parts together.
     clip : float
         Length in samples to which a client shortens each sum; 0 where one sample is hidden, and nothing is shortened.
+    salted : bool
+        Whether words travel without a mask, and random ones behind them.
 
     Raises
     ------
@@ -95,6 +100,7 @@ class NoisyLayout:
     moments: bool
     mu: float
     clip: float = 0.0
+    salted: bool = False
 
     def __post_init__(self) -> None:
         # Rounding moves each number by less than a step, most of all in the class sums.
@@ -119,7 +125,7 @@ class NoisyLayout:
 
     def words(self, kind: NoisyKind, allowed: int = 0) -> list[tuple[int, Unsigned]]:
         """List length and type of each array of a sum."""
-        return [(number, _WIDE) for number in self._sizes(kind)]
+        return [(number, _WIDE) for number in (*self._sizes(kind), *([_SALT] if self.salted else []))]
 
     def _sizes(self, kind: NoisyKind) -> list[int]:
         dim = self.feature_dim
@@ -184,6 +190,11 @@ class NoisyLayout:
             wanted = [_STEPS / sums, *square]
         return [hidden * one / math.sqrt(honest) for one in wanted]
 
+    def exact(self, sums: list[Tensor]) -> Words:
+        """Write whole numbers as words, without noise."""
+        salt = [np.frombuffer(bytearray(os.urandom(8 * _SALT)), _WIDE)] if self.salted else []
+        return [*(as_words(one, _WIDE) for one in sums), *salt]
+
     def noisy(self, kind: NoisyKind, sums: list[Tensor], honest: int, key: bytes | None) -> Words:
         """Add one party's share of noise to whole numbers, the same for the same key; drawn anew for None."""
         deviations_, sizes = self.noise(kind, honest), self._sizes(kind)
@@ -193,8 +204,7 @@ class NoisyLayout:
             for one, number, own in zip(deviations_, sizes, keys, strict=True)
         ]
         # Whole numbers below 2^53 each, added as integers.
-        whole = (one.to(torch.int64) + torch.from_numpy(own) for one, own in zip(sums, drawn, strict=True))
-        return [as_words(one, _WIDE) for one in whole]
+        return self.exact([one.to(torch.int64) + torch.from_numpy(own) for one, own in zip(sums, drawn, strict=True)])
 
     def read_mean(self, words: Words, num_samples: int) -> Tensor:
         """Return the (d,) float64 mean of so many unit features."""

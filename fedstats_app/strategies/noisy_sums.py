@@ -1,4 +1,4 @@
-"""The strategy whose statistics are secure sums to which every site added its share of noise."""
+"""The strategy whose statistics are sums with noise: secure sums of the sites' shares of it, or sums in clear."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.noisy import NoisyStatistics
 from fedstats_app.methods import ConfiguredMethod
-from fedstats_app.secure.account import Promise, least_honest
+from fedstats_app.secure.account import Promise
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec, StatisticsSum, UnitLength
 from fedstats_app.statistics.noisy_words import NoisyKind, NoisyLayout
-from fedstats_app.statistics.secure_words import Words
-from fedstats_app.strategies.secure_sums import MaskedRun, SecureStatisticsStrategy
-from fedstats_app.wire.secure import SECURE_NOISY, NoisyRequest, sums_content
+from fedstats_app.statistics.secure_words import Words, numbers_of
+from fedstats_app.strategies.secure_sums import IN_WORDS, MaskedRun, SecureStatisticsStrategy
+from fedstats_app.wire.secure import (
+    CLEAR_SUMS,
+    NOISY_SUMS,
+    SECURE_NOISY,
+    NoisyRequest,
+    clear_content,
+    sums_content,
+)
 
 
 @dataclass
@@ -31,6 +39,54 @@ class NoisyRun(MaskedRun[NoisyLayout]):
         """Return what :meth:`MaskedRun.question` says, for ``query.secure_noisy``."""
         asked = NoisyRequest(kind, self.layout.mu, self.layout.clip)
         return sums_content(self.plan, turn, self.active, self.request, asked, known), SECURE_NOISY
+
+
+@dataclass
+class ClearRun(NoisyRun):
+    """One run without masks: clients send sums with all the noise that is needed, or the server adds it.
+
+    Attributes
+    ----------
+    min_clients : int
+        Fewer in a sum than this are an error.
+    adds_noise : bool
+        Whether the server does, to exact sums, of which nothing else is kept.
+    """
+
+    min_clients: int
+    adds_noise: bool
+
+    def question(self, kind: NoisyKind, turn: int, lost: int, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
+        """Return what :meth:`MaskedRun.question` says, for ``query.noisy_sums`` or ``query.clear_sums``."""
+        asked = NoisyRequest(kind, self.layout.mu, self.layout.clip)
+        return clear_content(self.request, asked, known), CLEAR_SUMS if self.adds_noise else NOISY_SUMS
+
+    def begin(self, clients: Sequence[int]) -> None:
+        """Take note of who is asked."""
+        self.clients, self.active = list(clients), list(range(len(clients)))
+        self.place = {client: place for place, client in enumerate(clients)}
+
+    def summed(
+        self, kind: NoisyKind, holders: Tensor | None, known: dict[str, Tensor], *, over: Sequence[int] = ()
+    ) -> tuple[Words, Tensor]:
+        """Return the words of a sum, and all classes.
+
+        Raises
+        ------
+        TooFewClients
+            If too few answered.
+        """
+        classes = torch.ones(self.layout.num_classes, dtype=torch.bool)
+        with self._doing(IN_WORDS[kind]):
+            total = self._masked(kind, 0, 0, classes, known)
+        self.active = self.summed_over = sorted(total.survivors)
+        if (left := len(self.active)) < self.min_clients:
+            wanted = f"{self.min_clients} are needed (min-clients); {self.reasons()}"
+            raise TooFewClients(f"{left} of {len(self.clients)} clients are in a sum, {wanted}")
+        words = total.words[: len(self.layout.words(kind)) - 1]
+        if self.adds_noise:
+            words = self.layout.noisy(kind, [numbers_of(one) for one in words], 1, None)
+        return words, classes
 
 
 def learned(
@@ -46,7 +102,7 @@ def learned(
     layout : NoisyLayout
         In which they come.
     summed : callable
-        From a sum's kind, and ``mean`` for the second, to its words and how many parties are in it.
+        From a sum's kind, and ``mean`` for the second, to its words and how many parties' noise is in it.
     honest : int
         Whose noise is enough.
     num_samples : int
@@ -111,17 +167,22 @@ class NoisyStatisticsStrategy(SecureStatisticsStrategy):
 
     def _sum(self, grid: Grid, clients: Sequence[int]) -> None:
         (spec,), dim = self.request.specs, self.feature_dim or 0
-        layout = NoisyLayout(self.num_classes, dim, spec.gram, self._promise.mu, self._promise.clip)
+        promise = self._promise
+        masked = promise.where == "sites"
+        layout = NoisyLayout(self.num_classes, dim, spec.gram, promise.mu, promise.clip, salted=not masked)
         # Features are scaled to length 1 by the clients, whatever a specification says.
         request = replace(self.request, specs=(StatisticsSpec(spec.gram),), wire_dtype="float64")
         run = NoisyRun(grid, request, layout)
+        if not masked:
+            run = ClearRun(grid, request, layout, self.min_clients, promise.where == "server")
         run.begin(clients)
-        number = self._promise.num_samples
+        number, parties = promise.num_samples, len(run.clients)
 
         def summed(kind: NoisyKind, known: dict[str, Tensor]) -> tuple[Words, int]:
-            return run.summed(kind, None, known)[0], len(run.summed_over)
+            words, _ = run.summed(kind, None, known)
+            return words, promise.adding(parties, len(run.summed_over))[1]
 
-        self._noisy = learned(layout, summed, least_honest(len(run.clients)), number)
+        self._noisy = learned(layout, summed, promise.adding(parties, parties)[0], number)
         # Nobody's counts: how many samples a class has is not known, so all are said to have as many.
         counts = torch.full((self.num_classes,), number // self.num_classes)
         counts[: number % self.num_classes] += 1

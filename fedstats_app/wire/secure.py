@@ -1,7 +1,9 @@
 """``query.secure_keys``, ``_shares``, ``_sums``, ``_noisy`` and ``_unmask``: sums of which no client's part is seen.
 
-All name the run of masks by its ``nonce``; from the second on they carry every party's keys. No torch is imported here
-but where words of statistics are read.
+And ``query.noisy_sums`` and ``query.clear_sums``, without masks: sums with all the noise of a release, and with none.
+
+Those with masks name the run of masks by its ``nonce``; from the second on they carry every party's keys. No torch is
+imported here but where words of statistics are read.
 """
 
 from __future__ import annotations
@@ -40,12 +42,15 @@ if TYPE_CHECKING:
 
 SECURE_KEYS, SECURE_SHARES = "query.secure_keys", "query.secure_shares"
 SECURE_SUMS, SECURE_NOISY, SECURE_UNMASK = "query.secure_sums", "query.secure_noisy", "query.secure_unmask"
+NOISY_SUMS, CLEAR_SUMS = "query.noisy_sums", "query.clear_sums"
 # Of one run of masks.
 MOST_PARTIES = 20_000
 # Earlier sums, of all parties' data together, and their bytes.
 MOST_SETS, MOST_HISTORY_BYTES = 100_000, 2**24
 # Beyond, noise hides nothing.
 MOST_MU = 1000.0
+# What every message of a run of masks has, once its words are asked for.
+_OF_ROUND = ("round", "table", "active")
 
 
 @dataclass(frozen=True)
@@ -248,26 +253,37 @@ def sums_content(
         and ``weights`` (C,) float64 for the spread, else ``scales`` (d,) float32, and ``directions`` (d, k) float32 for
         a product. With noise ``mean`` (d,) float64 for the second sum.
     """
-    from fedstats_app.wire.arrays import to_record
-
     content = plan_content(plan, turn)
     content["active"] = ConfigRecord({"parties": list(active)})
-    content["request"] = request.to_content()["request"]
+    content.update(clear_content(request, asked, known))
+    return content
+
+
+def clear_content(
+    request: StatisticsRequest, asked: SumRequest | NoisyRequest, known: Mapping[str, Tensor]
+) -> RecordDict:
+    """Ask for words without masks, by ``query.noisy_sums`` or ``query.clear_sums``: as :func:`sums_content`."""
+    from fedstats_app.wire.arrays import to_record
+
+    content = RecordDict({"request": request.to_content()["request"], "known": to_record(known)})
     content["sum" if isinstance(asked, SumRequest) else "noisy"] = ConfigRecord(to_values(asked))
-    content["known"] = to_record(known)
     return content
 
 
 def _read_asked(
-    content: RecordDict, name: str, kind: type[Asked]
-) -> tuple[Plan, int, list[int], StatisticsRequest, Asked]:
+    content: RecordDict, name: str, kind: type[Asked], others: tuple[str, ...] = _OF_ROUND
+) -> tuple[StatisticsRequest, Asked]:
     from fedstats_app.wire.reading import from_values
     from fedstats_app.wire.statistics import StatisticsRequest
 
-    check_keys("request", content, {"round", "table", "active", "request", name, "known"}, {"clients"})
-    plan, turn = _read_plan(content)
+    check_keys("request", content, {*others, "request", name, "known"}, {"clients"})
     request = from_values(StatisticsRequest, record_of(content, "request", ConfigRecord))
-    return plan, turn, _parties(content, "active", plan), request, from_record(kind, content, name, ConfigRecord)
+    return request, from_record(kind, content, name, ConfigRecord)
+
+
+def _read_round(content: RecordDict) -> tuple[Plan, int, list[int]]:
+    plan, turn = _read_plan(content)
+    return plan, turn, _parties(content, "active", plan)
 
 
 @reads_requests("for masked sums")
@@ -280,7 +296,7 @@ def read_sums_request(
     from fedstats_app.statistics import StatisticsSpec
     from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array
 
-    plan, turn, active, request, asked = _read_asked(msg.content, "sum", SumRequest)
+    request, asked = _read_asked(msg.content, "sum", SumRequest)
     spec = request.specs[0]
     if request.specs != (
         StatisticsSpec(spec.gram, feature_map=spec.feature_map, fraction_bits=spec.fraction_bits or 0),
@@ -301,27 +317,37 @@ def read_sums_request(
         shapes["weights"] = torch.float64, (number,)
     check_keys("known", known, set(shapes))
     values = {name: read_array(known, name, *shape) for name, shape in shapes.items()}
-    return plan, turn, active, request, asked, values
+    return *_read_round(msg.content), request, asked, values
 
 
 @reads_requests("for masked sums with noise")
 def read_noisy_request(msg: Message) -> tuple[Plan, int, list[int], StatisticsRequest, NoisyRequest, Tensor | None]:
     """Read ``query.secure_noisy``."""
+    return *_read_round(msg.content), *_read_noisy(msg.content, _OF_ROUND)
+
+
+@reads_requests("for sums with noise")
+def read_clear_request(msg: Message) -> tuple[StatisticsRequest, NoisyRequest, Tensor | None]:
+    """Read ``query.noisy_sums`` or ``query.clear_sums``."""
+    return _read_noisy(msg.content, ())
+
+
+def _read_noisy(content: RecordDict, others: tuple[str, ...]) -> tuple[StatisticsRequest, NoisyRequest, Tensor | None]:
     import torch
 
     from fedstats_app.statistics import StatisticsSpec
     from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array
 
-    plan, turn, active, request, asked = _read_asked(msg.content, "noisy", NoisyRequest)
+    request, asked = _read_asked(content, "noisy", NoisyRequest, others)
     if request.specs != (StatisticsSpec(request.specs[0].gram),) or request.holdout:
         raise Malformed("specifications: must be one, of gram alone, of all samples")
-    known = record_of(msg.content, "known", ArrayRecord, set() if asked.kind == "mean" else {"mean"})
+    known = record_of(content, "known", ArrayRecord, set() if asked.kind == "mean" else {"mean"})
     mean = read_array(known, "mean", torch.float64, (range(1, MAX_FEATURE_DIM + 1),)) if known else None
-    return plan, turn, active, request, asked, mean
+    return request, asked, mean
 
 
 def sums_reply(msg: Message, words: Words) -> Message:
-    """Answer ``query.secure_sums``."""
+    """Answer ``query.secure_sums``, or another question for words."""
     from fedstats_app.statistics.secure_words import as_signed
     from fedstats_app.wire.arrays import to_record
 
@@ -330,7 +356,7 @@ def sums_reply(msg: Message, words: Words) -> Message:
 
 
 def words_reader(shapes: Sequence[tuple[int, Unsigned]]) -> Callable[[Message], Words]:
-    """Make what reads masked words of these lengths and types."""
+    """Make what reads words of these lengths and types."""
     import torch
 
     from fedstats_app.statistics.secure_words import as_unsigned

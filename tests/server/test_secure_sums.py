@@ -187,7 +187,7 @@ def test_nobody_is_told_to_resume_what_cannot_go_on(
 ) -> None:
     folder = RunFolder.create(str(tmp_path), 7)
     context = Context(7, 1, {IN_PROCESS: node}, RecordDict(), {"secure-sums": "on", "output-dir": str(tmp_path)})
-    anew = "a run with secure-sums cannot be resumed: start it again with the same settings"
+    anew = "a run with secure-sums or noise cannot be resumed: start it again with the same settings"
     assert how_to_stop(folder, context).endswith(f"{stops}{anew}")
     with pytest.raises(KeyboardInterrupt), lifetime(context):
         raise KeyboardInterrupt
