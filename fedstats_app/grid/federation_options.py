@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON, PLACES, Place, Promise
+from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON, PLACES, Promise
 from fedstats_app.settings.option import Options, flag, number, one_of, option, run_folder, whole
 
 _OF_NOISE = ("dp-delta", "dp-unit", "dp-where", "dp-samples")
@@ -64,7 +64,7 @@ class FederationOptions(Options):
     dp_unit: Literal["sample", "client"] = option(
         "sample", one_of("sample", "client"), "sample | client: of what the noise hides each"
     )
-    dp_where: Place = option(
+    dp_where: Literal["sites", "server", "local"] = option(
         "sites",
         one_of(*PLACES),
         "who adds it: sites, in shares | server, trusted | local, each site all of it",

@@ -125,8 +125,8 @@ Place = Literal["sites", "server", "local"]
 # Where noise is added, as results.json has it.
 PLACES: dict[Place, str] = {
     "sites": "shares of the sites, in secure sums",
-    "server": "the server's, which saw the sums without",
-    "local": "each site's own, large enough alone",
+    "server": "added by the server, which sees exact sums",
+    "local": "added by each site, all of it",
 }
 # Clients shorten their sums to this share of an average client's samples (research/noise.md), and not below so many.
 CLIPPED, LEAST_CLIP = 0.1, 2.0

@@ -37,9 +37,9 @@ def noise_in_words(promise: Promise, methods: Sequence[str], num_classes: int, d
     told = f"at least, where it was measured: {kept}" if kept else "what was not measured for this unit"
     told = told if found >= 0 else "little: it was never measured so low"
     yield (
-        f"noise for epsilon {promise.epsilon:g} at delta {promise.delta:.2g} for one {promise.unit}, "
-        f"{promise.num_samples:,} samples, {PLACES[promise.where]}: signal to noise {ratio:.2g}; of the accuracy it "
-        f"leaves {told}"
+        f"noise ({PLACES[promise.where]}) for epsilon {promise.epsilon:g} at delta {promise.delta:.2g} for one "
+        f"{promise.unit}, {promise.num_samples:,} samples: signal to noise {ratio:.2g}; of the accuracy it leaves "
+        f"{told}"
     )
     aim = ENOUGH if ratio < ENOUGH else GOOD
     if ratio < aim:

@@ -83,10 +83,10 @@ class ClearRun(NoisyRun):
         if (left := len(self.active)) < self.min_clients:
             wanted = f"{self.min_clients} are needed (min-clients); {self.reasons()}"
             raise TooFewClients(f"{left} of {len(self.clients)} clients are in a sum, {wanted}")
-        words = total.words[: len(self.layout.words(kind)) - 1]
+        words = total.words
         if self.adds_noise:
-            words = self.layout.noisy(kind, [numbers_of(one) for one in words], 1, None)
-        return words, classes
+            words = self.layout.noisy(kind, [numbers_of(one) for one in words[:-1]], 1, None)
+        return words[:-1], classes  # without what hides their digest
 
 
 def learned(

@@ -25,14 +25,15 @@ from fedstats_app.client.noisy_sums import _blocks
 from fedstats_app.client.site import Site
 from fedstats_app.data.clients import own_dataset
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.secure.account import epsilon_of, mu_of
+from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.secure.account import Place, epsilon_of, mu_of
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.noisy_words import NoisyLayout
 from fedstats_app.statistics.secure_words import Words, numbers_of
-from fedstats_app.strategies.noisy_sums import NoisyRun
+from fedstats_app.strategies.noisy_sums import ClearRun, NoisyRun
 from fedstats_app.strategies.secure_sums import NothingUnmasked
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.reading import RejectedRequest
@@ -43,6 +44,7 @@ from tests.support.simulation import nodes_of, site_folder
 CLASSES, DELTA = ("ant", "bee", "cat"), 1e-3
 MU = mu_of(1.0, DELTA)
 ACCOUNT: dict[str, object] = {"dp-max-epsilon": 1.0, "dp-max-delta": DELTA, "dp-classes": ",".join(CLASSES)}
+OPEN: dict[str, object] = {"min-class-count": 0, "min-gram-samples": 0}
 OVER = "account of its data would come to epsilon"
 
 
@@ -53,13 +55,20 @@ class Sites:
     root: Path
     rules: dict[str, object] = field(default_factory=dict)
     names: str = "abcde"
+    where: Place = "sites"
 
     def __post_init__(self) -> None:
         nodes = nodes_of(self.root, self.names, CLASSES, images=2, secure_min_clients=3)
         own = [{"state-dir": str(self.root / "state" / name)} for name in self.names]
         self.nodes = [{**node, **state, **self.rules} for node, state in zip(nodes, own, strict=True)]
+        masks = "on" if self.where == "sites" else "off"
         self.settings = AppConfig.of(
-            backbone="random:tiny", input_size=16, secure_sums="on", dp_epsilon=1.0, dp_samples=30
+            backbone="random:tiny",
+            input_size=16,
+            secure_sums=masks,
+            dp_epsilon=1.0,
+            dp_samples=30,
+            dp_where=self.where,
         )
         self.backbone = loaded_backbone(self.settings.backbone_for(own_data=True), self.root)
 
@@ -81,6 +90,8 @@ class Sites:
         )
         layout = NoisyLayout(3, self.backbone.feature_dim, moments=True, mu=mu, clip=clip)
         run = NoisyRun(ClientGrid(grid, hosts), request, layout)
+        if self.where != "sites":
+            run = ClearRun(run.grid, request, replace(layout, salted=True), 1, self.where == "server")
         run.begin(range(len(self.nodes)))
         return run
 
@@ -181,6 +192,86 @@ def test_the_same_noise_is_not_unmasked_over_other_survivors(tmp_path: Path) -> 
     with pytest.raises(NothingUnmasked, match="same question was answered over other clients, with the same noise"):
         run.summed("mean", None, {})
     assert len(sites.charges()) == 2
+
+
+def test_a_site_s_own_noise_is_enough_alone_and_the_same_over_other_sites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same question over five and over four differs by what the fifth sent, which has all the noise."""
+    number = itertools.count()
+    monkeypatch.setattr(ledger.secrets, "token_hex", lambda size: next(number).to_bytes(size).hex())
+    sites = Sites(tmp_path, ACCOUNT, where="local")
+    every, charged = sites.release(), sites.charges(4)
+    assert np.hypot(*charged) == pytest.approx(MU, rel=1e-12)
+    layout = sites.run().layout
+    mean = layout.read_mean(every[0], 30)
+
+    def over(*clients: int) -> list[Words]:
+        run = sites.run()
+        run.begin(clients)
+        return [run.summed("mean", None, {})[0], run.summed("moments", None, {"mean": mean})[0]]
+
+    fewer, alone = over(0, 1, 2, 3), over(4)
+    pairs = zip(itertools.chain(*every), itertools.chain(*fewer), itertools.chain(*alone), strict=True)
+    assert all(np.array_equal(total - others, own) for total, others, own in pairs)
+    assert sites.charges(4) == charged
+    sites.nodes = sites.nodes[4:]
+    wanted = [*exact(sites, None), *exact(sites, mean)]
+    sizes = [*layout.noise("mean", honest=1), *layout.noise("moments", honest=1)]
+    found = zip(itertools.chain(*alone), wanted, sizes, strict=True)
+    noise = torch.cat([(numbers_of(words) - without) / size for words, without, size in found])
+    assert float(noise.std()) == pytest.approx(1, rel=0.08)
+
+
+def test_less_noise_than_the_run_declares_is_charged_in_full_or_refused(tmp_path: Path) -> None:
+    """The run says epsilon 1, the server asks for the noise of 8: the account goes by what is asked."""
+    sites = Sites(tmp_path, where="local")
+    sites.release(mu_of(8.0, DELTA))
+    assert np.hypot(*sites.charges()) == pytest.approx(mu_of(8.0, DELTA), rel=1e-12)
+    sites = Sites(tmp_path / "limited", ACCOUNT, where="local")
+    run = sites.run(mu_of(8.0, DELTA))
+    with pytest.raises(TooFewClients, match=f"{OVER} 8 at its owner's delta 0.001, and ends at 1"):
+        run.summed("mean", None, {})
+    # Nor does a mean of the server's own choice begin what does not fit.
+    run.layout = replace(run.layout, mu=1000.0, clip=1000.0)
+    with pytest.raises(TooFewClients, match=OVER):
+        run.summed("moments", None, {"mean": torch.zeros(run.layout.feature_dim, dtype=torch.float64)})
+    assert sites.charges() == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        (ACCOUNT, r"whose noise is added before anything leaves \(dp-where = sites or local\)"),
+        ({"require-secure-sums": True}, "secure sums only"),
+        ({}, "only if its owner sets min-class-count and min-gram-samples to 0"),
+        ({"min-class-count": 0}, "min-class-count and min-gram-samples"),
+        ({"min-class-count": 2, "min-gram-samples": 0}, "min-class-count and min-gram-samples"),
+        (OPEN | {"max-statistics-questions": 0}, "at most 0 different statistics questions"),
+    ],
+)
+def test_a_server_that_wants_to_add_the_noise_itself_is_refused_by_name(
+    tmp_path: Path, rules: dict[str, object], reason: str
+) -> None:
+    """Whatever the run's configuration says of dp-where: what counts is that the answer would have no noise."""
+    sites = Sites(tmp_path, rules, where="server")
+    for settings in (sites.settings, Sites(tmp_path / "b", rules, where="local").settings):
+        sites.settings = settings
+        with pytest.raises(TooFewClients, match=reason):
+            sites.run().summed("mean", None, {})
+    assert not list((tmp_path / "state").glob("sent-*"))
+
+
+def test_a_server_s_own_noise_is_drawn_once_over_exact_sums(tmp_path: Path) -> None:
+    sites = Sites(tmp_path, OPEN, where="server")
+    mean, moments = sites.release()
+    layout = sites.run().layout
+    wanted = [*exact(sites, None), *exact(sites, layout.read_mean(mean, 30))]
+    sizes = [*layout.noise("mean", honest=1), *layout.noise("moments", honest=1)]
+    found = zip([*mean, *moments], wanted, sizes, strict=True)
+    noise = torch.cat([(numbers_of(words) - without) / size for words, without, size in found])
+    assert float(noise.std()) == pytest.approx(1, rel=0.2)
+    assert sites.charges() == []
 
 
 def test_a_site_that_is_lost_costs_its_samples_only(tmp_path: Path) -> None:

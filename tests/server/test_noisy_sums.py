@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,18 @@ from fedstats_app.data.loading import load_dataset
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.report.page import report
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.secure.account import Promise, epsilon_of, mu_of
+from fedstats_app.secure.account import PLACES, Place, Promise, epsilon_of, mu_of
 from fedstats_app.server.noise import KEPT, RATIOS, noise_in_words
 from fedstats_app.settings.option import ConfigError
-from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
+from fedstats_app.statistics.noisy_words import NoisyKind, NoisyLayout
+from fedstats_app.statistics.secure_words import Words
+from fedstats_app.storage.json_digest import read_json_file, read_json_lines, to_json_with_digest
 from tests.support.commands import REPOSITORY
-from tests.support.simulation import clients, nodes_of, read_json, simulate
+from tests.support.simulation import clients, head_bytes, nodes_of, read_json, simulate
 
 CLASSES = ("ant", "bee", "cat")
 ACCOUNT: dict[str, Any] = {"dp_max_epsilon": 60.0, "dp_max_delta": 1e-3, "dp_classes": ",".join(CLASSES)}
+TRUSTING = {"dp_classes": ",".join(CLASSES), "min_class_count": 0, "min_gram_samples": 0}
 NOISY: dict[str, Any] = {"secure_sums": "on", "dp_epsilon": 60.0, "dp_delta": 1e-3, "dp_samples": 90, "min_clients": 3}
 
 
@@ -64,6 +68,82 @@ def test_a_run_with_noise_says_so_everywhere(made: Path, capsys: pytest.CaptureF
     assert {(one["outcome"], one["num_examples"]) for one in clients(made / "run")} == {("merged", 0)}
 
 
+@pytest.mark.parametrize(
+    ("where", "rules", "noise", "charged"),
+    [
+        ("local", ACCOUNT, "added by each site, all of it", ("ok", "60 in this run at delta 0.001, 60 in all")),
+        (
+            "server",
+            TRUSTING,
+            "added by the server, which sees exact sums",
+            ("-", "the server added the noise, so no record of a site can show it"),
+        ),
+    ],
+)
+def test_where_the_noise_is_added_is_said_before_and_after(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    where: str,
+    rules: dict[str, Any],
+    noise: str,
+    charged: tuple[str, str],
+) -> None:
+    settings = NOISY | {"secure_sums": "off", "dp_where": where, "min_clients": 5}
+    folder = run_of_sites(tmp_path, settings, **rules)
+    told = capsys.readouterr().out
+    line = f"epsilon 60, delta 0.001, for one sample more or less of 90 (declared); noise: {noise}"
+    assert f"noise ({noise}) for epsilon 60" in told and f"differential privacy: {line}" in told
+    assert line in report(RunRecord.read(folder)) and line in (folder / "heads" / "README.md").read_text()
+    results = read_json(folder, "results.json")
+    assert results["differential_privacy"]["noise"] == noise
+    assert all(one["accuracy"] > 0.9 for one in results["methods"].values()) and len(results["methods"]) == 2
+    assert {(one["outcome"], one["num_examples"]) for one in clients(folder)} == {("merged", 0)}
+    assert (
+        main(["audit", str(folder), *(w for one in "abcde" for w in ("--site", str(tmp_path / "s" / one))), "--json"])
+        == 0
+    )
+    found = [(one["what"], one["state"], one["found"]) for one in json.loads(capsys.readouterr().out)["findings"]]
+    assert [rest for what, *rest in found if what.startswith("epsilon of")] == [list(charged)] * 5
+    assert [state for what, state, _ in found if what.startswith("site ")] == ["ok"] * 5
+
+
+def run_of_sites(root: Path, settings: dict[str, Any], names: str = "abcde", **rules: Any) -> Path:
+    """A run of the last five sites, whose images their places decide, with records in ``s``."""
+    nodes = [
+        {**node, "state-dir": str(root / "s" / name)}
+        for name, node in zip("abcde", nodes_of(root, names, CLASSES, images=6, **rules)[-5:], strict=True)
+    ]
+    (root / "test").mkdir()
+    nodes_of(root / "test", "t", CLASSES, images=5)
+    test = {"test_dataset": f"folder:{root / 'test' / 't'}"}
+    return simulate(root, node_configs=nodes, method="all", **{**settings, **test})
+
+
+def test_a_trusted_server_keeps_nothing_but_what_follows_from_noisy_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same noisy sums of other images all is the same, but times, and digests that a salt hides."""
+    drawn: dict[str, Words] = {}
+    noisy = NoisyLayout.noisy
+
+    def fixed(self: NoisyLayout, kind: NoisyKind, *args: Any) -> Words:
+        return drawn.setdefault(kind, noisy(self, kind, *args))
+
+    monkeypatch.setattr(NoisyLayout, "noisy", fixed)
+    settings, kept = NOISY | {"secure_sums": "off", "dp_where": "server"}, []
+    for place, names in (("one", "abcde"), ("two", "fabcde")):
+        folder = run_of_sites(tmp_path / place, settings, names, **TRUSTING)
+        results = {key: one for key, one in read_json(folder, "results.json").items() if not key.startswith("seconds")}
+        sent = [line | {"sha256": "", "digest": ""} for line in read_json_lines(folder / "disclosure.jsonl")]
+        files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        methods = {name: one | {"solve_seconds": 0} for name, one in results.pop("methods").items()}
+        rest = results | {"digest": ""}, methods, (folder / "clients.jsonl").read_bytes()
+        kept.append((files, head_bytes(folder), sent, rest))
+    assert kept[0] == kept[1]
+    assert drawn.keys() == {"mean", "moments"}
+    assert kept[0][0] & {"statistics.safetensors", "accumulated.safetensors"} == set()
+
+
 def test_a_head_with_noise_is_used_as_any_other(made: Path) -> None:
     """It takes features of length 1, which its file says; at this epsilon it is never wrong on these colours."""
     test = load_dataset(f"folder:{made / 'test' / 't'}", "train")
@@ -99,7 +179,8 @@ def test_an_audit_reads_epsilon_from_the_sites_own_records(
 ) -> None:
     code, found = audited(made, capsys)
     assert code == 0
-    assert found["epsilon"] == ("ok", f"60 at delta 0.001 for one sample, N 90, mu {mu_of(60.0, 1e-3):.4g}")
+    said = f"60 at delta 0.001 for one sample, N 90, mu {mu_of(60.0, 1e-3):.4g}; shares of the sites, in secure sums"
+    assert found["epsilon"] == ("ok", said)
     of_sites = [value for name, value in found.items() if name.startswith("epsilon of")]
     assert of_sites == [("ok", "60 in this run at delta 0.001, 60 in all")] * 5
     assert found["sites' own records of the sum"][0] == "ok"
@@ -134,6 +215,15 @@ def test_an_owner_sees_the_account_and_no_reset_forgets_it(made: Path, capsys: p
         ({"method": "fed3r@ridge-lambda=3"}, "the noise says how it is solved, so fed3r has no options with it"),
         ({"secure_sums": "off"}, "dp-epsilon: needs secure-sums = on, got off"),
         ({"secure_sums": "exact"}, "dp-epsilon: needs secure-sums = on, got exact"),
+        ({"dp_where": "server"}, "dp-epsilon: needs secure-sums = off, got on, with dp-where = server"),
+        ({"dp_where": "local", "secure_sums": "off", "method": "fedcof"}, "dp-epsilon: fedcof is not served"),
+        ({"dp_where": "local", "secure_sums": "off", "fine_tune": "probe"}, 'dp-epsilon: fine-tune must be "none"'),
+        (
+            {"dp_where": "server", "secure_sums": "off", "save_client_statistics": True},
+            "dp-epsilon: save-client-statistics must be false",
+        ),
+        ({"dp_where": "nowhere"}, "dp-where"),
+        ({"dp_epsilon": 0.0, "dp_where": "local"}, "dp-where: needs a dp-epsilon"),
         ({"min_class_count": 5}, "dp-epsilon: needs min-class-count = 0, got 5"),
         ({"partitioner": "iid@flips=both"}, "dp-epsilon: partitioner@flips must be none"),
         ({"statistics_error": True}, "dp-epsilon: statistics-error must be false"),
@@ -226,6 +316,11 @@ def test_before_anything_is_sent_a_run_says_what_noise_costs_and_what_would_cost
     assert line.endswith("signal to noise 7.2; of the accuracy it leaves at least, where it was measured: FedNCM 78 %")
     (line, *_) = noise_in_words(of_clients, ("fed3r",), 10, 1280, 1000)
     assert line.endswith("it leaves what was not measured for this unit")
+    # Of 100 sites' noise 60 would be enough, the server's is all, and of 100 whole ones there is 100 times the square.
+    places: dict[Place, str] = {"sites": "2.3", "server": "3", "local": "0.3"}
+    for where, ratio in places.items():
+        (line, *_) = noise_in_words(replace(promise, where=where), ("fedncm",), 10, 1280, 100)
+        assert f"noise ({PLACES[where]}) for epsilon 1" in line and f"signal to noise {ratio};" in line
 
 
 def test_a_run_without_noise_says_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

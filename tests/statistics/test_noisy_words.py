@@ -52,6 +52,19 @@ def test_one_sample_moves_each_part_by_at_most_all_steps(seed: int, dim: int, sc
             assert moved[1] + 2 * moved[2] <= STEPS**4
 
 
+def test_what_travels_without_a_mask_has_random_words_behind_it() -> None:
+    """A digest of exact sums alone would tell who guesses them right."""
+    features, labels = drawn(0, 5, 8)
+    layout = NoisyLayout(CLASSES, 8, moments=True, mu=1.0, salted=True)
+    own = layout.sums("mean", [(features, labels)], None)
+    (first, salt), (again, other) = layout.exact(own), layout.exact(own)
+    assert np.array_equal(first, again) and torch.equal(numbers_of(first), own[0])
+    assert not set(salt.tolist()) & set(other.tolist()) and len(salt) == 4
+    assert [
+        len(one) for one in layout.noisy("moments", [torch.zeros(24), torch.zeros(8), torch.zeros(28)], 1, KEY)
+    ] == [number for number, _ in layout.words("moments")]
+
+
 def lengths(layout: NoisyLayout, kind: NoisyKind, features: Tensor, labels: Tensor) -> list[float]:
     """How long the parts of a sum are, beside one sample's: in exact integers but for the last root."""
     first, *square = whole(layout, kind, features, labels, torch.zeros(layout.feature_dim, dtype=torch.float64))
