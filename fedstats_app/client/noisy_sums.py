@@ -79,6 +79,8 @@ def _prepared(
 ) -> tuple[FeatureReader, NoisyLayout, str]:
     """Return what reads the samples, in which words they are summed, and what is the same for all sums of a release."""
     site.check(request)
+    if site.node.dp_unit == "client" and not asked.clip:
+        raise RejectedRequest("this node's owner wants clients hidden, not samples alone: a run with dp-unit = client")
     reader = site.reader(request.backbone_fingerprint)
     try:
         layout = NoisyLayout(

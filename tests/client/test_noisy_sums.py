@@ -395,6 +395,18 @@ def test_noise_for_clients_is_charged_as_for_samples_and_another_clip_is_another
         sites.release(MU * 0.8, clip=2.5)
 
 
+@pytest.mark.parametrize("where", ["sites", "local"])
+def test_an_owner_can_want_clients_hidden(tmp_path: Path, where: Place) -> None:
+    """A clip of 0 is refused by name, whatever the run says, and nothing is charged; any other hides the client."""
+    sites = Sites(tmp_path, ACCOUNT | {"dp-unit": "client"}, where=where)
+    run = sites.run()
+    with pytest.raises(TooFewClients, match="wants clients hidden, not samples alone: a run with dp-unit = client"):
+        run.summed("mean", None, {})
+    assert not list((tmp_path / "state").rglob("ledger-*")) or sites.charges() == []
+    sites.release(clip=2.0)
+    assert np.hypot(*sites.charges()) == pytest.approx(MU, rel=1e-12)
+
+
 def test_a_path_spelt_otherwise_is_the_same_account(tmp_path: Path) -> None:
     sites = Sites(tmp_path, ACCOUNT)
     sites.release()
@@ -465,7 +477,9 @@ def test_a_run_with_noise_takes_no_class_names_from_data(tmp_path: Path) -> None
     [
         ({"dp-max-epsilon": 1.0, "dp-max-delta": 1e-5}, "goes with data-path, dp-max-delta and dp-classes"),
         ({"dp-max-epsilon": 1.0, "dp-classes": "a,b"}, "goes with data-path, dp-max-delta and dp-classes"),
-        ({"dp-max-delta": 1e-5}, "dp-max-delta goes with dp-max-epsilon"),
+        ({"dp-max-delta": 1e-5}, "dp-max-delta and dp-unit go with dp-max-epsilon"),
+        ({"dp-unit": "client"}, "dp-max-delta and dp-unit go with dp-max-epsilon"),
+        ({"dp-unit": "site"}, "dp-unit"),
         ({"dp-classes": "a,,b"}, "must be different names"),
         ({"dp-classes": "a,a"}, "must be different names"),
         ({"dp-max-epsilon": 0.0}, "dp-max-epsilon"),
