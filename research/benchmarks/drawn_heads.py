@@ -2,8 +2,9 @@
 
     python -m research.benchmarks.drawn_heads "dataset=builtin" --seeds 3
 
-Drawn are as many features of a class as it has samples, from its mean and the one covariance of all classes. The
-softmax heads are trained as FedPFT's in the paper. One line of JSON per seed is printed, then a table.
+Drawn are as many features of a class as it has samples, from its mean and the one covariance of all classes: by default
+that within classes; ``fedcgs-covariance=total fedcgs-shrinkage=0.0`` is the paper's. The softmax heads are trained as
+FedPFT's in the paper. One line of JSON per seed is printed, then a table.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from fedstats_app.heads import solve_gaussian
-from fedstats_app.heads.scatter import class_mean_products
+from fedstats_app.heads.scatter import class_mean_products, mean_product, needed_gram, within_class_freedom
+from fedstats_app.methods.fedcgs import FedCGSOptions
 from fedstats_app.statistics import FeatureStatistics
 from research.baselines import ClassMixtures, softmax_head
 from research.baselines.drawing import drawn_samples
@@ -31,13 +33,17 @@ class Compared:
     accuracy: dict[str, float]
 
 
-def compared(data: Features, seed: int) -> dict[str, float]:
-    """Return the accuracies of a data set's heads under one seed of draws and batches."""
+def compared(data: Features, seed: int, options: FedCGSOptions) -> dict[str, float]:
+    """Return the accuracies of a data set's heads under one seed of draws and batches.
+
+    Of the options, the covariance is that of head and draws, and the shrinkage that of the head.
+    """
     stats = FeatureStatistics.from_features(data.train.double(), data.train_labels, data.num_classes)
-    assert stats.gram is not None
-    present = stats.present.nonzero().squeeze(1)
-    scatter = stats.gram - class_mean_products(stats)
-    shared = scatter / max(stats.num_examples - len(present), 1)
+    present, gram = stats.present.nonzero().squeeze(1), needed_gram(stats, "FedCGS")
+    if options.covariance == "total":
+        shared = (gram - mean_product(stats)) / max(stats.num_examples - 1, 1)
+    else:
+        shared = (gram - class_mean_products(stats)) / max(within_class_freedom(stats), 1)
     ones = torch.ones(len(present), 1, dtype=torch.float64)
     means, dim = stats.class_means[present].unsqueeze(1), stats.feature_dim
     gaussians = ClassMixtures(
@@ -45,7 +51,7 @@ def compared(data: Features, seed: int) -> dict[str, float]:
     )
     drawn = drawn_samples(gaussians, stats.class_counts[present], (seed,))
     heads = {
-        "FedCGS": solve_gaussian(stats, covariance="within", shrinkage="auto"),
+        "FedCGS": solve_gaussian(stats, covariance=options.covariance, shrinkage=options.shrinkage),
         "softmax on drawn features": softmax_head(*drawn, data.num_classes, key=(seed,)),
         "softmax on all features": softmax_head(data.train, data.train_labels, data.num_classes, key=(seed,)),
     }
@@ -54,9 +60,10 @@ def compared(data: Features, seed: int) -> dict[str, float]:
 
 def measure(experiment: str, seeds: int) -> Iterator[Compared]:
     """Yield every seed of one experiment."""
-    data = features_of(config_of(experiment))
+    config = config_of(experiment)
+    data, options = features_of(config), config.options_of("fedcgs")
     for seed in range(seeds):
-        yield Compared(experiment, seed, compared(data, seed))
+        yield Compared(experiment, seed, compared(data, seed, options))
 
 
 def table(lines: Sequence[Compared]) -> str:
