@@ -64,4 +64,5 @@ FEDCGS = Method(
     solve=_solve,
     uplink=lambda M, K, C, d: K * (C * d + d**2 + C),
     personal=Personal("shrinkage", priority=2),
+    noisy=lambda noisy: noisy.gaussian(),
 )

@@ -224,7 +224,7 @@ class ConfiguredMethod:
     def cannot_be_noisy(self) -> str:
         """Why the method cannot be solved from sums with noise, and what can; "" where it can."""
         if self.method.noisy is None:
-            return f"{self.name} is not served with noise: take fed3r or fedncm"
+            return f"{self.name} is not served with noise: take fed3r, fedcgs or fedncm"
         if self.options != self.method.options():
             return f"{self.name}: the noise says how it is solved, so {self.method.name} has no options with it"
         return ""

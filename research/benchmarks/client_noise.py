@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.data.partition import _dirichlet as dirichlet
-from fedstats_app.heads import solve_ncm, solve_ridge
+from fedstats_app.heads import solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.secure.account import CLIPPED, LEAST_CLIP, least_honest, mu_of, signal_to_noise
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.noisy_words import NoisyKind, NoisyLayout, unit
@@ -43,8 +43,8 @@ class Clipped:
     accuracy: dict[str, list[float]]
 
 
-def draw(data: Features, parts: Sequence[Tensor], layout: NoisyLayout, seed: int) -> float:
-    """Return the accuracy in per cent of a head, Fed3R's where there are second moments, of one draw of the noise."""
+def draw(name: str, data: Features, parts: Sequence[Tensor], layout: NoisyLayout, seed: int) -> float:
+    """Return the accuracy in per cent of a method's head, of one draw of the noise."""
     generator, honest = torch.Generator().manual_seed(seed), least_honest(len(parts))
 
     def summed(kind: NoisyKind, known: dict[str, Tensor]) -> tuple[Words, int]:
@@ -58,7 +58,8 @@ def draw(data: Features, parts: Sequence[Tensor], layout: NoisyLayout, seed: int
         return [as_words(one.round().to(torch.int64), np.dtype(np.uint64)) for one in noisy], len(parts)
 
     found = learned(layout, summed, honest, len(data.train))
-    return 100 * data.accuracy(found.ridge() if layout.moments else found.ncm())
+    heads = {"FedNCM": found.ncm, "Fed3R": found.ridge, "FedCGS": found.gaussian}
+    return 100 * data.accuracy(heads[name]())
 
 
 def measure(
@@ -77,7 +78,11 @@ def measure(
     data = Features(train, whole.train_labels, test, whole.test_labels, whole.num_classes)
     (count, dim), delta = train.shape, delta or len(train) ** POWER
     statistics = FeatureStatistics.from_features(train, data.train_labels, data.num_classes)
-    heads = {"FedNCM": solve_ncm(statistics), "Fed3R": solve_ridge(statistics, ridge_lambda="auto")}
+    heads = {
+        "FedNCM": solve_ncm(statistics),
+        "Fed3R": solve_ridge(statistics, ridge_lambda="auto"),
+        "FedCGS": solve_gaussian(statistics, covariance="within", shrinkage="auto"),
+    }
     exact = {name: 100 * data.accuracy(heads[name]) for name in methods}
     for number in clients:
         drawn = dirichlet(data.train_labels.numpy(), number, 0.1, 0, shuffled=True)
@@ -88,11 +93,12 @@ def measure(
                 mu = mu_of(epsilon, delta)
                 signal = signal_to_noise(count, data.num_classes, dim, mu * added) / clip
                 layouts = {
-                    name: NoisyLayout(data.num_classes, dim, moments=name == "Fed3R", mu=mu, clip=clip)
+                    name: NoisyLayout(data.num_classes, dim, moments=name != "FedNCM", mu=mu, clip=clip)
                     for name in methods
                 }
                 found = {
-                    name: [draw(data, parts, layout, seed) for seed in range(seeds)] for name, layout in layouts.items()
+                    name: [draw(name, data, parts, layout, seed) for seed in range(seeds)]
+                    for name, layout in layouts.items()
                 }
                 yield Clipped(experiment, number, share, epsilon, delta, signal, exact, found)
 
@@ -121,7 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--shares", type=float, nargs="+", default=[CLIPPED])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0, 4.0, 8.0])
     parser.add_argument("--delta", type=float, default=0.0)
-    parser.add_argument("--methods", nargs="+", default=["FedNCM"], choices=("FedNCM", "Fed3R"))
+    parser.add_argument("--methods", nargs="+", default=["FedNCM"], choices=("FedNCM", "Fed3R", "FedCGS"))
     given = parser.parse_args(arguments)
     asked = (given.clients, given.shares, given.epsilons, given.seeds)
     run(given, Clipped, lambda one: measure(one, *asked, delta=given.delta, methods=given.methods), table)

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedstats_app.heads import LinearHead, solve_ncm, solve_ridge
+from fedstats_app.heads import LinearHead, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.heads.noisy import NoisyStatistics
 from fedstats_app.secure.account import mu_of, signal_to_noise
 from fedstats_app.statistics import FeatureStatistics
@@ -118,6 +118,7 @@ def measure(
         exact = {
             "Fed3R": 100 * data.accuracy(solve_ridge(statistics, ridge_lambda="auto")),
             "FedNCM": 100 * data.accuracy(solve_ncm(statistics)),
+            "FedCGS": 100 * data.accuracy(solve_gaussian(statistics, covariance="within", shrinkage="auto")),
         }
         for epsilon in epsilons:
             mu = mu_of(epsilon, count**POWER)
@@ -146,6 +147,7 @@ def heads(data: Features, mu: float, seed: int, *, others: bool) -> Iterator[tup
     out = released(Division())
     yield "FedNCM", out.ncm()
     yield "Fed3R", out.ridge()
+    yield "FedCGS", out.gaussian()
     yield "Fed3R, shares", released(Division(), mu * math.sqrt(1 - LOST)).ridge()
     for name, (own, ridge) in OTHERS.items() if others else ():
         yield name, released(own).ridge(ridge)
@@ -153,7 +155,7 @@ def heads(data: Features, mu: float, seed: int, *, others: bool) -> Iterator[tup
 
 def table(lines: Sequence[Noisy]) -> str:
     """Return a Markdown table of the accuracy at each epsilon, and one of the constants where others were tried."""
-    names = ["plain sums", "FedNCM", "Fed3R", "Fed3R, shares"]
+    names = ["plain sums", "FedNCM", "Fed3R", "Fed3R, shares", "FedCGS"]
     epsilons = sorted({one.epsilon for one in lines})
     columns = ["data, N, C, d", "head", *(f"{one:g}" for one in epsilons), "no noise"]
     written = ["| " + " | ".join(columns) + " |", "|---|---|" + "---:|" * (len(epsilons) + 1)]
@@ -163,7 +165,7 @@ def table(lines: Sequence[Noisy]) -> str:
         own = {one.epsilon: one for one in lines if (one.experiment, one.per_class) == place}
         for name in names:
             cells = [cell(own[one].accuracy[name]) if one in own else "" for one in epsilons]
-            without = first.exact["Fed3R" if "Fed3R" in name else "FedNCM"]
+            without = first.exact.get(name.partition(",")[0], first.exact["FedNCM"])
             written.append(f"| {title} | {name} | " + " | ".join(cells) + f" | {without:.1f} |")
             title = ""
         signals = [_short(own[one].signal) if one in own else "" for one in epsilons]

@@ -62,7 +62,7 @@ def test_a_run_with_noise_says_so_everywhere(made: Path, capsys: pytest.CaptureF
     assert line in report(RunRecord.read(made / "run"))
     card = (made / "run" / "heads" / "README.md").read_text()
     assert f"Differential privacy: {line}" in card and "without noise" not in card
-    assert set(results["methods"]) == {"fedncm", "fed3r"}
+    assert set(results["methods"]) == {"fedncm", "fed3r", "fedcgs"}
     # Nothing of single sites, and no sums that others could be added to.
     assert not (made / "run" / "statistics.safetensors").exists()
     assert {(one["outcome"], one["num_examples"]) for one in clients(made / "run")} == {("merged", 0)}
@@ -96,7 +96,7 @@ def test_where_the_noise_is_added_is_said_before_and_after(
     assert line in report(RunRecord.read(folder)) and line in (folder / "heads" / "README.md").read_text()
     results = read_json(folder, "results.json")
     assert results["differential_privacy"]["noise"] == noise
-    assert all(one["accuracy"] > 0.9 for one in results["methods"].values()) and len(results["methods"]) == 2
+    assert all(one["accuracy"] > 0.9 for one in results["methods"].values()) and len(results["methods"]) == 3
     assert {(one["outcome"], one["num_examples"]) for one in clients(folder)} == {("merged", 0)}
     assert (
         main(["audit", str(folder), *(w for one in "abcde" for w in ("--site", str(tmp_path / "s" / one))), "--json"])
@@ -148,7 +148,7 @@ def test_a_head_with_noise_is_used_as_any_other(made: Path) -> None:
     """It takes features of length 1, which its file says; at this epsilon it is never wrong on these colours."""
     test = load_dataset(f"folder:{made / 'test' / 't'}", "train")
     assert test is not None
-    for name in ("fedncm", "fed3r"):
+    for name in ("fedncm", "fed3r", "fedcgs"):
         said = fedstats_app.load(made / "run", name).predict([test.sample(index) for index in range(len(test))])
         right = [one == test.class_names[label] for one, label in zip(said, test.labels, strict=True)]
         assert np.mean(right) == read_json(made / "run", "results.json")["methods"][name]["accuracy"] > 0.9
@@ -209,8 +209,8 @@ def test_an_owner_sees_the_account_and_no_reset_forgets_it(made: Path, capsys: p
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"method": "fedcgs"}, "dp-epsilon: fedcgs is not served with noise: take fed3r or fedncm"),
-        ({"method": "fedcof"}, "dp-epsilon: fedcof is not served with noise"),
+        ({"method": "fedcgs@covariance=total"}, "the noise says how it is solved, so fedcgs has no options with it"),
+        ({"method": "fedcof"}, "dp-epsilon: fedcof is not served with noise: take fed3r, fedcgs or fedncm"),
         ({"method": "fedroot"}, "dp-epsilon: fedroot is not served with noise"),
         ({"method": "fed3r@ridge-lambda=3"}, "the noise says how it is solved, so fed3r has no options with it"),
         ({"secure_sums": "off"}, "dp-epsilon: needs secure-sums = on, got off"),

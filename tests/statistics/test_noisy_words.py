@@ -191,10 +191,31 @@ def test_what_is_read_is_what_was_summed() -> None:
     assert moments is not None
     torch.testing.assert_close(moments, turned.T @ turned, rtol=0, atol=0.2)
     found = NoisyStatistics(mean, sums, moments, layout.edge(1, 1), 300)
-    right = [float((head.predict(unit(features)) == labels).double().mean()) for head in (found.ncm(), found.ridge())]
-    assert min(right) > 0.75
+    heads = found.ncm(), found.ridge(), found.gaussian()
+    assert min(float((head.predict(unit(features)) == labels).double().mean()) for head in heads) > 0.75
     with pytest.raises(ValueError, match="needs second moments"):
         NoisyStatistics(mean, sums, None, 0.0, 300).ridge()
+
+
+def test_without_noise_fedcgs_has_the_within_class_scatter_of_classes_of_the_same_size() -> None:
+    """By numpy, from the samples: inverse, means and bias; the bias counts for a deviation of the mean length."""
+    dim, each = 6, 40
+    features, _ = drawn(5, CLASSES * each, dim)
+    labels = torch.arange(CLASSES).repeat(each)
+    features += torch.eye(dim, dtype=torch.float64)[labels] * 2 + 0.5
+    mean = unit(features).mean(dim=0)
+    turned = deviations(features, mean)
+    sums = torch.zeros(CLASSES, dim, dtype=torch.float64).index_add_(0, labels, turned)
+    head = NoisyStatistics(mean, sums, turned.T @ turned, 1e-9, CLASSES * each).gaussian()
+
+    z, y = turned.numpy(), labels.numpy()
+    means = np.stack([z[y == one].mean(axis=0) for one in range(CLASSES)])
+    apart = z - means[y]
+    weight = np.linalg.solve(apart.T @ apart / len(z), means.T).T
+    length = np.sqrt(np.mean(np.linalg.norm(unit(features).numpy() - mean.numpy(), axis=1) ** 2))
+    bias = -(weight * means).sum(axis=1) / 2 * length - weight @ mean.numpy()
+    np.testing.assert_allclose(head.weight.numpy(), weight, rtol=1e-6)
+    np.testing.assert_allclose(head.bias.numpy(), bias, rtol=1e-6)
 
 
 def test_the_edge_is_that_of_the_noises_eigenvalues() -> None:
