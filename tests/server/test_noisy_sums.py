@@ -284,14 +284,15 @@ def test_what_noise_leaves_is_no_more_than_was_measured() -> None:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if (unit := {9: "sample", 8: "client"}.get(len(cells))) is None:
             continue
-        if cells[1] in ("FedNCM", "Fed3R", "signal to noise"):
+        if cells[1] in ("FedNCM", "Fed3R", "FedCGS", "signal to noise"):
             block[cells[1]] = [float(cell.split()[0]) for cell in cells[2:] if cell]
         for name in block.keys() - {"signal to noise"} if cells[1] == "signal to noise" else ():
             shares = (found / block[name][-1] for found in block[name][:-1])
             measured[unit, name.lower()] += zip(block["signal to noise"], shares, strict=True)
         block = {} if cells[1] == "signal to noise" else block
     numbers = {place: len(found) for place, found in measured.items()}
-    assert numbers == {("sample", "fedncm"): 60, ("sample", "fed3r"): 60, ("client", "fedncm"): 20}
+    of_samples = {("sample", "fedncm"): 60, ("sample", "fed3r"): 60, ("sample", "fedcgs"): 30}
+    assert numbers == {**of_samples, ("client", "fedncm"): 20}
     for (unit, name), found in measured.items():
         for ratio, share in zip(RATIOS, KEPT[unit][name], strict=True):
             # Where nothing was measured so high, what the next lower ratio left.
