@@ -98,10 +98,8 @@ def test_where_the_noise_is_added_is_said_before_and_after(
     assert results["differential_privacy"]["noise"] == noise
     assert all(one["accuracy"] > 0.9 for one in results["methods"].values()) and len(results["methods"]) == 3
     assert {(one["outcome"], one["num_examples"]) for one in clients(folder)} == {("merged", 0)}
-    assert (
-        main(["audit", str(folder), *(w for one in "abcde" for w in ("--site", str(tmp_path / "s" / one))), "--json"])
-        == 0
-    )
+    words = [word for one in "abcde" for word in ("--site", str(tmp_path / "s" / one))]
+    assert main(["audit", str(folder), *words, "--json"]) == 0
     found = [(one["what"], one["state"], one["found"]) for one in json.loads(capsys.readouterr().out)["findings"]]
     assert [rest for what, *rest in found if what.startswith("epsilon of")] == [list(charged)] * 5
     assert [state for what, state, _ in found if what.startswith("site ")] == ["ok"] * 5
@@ -157,9 +155,10 @@ def test_a_head_with_noise_is_used_as_any_other(made: Path) -> None:
 def test_what_is_outside_the_account_is_refused_by_name(made: Path) -> None:
     nodes = [{"state-dir": str(made / "state" / name), **rules} for name, rules in _rules(made)]
     refusal = r"answers within its account only \(dp-max-epsilon\): a run with dp-epsilon"
-    for options in ({"method": "fedncm"}, {"method": "fedncm", "secure_sums": "on"}):
+    trusting = {**NOISY, "secure_sums": "off", "dp_where": "server"}
+    for options in ({}, {"secure_sums": "on"}, trusting):
         with pytest.raises(TooFewClients, match=refusal):
-            simulate(made, node_configs=nodes, **options)
+            simulate(made, node_configs=nodes, method="fedncm", **options)
 
 
 def _rules(made: Path) -> list[tuple[str, dict[str, object]]]:
