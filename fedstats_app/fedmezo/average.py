@@ -41,6 +41,14 @@ class Measured(Protocol):
 
 
 @dataclass(frozen=True)
+class _Scalars:
+    """As :class:`Measured` has it."""
+
+    scalars: tuple[float, ...]
+    num_examples: int
+
+
+@dataclass(frozen=True)
 class Averaged:
     """What came of one round's scalars.
 
@@ -110,14 +118,24 @@ class ScalarAverage:
         total = math.fsum(weights)
         return [one / total for one in sums]
 
-    def take(self, answers: Mapping[int, Measured]) -> Averaged:
+    def take(
+        self, answers: Mapping[int, Measured], foretold: Mapping[int, tuple[float, ...]] | None = None
+    ) -> Averaged:
         """Return the mean of a round's scalars, and the clients that were left out or of which some were cut.
+
+        Where scalars are ``foretold``, one per direction and client, clients are judged and cut by what theirs are away
+        from that, and it is that which is remembered.
 
         Raises
         ------
         TrainingDiverged
             If they have been far larger than in the first rounds for some rounds now.
         """
+        foretold = foretold or {}
+        answers = {
+            client: _Scalars(_plus(one.scalars, foretold.get(client), -1.0), one.num_examples)
+            for client, one in answers.items()
+        }
         counts = {client: one.num_examples if self.weighting == "examples" else 1 for client, one in answers.items()}
         allowed = allowances(counts, steps=False)
         excesses = self._compare(answers, allowed)
@@ -131,7 +149,11 @@ class ScalarAverage:
         noted |= {"sizes": [min(size, limit) for size in scalars], "median": statistics.median(scalars)}
         self._remember(noted)
         cut = tuple(client for client, answer in answers.items() if _cut(answer.scalars, limit) != answer.scalars)
-        return Averaged(tuple(self.mean(answers, limit)), cut, left_out, excesses, noted)
+        whole = {
+            client: _Scalars(_plus(_cut(one.scalars, limit), foretold.get(client), 1.0), one.num_examples)
+            for client, one in answers.items()
+        }
+        return Averaged(tuple(self.mean(whole)), cut, left_out, excesses, noted)
 
     def _compare(self, answers: Mapping[int, Measured], allowed: Mapping[int, float]) -> dict[int, float]:
         """Note a round; return each client's size in usual ones, over what is allowed and what chance does.
@@ -189,6 +211,10 @@ class ScalarAverage:
 
 def _cut(values: tuple[float, ...], limit: float) -> tuple[float, ...]:
     return tuple(max(-limit, min(limit, value)) for value in values)
+
+
+def _plus(values: tuple[float, ...], others: tuple[float, ...] | None, sign: float) -> tuple[float, ...]:
+    return values if others is None else tuple(a + sign * b for a, b in zip(values, others, strict=True))
 
 
 def _by_chance(count: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,14 @@ class Replica:
     def probes(self, seed: int) -> list[Probe]:
         """Return the directions of a round."""
         return [Probe(seed, index, self.epsilon, self.directions) for index in range(self.num_directions)]
+
+    def tangents(self, seed: int) -> Iterator[dict[str, Tensor]]:
+        """Yield the directions of a round, by the names of the tuned parameters and in their shapes."""
+        for probe in self.probes(seed):
+            yield {
+                name: torch.cat([values for _, values in probe.blocks(parameter, name)]).view(parameter.shape)
+                for name, parameter in self.parameters.items()
+            }
 
     def apply(self, updates: Sequence[Update]) -> None:
         """Apply the updates of the next rounds, in their order; nothing if one has another number of steps."""

@@ -30,7 +30,7 @@ MAX_KEPT_BYTES = 4 * 2**30
 MAX_ROW_BYTES = 64 * 2**20
 # Writing down takes at most one part in so many of the time.
 SHARE_OF_TIME = 20
-# A plot of the labels of every client needs a table of clients x classes; above this size none is kept.
+# The labels of every client are a table of clients x classes; above this size none is kept.
 MAX_LABEL_CELLS = 5_000_000
 
 
@@ -120,15 +120,13 @@ class Asked:
         Of the run; the folder gets a line per client, the options say which statistics may be kept, and how often.
     num_clients : int
         That are asked.
-    show_labels : bool
-        Whether the samples per class of each client may be shown.
 
     Attributes
     ----------
     kept : KeptStatistics
         What every client sent; of those from before an interruption the rows.
     label_counts : dict
-        From client to (C,) samples per class, where they may be shown.
+        From client to (C,) samples per class, where the table is not too large; some sites would rather not show them.
     rounds : list
         An entry per round for results.json, where there are several.
     """
@@ -141,14 +139,13 @@ class Asked:
         class_names: tuple[str, ...],
         *,
         num_clients: int,
-        show_labels: bool,
     ) -> None:
         num_classes = len(class_names)
         self.kept = KeptStatistics(num_classes, folder.path, max_bytes=MAX_KEPT_BYTES)
         self.label_counts: dict[int, np.ndarray] = {}
         self.rounds: list[dict[str, object]] = []
         self._strategy, self._folder, self._options, self._class_names = strategy, folder, options, class_names
-        self._show_labels = show_labels and num_clients * num_classes <= MAX_LABEL_CELLS
+        self._keeps_labels = num_clients * num_classes <= MAX_LABEL_CELLS
         self._last, self._took = time.monotonic(), 0.0
 
     def note(self, outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
@@ -157,7 +154,7 @@ class Asked:
         self._folder.append_client(outcome.to_json())
         if received is not None:
             self.kept.add(client, received.statistics)
-            if self._show_labels:
+            if self._keeps_labels:
                 self.label_counts[client] = received.statistics[0].rows.class_counts().numpy()
             if self._options.save_client_statistics:
                 self.save(client, received.statistics)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, MetricRecord
 
 from fedstats_app.data.clients import training_set
@@ -25,7 +26,13 @@ from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import Phases, State, read_state
-from fedstats_app.report.statistics_file import STATISTICS_FILE, forget_accumulated, load_statistics, save_statistics
+from fedstats_app.report.statistics_file import (
+    STATISTICS_FILE,
+    forget_accumulated,
+    load_statistics,
+    save_class_means,
+    save_statistics,
+)
 from fedstats_app.report.tables import results_table
 from fedstats_app.report.wording import NO_NOISE, privacy_in_words
 from fedstats_app.server.asking import Asked
@@ -34,6 +41,7 @@ from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import BELOW_FEDNCM, measured_error, method_result, method_results, score
 from fedstats_app.statistics import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.training.foretold import ClassMeans
 from fedstats_app.wire import ReceivedStatistics
 
 NO_SCORES = Scores("")
@@ -95,7 +103,7 @@ def solve_heads(run: Run, state: State) -> State:
     for one in results:
         if one.notes and BELOW_FEDNCM in one.notes[-1]:
             progress.say(f"{display_name(one.method)}: {one.notes[-1]}")
-    labels = asked.label_counts
+    labels = asked.label_counts if run.federation.simulated else {}  # what some sites would rather not show
     # Beside what follows: torch leaves Python to others while it computes.
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
         drawn = thread.submit(
@@ -143,6 +151,7 @@ def solve_heads(run: Run, state: State) -> State:
                 }
             )
             write_model_card(folder.path)
+            _keep_means(run, strategy, asked.label_counts)
             drawn.result()
     forget_accumulated(folder.path)
     for line in (*_what_failed(strategy.outcomes, scores), *influential):
@@ -167,6 +176,17 @@ def _without(run: Run, asked: Asked, harm: Harm | None) -> dict[str, object] | N
     return {"clients": list(harm.clients), "accuracy": accuracies}
 
 
+def _keep_means(run: Run, strategy: StatisticsStrategy, label_counts: Mapping[int, np.ndarray]) -> None:
+    """Write down what trainings of a head will be foretold by, if they need it and statistics may be kept."""
+    config = run.config
+    if not (config.trainer and config.run.save_statistics and label_counts):
+        return
+    counts = {client: torch.from_numpy(one) for client, one in sorted(label_counts.items())}
+    sums = {name: strategy.statistics(name).summed(gram=False) for name in strategy.heads}
+    means = {name: ClassMeans.of_sums(one.class_counts, one.class_sums, counts) for name, one in sums.items()}
+    save_class_means(run.folder.path, means)
+
+
 def _begun(run: Run, strategy: StatisticsStrategy) -> Asked:
     """Take up what there is before any client is asked: an earlier run's statistics, or an interruption's."""
     options, folder, progress = run.config.run, run.folder, run.progress
@@ -177,7 +197,6 @@ def _begun(run: Run, strategy: StatisticsStrategy) -> Asked:
         options,
         run.class_names,
         num_clients=len(clients),
-        show_labels=run.federation.simulated,  # what some sites would rather not show
     )
     run.extension.apply(strategy, run.class_names)
     folder.forget_clients()

@@ -14,6 +14,7 @@ from fedstats_app.report.head_file import PROMPTS, Normalisation, read_head, wit
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import trained_head_metadata
 from fedstats_app.report.state import SolvedHead, State, best_head
+from fedstats_app.report.statistics_file import forget_class_means
 from fedstats_app.report.tables import training_table
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.server.run import TRAINING_PASSES, Run
@@ -73,7 +74,7 @@ def fine_tune(run: Run, state: State, *, trainer: Trainer, given: Mapping[str, S
         for number, name in enumerate(names):
             several = f" ({number + 1} of {len(names)} trainings)" if len(names) > 1 else ""
             step.at(number, f"{name}-{trainer.name}{several}")
-            head = state.heads[name] if name not in given else _with_probe_step(given[name], state)
+            head = state.heads[name] if name not in given else _with_means(given[name], state)
             training = kind(run, trainer, clients, name, head, number)
             result, model = training.train()
             _save(training, result, model)
@@ -86,6 +87,7 @@ def fine_tune(run: Run, state: State, *, trainer: Trainer, given: Mapping[str, S
         figure = training_figure(results, f"{run.title}, {len(clients)} clients")
         save_png(figure, run.folder.plots_path / "fine_tuning.png")
     write_model_card(run.folder.path)
+    forget_class_means(run.folder.path)
     progress.say(f"done after {progress.elapsed}")
     print(training_table(results), flush=True)
     return state
@@ -100,10 +102,10 @@ def _start_names(asked: tuple[str, ...], state: State, progress: Progress) -> tu
     return (best,)
 
 
-def _with_probe_step(head: SolvedHead, state: State) -> SolvedHead:
-    """Add what stage 1 says of a probe's steps on the head's features, if it solved for a head of them."""
-    steps = (one.probe_step for one in state.heads.values() if one.feature_map == head.feature_map)
-    return replace(head, probe_step=next(steps, None))
+def _with_means(head: SolvedHead, state: State) -> SolvedHead:
+    """Add what stage 1 says of trainings on the head's features, if it solved for a head of them."""
+    same = next((one for one in state.heads.values() if one.feature_map == head.feature_map), None)
+    return head if same is None else replace(head, probe_step=same.probe_step, means=same.means)
 
 
 def _save(training: Training, result: TrainingResult, model: TunedModel) -> None:

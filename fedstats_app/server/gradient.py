@@ -169,6 +169,7 @@ class GradientTraining(Training):
             fraction=self.tuning.fraction_tune,
             min_clients=self.min_clients,
             limits=UpdateLimits(optimizer.update_clip, optimizer.update_outlier, self.tuning.max_tuning_share),
+            means=self.head.means if self.on_features else None,
         )
 
     def record(self, number: int, failures: Mapping[int, str], **costs: Any) -> None:

@@ -102,6 +102,7 @@ class MezoTraining(Training):
             max_share=self.tuning.max_tuning_share,
             guarded=options.learning_rate == "auto",
             training=self.number,
+            means=self.head.means if self.on_features else None,
         )
 
     def _begin(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.grid.mezo_exchange import MezoAnswers, MezoExchange
 from fedstats_app.strategies.rounds import SampledTraining
+from fedstats_app.training.foretold import ClassMeans
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.proportion import DECIDES, capped, deciding
 from fedstats_app.wire.arrays import to_record
@@ -118,6 +119,9 @@ class MezoRounds(SampledTraining):
         Whether the rate is lowered where steps turn out too long; by default if no rate is given.
     training : int
         Number of the training in the run, which nodes keep their state under.
+    means : ClassMeans, optional
+        Of the features that a tuned head takes, by which scalars are foretold: clients are then judged, and scalars
+        cut, by what they are away from that.
 
     Attributes
     ----------
@@ -155,8 +159,11 @@ class MezoRounds(SampledTraining):
         max_share: float = 1.0,
         guarded: bool | None = None,
         training: int = 0,
+        means: ClassMeans | None = None,
     ) -> None:
-        self.log = list(log)
+        if means is not None and setup.tuned != "head":
+            raise ValueError(f"means: foretell the slopes of a head, got them with {setup.tuned!r}")
+        self.log, self._means = list(log), means
         super().__init__(clients, fraction, min_clients, setup.request.seed)
         self._exchange = MezoExchange(setup, start, clients, self.log, replica, training)
         self._average = ScalarAverage(weighting, clip, outlier)
@@ -225,9 +232,12 @@ class MezoRounds(SampledTraining):
         needed = self.needed(number_asked)
         weights = capped({client: answer.num_examples for client, answer in usable.items()}, self.max_share)
         weighed = {client: replace(answer, num_examples=weights[client]) for client, answer in usable.items()}
-        averaged = self._average.take(weighed) if len(usable) >= needed else Averaged((), (), {}, {})
+        averaged = Averaged((), (), {}, {})
+        if len(usable) >= needed:
+            averaged = self._average.take(weighed, self._foretold(server_round, weighed))
+        how = "as large" if self._means is None else "as far from what its class counts foretell"
         for client, times in averaged.left_out.items():
-            asked.failures[client] = f"its scalars are {times:.3g} times as large as is usual (fedmezo@outlier)"
+            asked.failures[client] = f"its scalars are {times:.3g} times {how} as is usual (fedmezo@outlier)"
             del usable[client]
         enough = len(usable) >= needed
         self._void_rounds = 0 if enough else self._void_rounds + 1
@@ -309,6 +319,17 @@ class MezoRounds(SampledTraining):
         messages = self._exchange.messages(asked, sorted(self.clients), message_type=message_type)
         self._exchange.note_following(self.clients)
         return messages, asked
+
+    def _foretold(self, server_round: int, clients: Collection[int]) -> dict[int, tuple[float, ...]]:
+        """Foretell the scalars of a round, of the clients of which something is known."""
+        if self._means is None:
+            return {}
+        return self._means.slopes(
+            clients,
+            self.replica.model.head.state_dict(prefix="head."),
+            self.replica.tangents(self._exchange.seed(server_round)),
+            self.setup.request.temperature,
+        )
 
     def _ask(self, grid: Grid, wanted: Wanted, timeout: float | None) -> MezoAnswers:
         grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -17,6 +18,7 @@ from fedstats_app.grid.asking import Answers, array_bytes, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.strategies.rounds import SampledTraining
+from fedstats_app.training.foretold import ClassMeans, common_factor, fitting
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.proportion import allowances, capped, usual_size
 from fedstats_app.wire.arrays import to_record, to_tensors
@@ -71,6 +73,9 @@ class UpdateLimits:
     (:func:`~fedstats_app.training.proportion.usual_size`). A client with more samples than the mean takes more steps,
     and one with fewer weighs less: in both cases as many times the usual length are as usual.
 
+    Where class means foretell an update, lengths are of what it is away from that, and only that is shortened. More
+    steps are then foretold, too: they are no reason to shorten less.
+
     Attributes
     ----------
     clip : float
@@ -86,9 +91,14 @@ class UpdateLimits:
     max_share: float = 1.0
 
 
-def times_usual(lengths: Mapping[int, float], num_examples: Mapping[int, int]) -> dict[int, float]:
-    """Compute how many times the usual length, over its allowance, the update of each client with its samples is."""
-    usual, allowed = usual_size(lengths.values()), allowances(num_examples, steps=True)
+def times_usual(
+    lengths: Mapping[int, float], num_examples: Mapping[int, int], *, steps: bool = True
+) -> dict[int, float]:
+    """Compute how many times the usual length, over its allowance, the update of each client with its samples is.
+
+    ``steps`` is as :func:`~fedstats_app.training.proportion.allowances` has it.
+    """
+    usual, allowed = usual_size(lengths.values()), allowances(num_examples, steps=steps)
     return {client: length / (usual * allowed[client]) if usual else 0.0 for client, length in lengths.items()}
 
 
@@ -117,6 +127,8 @@ class FineTuning(SampledTraining):
         Absolute number of the first round.
     limits : UpdateLimits, optional
         On what one client can do to a round; by default clients whose update is out of all proportion are left out.
+    means : ClassMeans, optional
+        Of the features that a probe's head takes, by which updates are foretold; without, limits are on whole updates.
 
     Attributes
     ----------
@@ -135,11 +147,15 @@ class FineTuning(SampledTraining):
         min_clients: int = 1,
         first_round: int = 1,
         limits: UpdateLimits | None = None,
+        means: ClassMeans | None = None,
     ) -> None:
         super().__init__(clients, fraction, min_clients, request.seed)
         if first_round < 1:
             raise ValueError(f"first_round must be at least 1, got {first_round}")
+        if means is not None and request.tune != "probe":
+            raise ValueError(f"means: foretell a probe, got them with {request.tune!r}")
         self.inner, self.request, self.fixed, self.first_round = inner, request, to_record(fixed or {}), first_round
+        self._means, self._held = means, dict(fixed or {})
         self.on_round: Callable[[TrainingRound], bool | None] | None = None
         self.limits = limits or UpdateLimits()
         self._round, self._started = TrainingRound(), 0.0
@@ -205,30 +221,57 @@ class FineTuning(SampledTraining):
     def _limit(self, taken: dict[int, Message]) -> None:
         """Leave out, shorten or weigh less the updates that exceed a limit; the others stay as they came."""
         this, limits = self._round, self.limits
-        times = times_usual({client: self._length(reply) for client, reply in taken.items()}, this.num_examples)
+        foretold = self._foretold(taken)
+        lengths = {client: self._length(reply, foretold.get(client, {})) for client, reply in taken.items()}
+        times = times_usual(lengths, this.num_examples)
+        shorter = times_usual(lengths, this.num_examples, steps=False) if foretold else times
         this.left_out = {client: ratio for client, ratio in times.items() if ratio > limits.outlier > 0.0}
+        how = "as far from what its class counts foretell" if foretold else "as long"
         for client, ratio in this.left_out.items():
-            this.failures[client] = f"its update is {ratio:.3g} times as long as is usual (optimizer@outlier)"
+            this.failures[client] = f"its update is {ratio:.3g} times {how} as is usual (optimizer@outlier)"
             del this.of[client], taken[client]
-        this.clipped = {client: times[client] for client in taken if times[client] > limits.clip > 0.0}
+        this.clipped = {client: shorter[client] for client in taken if shorter[client] > limits.clip > 0.0}
         weights = capped(this.num_examples, limits.max_share)
         for client, reply in taken.items():
             if client in this.clipped:
-                self._shorten(reply, limits.clip / this.clipped[client])
+                self._shorten(reply, limits.clip / this.clipped[client], foretold.get(client, {}))
             if weights[client] != this.of[client].num_examples:
                 metrics = {**reply.content.metric_records["metrics"], "num-examples": weights[client]}
                 reply.content["metrics"] = MetricRecord(metrics)
 
-    def _changes(self, reply: Message) -> dict[str, Tensor]:
-        """Compute the changes of all arrays, in float64."""
+    def _foretold(self, taken: Mapping[int, Message]) -> dict[int, dict[str, Tensor]]:
+        """Foretell the update of every client, by client; empty without class means."""
+        if self._means is None:
+            return {}
+        options, foretold = self.request.options, dict[int, dict[str, Tensor]]()
+        for client in taken:
+            steps = options.epochs * math.ceil(self._round.of[client].num_examples / options.batch_size)
+            foretold[client] = self._means.update(
+                client,
+                self._current,
+                self._held,
+                rate=options.learning_rate,
+                steps=steps,
+                temperature=self.request.temperature,
+            )
+        factor = common_factor(fitting(self._changes(reply, {}), foretold[client]) for client, reply in taken.items())
+        return {client: {name: factor * one for name, one in tensors.items()} for client, tensors in foretold.items()}
+
+    def _changes(self, reply: Message, foretold: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Compute the changes of all arrays, away from what is foretold of them, in float64."""
         changed = to_tensors(reply.content.array_records["arrays"])
-        return {name: changed[name].double() - tensor.double() for name, tensor in self._current.items()}
+        return {
+            name: changed[name].double() - tensor.double() - foretold.get(name, torch.zeros(())).double()
+            for name, tensor in self._current.items()
+        }
 
-    def _length(self, reply: Message) -> float:
+    def _length(self, reply: Message, foretold: Mapping[str, Tensor]) -> float:
         """Compute the Euclidean length of all changes together."""
-        return math.sqrt(math.fsum(float(change.square().sum()) for change in self._changes(reply).values()))
+        return math.sqrt(math.fsum(float(change.square().sum()) for change in self._changes(reply, foretold).values()))
 
-    def _shorten(self, reply: Message, factor: float) -> None:
-        changes = self._changes(reply)
-        shortened = {name: (self._current[name].double() + factor * one).float() for name, one in changes.items()}
-        reply.content["arrays"] = to_record(shortened)
+    def _shorten(self, reply: Message, factor: float, foretold: Mapping[str, Tensor]) -> None:
+        shortened = {
+            name: self._current[name].double() + foretold.get(name, torch.zeros(())).double() + factor * one
+            for name, one in self._changes(reply, foretold).items()
+        }
+        reply.content["arrays"] = to_record({name: one.float() for name, one in shortened.items()})
