@@ -252,10 +252,11 @@ def save_class_means(folder: Path, means: Mapping[str, ClassMeans]) -> None:
     """Write class means by method, at least one, all with the same clients' counts."""
     counts = next(iter(means.values())).counts
     tensors = {name: one.means for name, one in means.items()}
-    parts = {_OTHER_TENSORS: {"clients": torch.tensor(list(counts)), "counts": torch.stack(list(counts.values()))}}
+    parts = {_OTHER_TENSORS: {"counts": torch.stack(list(counts.values()))}, "means": tensors}
+    metadata = {"format": MEANS_FORMAT, "sensitive": SENSITIVE, "clients": json.dumps(list(counts))}
     path = folder / MEANS_FILE
     path.parent.mkdir(exist_ok=True)
-    _write(path, _under({**parts, "means": tensors}), {"format": MEANS_FORMAT, "sensitive": SENSITIVE})
+    _write(path, _under(parts), metadata)
 
 
 def load_class_means(folder: Path) -> dict[str, ClassMeans]:
@@ -269,9 +270,8 @@ def load_class_means(folder: Path) -> dict[str, ClassMeans]:
     path = folder / MEANS_FILE
     if not path.is_file():
         return {}
-    tensors, _ = _read(path, MEANS_FORMAT)
-    kept = _own(tensors, _OTHER_TENSORS)
-    counts = dict(zip(kept["clients"].tolist(), kept["counts"], strict=True))
+    tensors, metadata = _read(path, MEANS_FORMAT)
+    counts = dict(zip(json.loads(metadata["clients"]), _own(tensors, _OTHER_TENSORS)["counts"], strict=True))
     return {name: ClassMeans(means, counts) for name, means in _own(tensors, "means").items()}
 
 

@@ -29,7 +29,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.grid.mezo_exchange import MezoAnswers, MezoExchange
 from fedstats_app.strategies.rounds import SampledTraining
-from fedstats_app.training.foretold import ClassMeans
+from fedstats_app.training.foretold import BIAS, WEIGHT, ClassMeans
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.proportion import DECIDES, capped, deciding
 from fedstats_app.wire.arrays import to_record
@@ -324,9 +324,10 @@ class MezoRounds(SampledTraining):
         """Foretell the scalars of a round, of the clients of which something is known."""
         if self._means is None:
             return {}
+        model = self.replica.model
         return self._means.slopes(
             clients,
-            self.replica.model.head.state_dict(prefix="head."),
+            {name: model.get_parameter(name).detach() for name in (WEIGHT, BIAS)},
             self.replica.tangents(self._exchange.seed(server_round)),
             self.setup.request.temperature,
         )

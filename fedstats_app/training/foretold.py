@@ -135,8 +135,8 @@ def fitting(changes: Mapping[str, Tensor], foretold: Mapping[str, Tensor]) -> fl
 def common_factor(factors: Iterable[float | None]) -> float:
     """Choose one factor for all that is foretold: the median of those of single clients, or 0 if it is negative.
 
-    At its mean a class is surer than its samples are, and momentum makes steps longer: both for all clients alike. Where
-    half of them go against what is foretold, nothing is.
+    At its mean a class is surer than its samples are, and momentum makes steps longer: both for all clients alike.
+    Where half of them go against what is foretold, nothing is.
     """
     known = [one for one in factors if one is not None]
     return max(0.0, statistics.median(known)) if known else 0.0
