@@ -244,7 +244,7 @@ def forget_accumulated(folder: Path) -> None:
 
 
 MEANS_FORMAT = "fedstats-class-means-1"
-# What trainings are foretold by, for as long as they run: as sensitive as the statistics.
+# What trainings are foretold by, also when a later command goes on with them: as sensitive as the statistics.
 MEANS_FILE = "checkpoints/class-means.safetensors"
 
 
@@ -273,11 +273,6 @@ def load_class_means(folder: Path) -> dict[str, ClassMeans]:
     tensors, metadata = _read(path, MEANS_FORMAT)
     counts = dict(zip(json.loads(metadata["clients"]), _own(tensors, _OTHER_TENSORS)["counts"], strict=True))
     return {name: ClassMeans(means, counts) for name, means in _own(tensors, "means").items()}
-
-
-def forget_class_means(folder: Path) -> None:
-    """Delete the file, if there is one."""
-    (folder / MEANS_FILE).unlink(missing_ok=True)
 
 
 CLIENT_FORMAT = "fedstats-client-statistics-1"

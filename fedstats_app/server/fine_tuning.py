@@ -14,7 +14,6 @@ from fedstats_app.report.head_file import PROMPTS, Normalisation, read_head, wit
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import trained_head_metadata
 from fedstats_app.report.state import SolvedHead, State, best_head
-from fedstats_app.report.statistics_file import forget_class_means
 from fedstats_app.report.tables import training_table
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.server.run import TRAINING_PASSES, Run
@@ -87,7 +86,6 @@ def fine_tune(run: Run, state: State, *, trainer: Trainer, given: Mapping[str, S
         figure = training_figure(results, f"{run.title}, {len(clients)} clients")
         save_png(figure, run.folder.plots_path / "fine_tuning.png")
     write_model_card(run.folder.path)
-    forget_class_means(run.folder.path)
     progress.say(f"done after {progress.elapsed}")
     print(training_table(results), flush=True)
     return state
