@@ -265,6 +265,6 @@ class Training(ABC):
     def _notes_on_left_out(self) -> list[str]:
         return [
             f"client {client} was left out of {len(times)} round(s): "
-            f"what it sent was up to {max(times):.3g} times as large as is usual"
+            f"what it sent was up to {max(times):.3g} times what is usual"
             for client, times in sorted(self._left_out.items())
         ]

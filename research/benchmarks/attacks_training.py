@@ -6,8 +6,9 @@
 An experiment is a TOML file of run-config keys, or ``key=value`` pairs in one word; without any, the built-in sample.
 The head is trained by FedMeZO, and by gradients under some of the server's optimisers, on features. The hostile client
 has about as many samples as the mean; in every round it multiplies what an honest one would send. ``off`` is without
-limits, ``outlier`` with the limits that leave clients out, ``default`` the app's defaults, which also shorten. One line
-of JSON per row, and a table.
+limits, ``outlier`` with the limits that leave clients out, ``clip`` with those that also shorten, ``default`` as the
+app does it, which judges and shortens around what class counts foretell; with ``--lying`` the hostile client has told
+the server other counts than it has. One line of JSON per row, and a table.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from fedstats_app.heads import solve_ncm
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.strategies.fine_tuning import times_usual
+from fedstats_app.training.foretold import BIAS, WEIGHT, ClassMeans, common_factor, fitting
 from fedstats_app.training.proportion import capped, usual_size
 from fedstats_app.training.start import TEMPERATURES, best_temperature
 from fedstats_app.training.training_options import OptimizerOptions
@@ -37,13 +39,14 @@ from research.benchmarks.regularisers import balanced_subset, parts_of
 
 # Per training: optimizer@clip or fedmezo@clip, and their outlier.
 LIMITS = {
-    name: {"off": (0.0, 0.0), "outlier": (0.0, outlier), "default": (clip, outlier)}
+    name: {"off": (0.0, 0.0), "outlier": (0.0, outlier), "clip": (clip, outlier), "default": (clip, outlier)}
     for name, clip, outlier in (
         ("fedmezo", FedMeZOOptions().clip, FedMeZOOptions().outlier),
         ("gradients", OptimizerOptions().update_clip, OptimizerOptions().update_outlier),
     )
 }
-# 0 for what is just below the limit, in the opposite direction; of FedMeZO, the opposite of all others' together.
+# 0 for what is just below the limit, away from what is foretold if anything is: in the direction opposite to its own
+# change, or, of FedMeZO, to all others' together.
 JUST_BELOW = 0.0
 TIMES = (JUST_BELOW, -10.0, -1e9)
 PROXIMAL_MU, BATCH, RATE = 0.01, 16, 0.01
@@ -97,9 +100,11 @@ class Federation:
         (n,) indices of the training samples that are used.
     parts : list of Tensor
         Each client's indices into these.
+    lying : bool
+        Whether the hostile client has told its counts and sums of each class as those of the next.
     """
 
-    def __init__(self, data: Features, kept: Tensor, parts: list[Tensor]) -> None:
+    def __init__(self, data: Features, kept: Tensor, parts: list[Tensor], *, lying: bool = False) -> None:
         self.test, self.test_labels, self.num_classes = _with_one(data.test), data.test_labels, data.num_classes
         features, self.labels = data.train[kept], data.train_labels[kept]
         self.inputs = _with_one(features)
@@ -113,6 +118,15 @@ class Federation:
         head = solve_ncm(FeatureStatistics.from_features(features.double(), self.labels, data.num_classes))
         logits = features @ head.weight.float().T
         temperature = best_temperature([float(F.cross_entropy(logits / t, self.labels)) for t in TEMPERATURES])
+        told = self.labels.clone()
+        if lying:
+            own = self.parts[self.hostile]
+            told[own] = (told[own] + 1) % data.num_classes
+        sums = FeatureStatistics.from_features(features.double(), told, data.num_classes)
+        labels = {
+            client: torch.bincount(told[part], minlength=data.num_classes) for client, part in enumerate(self.parts)
+        }
+        self.means = ClassMeans.of_sums(sums.class_counts, sums.class_sums, labels)
         self.start = torch.cat([head.weight.float() / temperature, torch.zeros(data.num_classes, 1)], dim=1)
 
     def accuracy(self, head: Tensor) -> float:
@@ -134,6 +148,25 @@ class Federation:
             trained -= RATE * (residuals.T @ inputs[batch] / len(batch) + mu * (trained - head))
         return trained - head
 
+    def slopes(self, head: Tensor, direction: Tensor) -> dict[int, tuple[float, ...]]:
+        """Foretell the clients' slopes along a direction."""
+        return self.means.slopes(self.counts, _named(head), [_named(direction)])
+
+    def foretold(self, head: Tensor, changes: dict[int, Tensor]) -> dict[int, Tensor]:
+        """Foretell the clients' changes, in proportion to what they are."""
+        foretold = {}
+        for client, number in self.counts.items():
+            steps = math.ceil(number / BATCH)
+            update = self.means.update(client, _named(head), {}, rate=RATE, steps=steps)
+            foretold[client] = torch.cat([update[WEIGHT], update[BIAS].unsqueeze(1)], dim=1)
+        named = {client: {"head": one} for client, one in foretold.items()}
+        factor = common_factor(fitting({"head": change}, named[client]) for client, change in changes.items())
+        return {client: factor * one for client, one in foretold.items()}
+
+
+def _named(head: Tensor) -> dict[str, Tensor]:
+    return {WEIGHT: head[:, :-1], BIAS: head[:, -1]}
+
 
 def fedmezo(one: Federation, times: float, limits: str, rounds: int, seed: int) -> Row:
     """Train by FedMeZO, with exact slopes."""
@@ -145,6 +178,7 @@ def fedmezo(one: Federation, times: float, limits: str, rounds: int, seed: int) 
     squares = dict[int, float]()
     for number in range(rounds):
         direction = torch.randint(0, 2, head.shape, generator=generator).float() * 2 - 1
+        foretold = one.slopes(head, direction) if limits == "default" else {}
         slopes = (one.residuals(head) * (one.inputs @ direction.T)).sum(1)
         means = torch.zeros(len(counts)).index_add_(0, one.owner, slopes) / counts
         said = {client: float(value) * (times if client == one.hostile else 1.0) for client, value in enumerate(means)}
@@ -152,9 +186,11 @@ def fedmezo(one: Federation, times: float, limits: str, rounds: int, seed: int) 
             # Of many scalars 1 + 4 / sqrt(100) times the limit pass.
             usual = usual_size(math.sqrt(square / max(number, 1)) for square in squares.values())
             size = 0.97 * LIMITS["fedmezo"]["outlier"][1] * 1.4 * (0.0 if usual == math.inf else usual)
-            said[one.hostile] = -math.copysign(size, float(means @ counts))
-        squares = {client: squares.get(client, 0.0) + value**2 for client, value in said.items()}
-        taken = average.take({client: MezoReply((said[client],), one.counts[client], b"") for client in said})
+            centre = foretold.get(one.hostile, (0.0,))[0]
+            said[one.hostile] = centre - math.copysign(size, float(means @ counts))
+        away = {client: value - foretold.get(client, (0.0,))[0] for client, value in said.items()}
+        squares = {client: squares.get(client, 0.0) + value**2 for client, value in away.items()}
+        taken = average.take({client: MezoReply((said[client],), one.counts[client], b"") for client in said}, foretold)
         left_out += list(taken.left_out)
         largest = max([largest, *(size for client, size in taken.times.items() if times == 1 or client != one.hostile)])
         stepped, change = guard.take(taken.means)
@@ -173,18 +209,24 @@ def by_gradients(optimizer: str) -> Callable[[Federation, float, str, int, int],
         for _ in range(rounds):
             mu = PROXIMAL_MU if optimizer == "fedprox" else 0.0
             changes = {client: one.locally(head, client, mu, generator) for client in one.counts}
+            foretold = one.foretold(head, changes) if limits == "default" else dict.fromkeys(changes, torch.zeros(()))
             if times == JUST_BELOW:
-                changes[one.hostile] *= -0.97 * LIMITS["gradients"]["outlier"][1] / _times(changes, one)[one.hostile]
+                usual = times_usual(_away(changes, foretold), one.counts)[one.hostile]
+                size = 0.97 * LIMITS["gradients"]["outlier"][1] * _away(changes, foretold)[one.hostile] / usual
+                own = changes[one.hostile]
+                changes[one.hostile] = foretold[one.hostile] - size * own / own.norm()
             else:
                 changes[one.hostile] *= times
-            found = _times(changes, one)
+            away = _away(changes, foretold)
+            found = times_usual(away, one.counts)
+            shorter = times_usual(away, one.counts, steps=False) if limits == "default" else found
             out = [client for client, size in found.items() if size > outlier > 0.0]
             left_out += out
             largest = max([largest, *(size for client, size in found.items() if times == 1 or client != one.hostile)])
             kept = {client: change for client, change in changes.items() if client not in out}
-            for client in kept:
-                if found[client] > clip > 0.0:
-                    kept[client] = kept[client] * (clip / found[client])
+            for client, change in kept.items():
+                if shorter[client] > clip > 0.0:
+                    kept[client] = foretold[client] + (change - foretold[client]) * (clip / shorter[client])
             weights = capped({client: one.counts[client] for client in kept}, 1.0)
             total = torch.stack([weights[client] * change for client, change in kept.items()]).sum(0)
             head = server(head, total / sum(weights.values()))
@@ -193,8 +235,8 @@ def by_gradients(optimizer: str) -> Callable[[Federation, float, str, int, int],
     return train
 
 
-def _times(changes: dict[int, Tensor], one: Federation) -> dict[int, float]:
-    return times_usual({client: float(change.norm()) for client, change in changes.items()}, one.counts)
+def _away(changes: dict[int, Tensor], foretold: dict[int, Tensor]) -> dict[int, float]:
+    return {client: float((change - foretold[client]).norm()) for client, change in changes.items()}
 
 
 def _server(optimizer: str) -> Callable[[Tensor, Tensor], Tensor]:
@@ -239,7 +281,15 @@ def _with_one(features: Tensor) -> Tensor:
 
 
 def measure(
-    config: AppConfig, trainings: list[str], clients: list[int], per_class: int, seeds: int, *, clean: bool
+    config: AppConfig,
+    trainings: list[str],
+    clients: list[int],
+    per_class: int,
+    seeds: int,
+    *,
+    clean: bool = False,
+    lying: bool = False,
+    times: tuple[float, ...] = TIMES,
 ) -> Iterator[Row]:
     """Yield the rows of one data set; with ``clean`` only those without a hostile client."""
     data, dataset = features_of(config), training_set(config.data)
@@ -247,31 +297,31 @@ def measure(
         for seed in range(seeds):
             kept = balanced_subset(data, per_class, seed)
             parts = parts_of(dataset.subset(kept.numpy()), config, number, seed)
-            one = Federation(data, kept, [torch.from_numpy(part) for part in parts])
+            one = Federation(data, kept, [torch.from_numpy(part) for part in parts], lying=lying)
             for name in trainings:
                 training, rounds = TRAININGS[name]
-                for times in (1.0,) if clean else (1.0, *TIMES):
-                    for limits in ("off", "outlier", "default"):
-                        yield training(one, times, limits, rounds, seed)
+                for multiplied in (1.0,) if clean else (1.0, *times):
+                    for limits in LIMITS["gradients"]:
+                        yield training(one, multiplied, limits, rounds, seed)
 
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows of all limits beside each other, means over seeds."""
     lines = [
-        "| training | clients | times | off | outlier | left out | default | honest left out | largest honest |",
-        "|---" * 9 + "|",
+        "| training | clients | times | off | outlier | left out | clip | default | honest left out | largest honest |",
+        "|---" * 10 + "|",
     ]
     for key in dict.fromkeys((row.training, row.clients, row.times) for row in rows):
         of = {
             limits: [row for row in rows if (row.training, row.clients, row.times, row.limits) == (*key, limits)]
-            for limits in ("off", "outlier", "default")
+            for limits in LIMITS["gradients"]
         }
         mean = {limits: sum(row.accuracy for row in some) / len(some) for limits, some in of.items()}
-        limited = [*of["outlier"], *of["default"]]
+        limited = [row for limits, some in of.items() if limits != "off" for row in some]
         share = sum(row.left_out for row in of["outlier"]) / sum(row.rounds for row in of["outlier"])
         lines.append(
             f"| {key[0]} | {key[1]} | {key[2]:g} | {mean['off']:.1f} | {mean['outlier']:.1f} | {100 * share:.0f}% | "
-            f"{mean['default']:.1f} | {sum(row.honest_left_out for row in limited)} | "
+            f"{mean['clip']:.1f} | {mean['default']:.1f} | {sum(row.honest_left_out for row in limited)} | "
             f"{max(row.largest_honest for row in limited):.1f} |"
         )
     return "\n".join(lines)
@@ -283,9 +333,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trainings", nargs="+", choices=TRAININGS, default=list(TRAININGS))
     parser.add_argument("--per-class", type=int, default=50)
     parser.add_argument("--clean", action="store_true", help="only without a hostile client")
+    parser.add_argument("--lying", action="store_true", help="the hostile client has told each class as the next")
+    parser.add_argument("--times", nargs="+", type=float, default=TIMES, help="0: just below the limits")
     options = parser.parse_args(arguments)
     own = (options.trainings, options.clients, options.per_class, options.seeds)
-    run(options, Row, lambda experiment: measure(config_of(experiment), *own, clean=options.clean), table)
+    how = {"clean": options.clean, "lying": options.lying, "times": tuple(options.times)}
+    run(options, Row, lambda experiment: measure(config_of(experiment), *own, **how), table)
 
 
 if __name__ == "__main__":

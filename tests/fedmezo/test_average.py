@@ -73,6 +73,25 @@ def test_honest_clients_are_not_left_out_and_change_nothing() -> None:
         assert not taken.left_out and not taken.clipped and list(taken.means) == average.mean(given)
 
 
+def test_around_what_is_foretold_honest_clients_keep_all_and_a_liar_less() -> None:
+    """Ten clients whose gradients differ by ten times as much as nobody can foretell; one says the opposite of all."""
+    draw = random.Random(5)
+    foretelling, plain, errors = ScalarAverage(clip=3.0), ScalarAverage(clip=3.0), [list[float](), list[float]()]
+    for _ in range(300):
+        foretold = [draw.gauss(0, 10) for _ in range(10)]
+        said = [one + draw.gauss(0, 1) for one in foretold]
+        mean = math.fsum(said) / 10
+        given = {client: (one,) for client, one in enumerate(foretold)}
+        honest = ScalarAverage(clip=0.0).take(answers(*((one, 10) for one in said)), given)
+        assert honest.means[0] == pytest.approx(mean, abs=1e-12) and not honest.left_out
+        said[3] = -math.copysign(25.0, mean)
+        for average, known, found in zip((foretelling, plain), (given, {}), errors, strict=True):
+            taken = average.take(answers(*((one, 10) for one in said)), known)
+            assert set(taken.left_out) <= {3}
+            found.append(abs(taken.means[0] - mean))
+    assert math.fsum(errors[0]) < 0.5 * math.fsum(errors[1])
+
+
 def test_a_single_spike_is_forgotten() -> None:
     draw, average = random.Random(1), ScalarAverage()
     for _ in range(100):

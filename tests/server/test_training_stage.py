@@ -138,6 +138,24 @@ def test_a_client_that_diverges_is_dropped_and_named(tmp_path: Path, capsys: pyt
     assert [line["num_failed"] for line in rounds(folder, "fedncm-probe")] == [0, 1, 1, 1]
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_update_is_judged_by_class_counts_where_statistics_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: bool
+) -> None:
+    def grown(reply: Message) -> Message:
+        for name, record in list(reply.content.array_records.items()):
+            if name.endswith("arrays"):
+                larger = {key: Array(array.numpy() * np.float32(1e6)) for key, array in record.items()}
+                reply.content[name] = ArrayRecord(larger)
+        return reply
+
+    settings = {**FAST, "num_clients": 5, "partitioner": "iid", "save_statistics": kept, "num_server_rounds": 1}
+    folder = simulate(tmp_path / "a", nodes=5, faults={3: Fault(tamper=grown)}, **settings)
+    how = "as far from what its class counts foretell" if kept else "as long"
+    assert f"times {how} as is usual (optimizer@outlier)" in capsys.readouterr().out
+    assert (folder / "checkpoints" / "class-means.safetensors").is_file() == kept
+
+
 def test_a_node_that_cannot_train_is_used_for_statistics_only(tmp_path: Path) -> None:
     configs = [{"partition-id": node, "num-partitions": 4, "train": node != 2} for node in range(4)]
     folder = simulate(tmp_path, node_configs=configs, **{**FAST, "num_clients": 4, "partitioner": "iid"})

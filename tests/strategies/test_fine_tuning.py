@@ -18,9 +18,10 @@ from fedstats_app.grid.evaluation import evaluate_model_on_clients
 from fedstats_app.storage.checkpoint import read_checkpoint, save_checkpoint
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, UpdateLimits
 from fedstats_app.strategies.server_optimizers import OPTIMIZERS, load_optimizer_state, make_optimizer, optimizer_state
+from fedstats_app.training.foretold import ClassMeans
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.training_options import OPTIMIZERS as NAMES
-from fedstats_app.training.training_options import OptimizerOptions
+from fedstats_app.training.training_options import LocalOptions, OptimizerOptions
 from fedstats_app.wire import per_client
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.reading import metrics_reply
@@ -364,3 +365,63 @@ def test_where_the_others_are_too_few_the_training_ends_and_names_the_liar() -> 
     )
     with pytest.raises(TooFewClients, match=r"2 of 3 clients sent a usable update.*client 2: its update is .* times"):
         strategy.start(grid, to_record(START), 1)
+
+
+SHAPES = 6, 24  # classes and features
+
+
+def samples_of(client: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw forty samples, of which three quarters are of two classes."""
+    generator, (classes, dim) = torch.Generator().manual_seed(client), SHAPES
+    centres = torch.randn(classes, dim, generator=torch.Generator().manual_seed(99))
+    labels = torch.cat([torch.tensor([client % classes, (client + 1) % classes] * 15), torch.arange(10) % classes])
+    return centres[labels] + 0.7 * torch.randn(len(labels), dim, generator=generator), labels
+
+
+def descending(msg: Message, context: Context, client_id: int | None) -> Message:
+    """A client that takes one step of gradient descent on its samples."""
+    task, client = read_training_task(msg), int(client_id or 0)
+    features, labels = samples_of(client)
+    head = {name: tensor.clone().requires_grad_() for name, tensor in task.trained.items()}
+    logits = features @ head["head.weight"].T + head["head.bias"]
+    torch.nn.functional.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
+    moved = {name: tensor.detach() - 0.5 * tensor.grad for name, tensor in head.items()}  # type: ignore[operator]
+    return training_reply(msg, moved, num_examples=40, loss=1.0, seconds=0.0)
+
+
+def told(number: int) -> ClassMeans:
+    counts = {client: samples_of(client)[1].bincount(minlength=SHAPES[0]) for client in range(number)}
+    sums = torch.zeros(SHAPES).double()
+    for client in counts:
+        features, labels = samples_of(client)
+        sums.index_add_(0, labels, features.double())
+    return ClassMeans.of_sums(torch.stack(list(counts.values())).sum(0), sums, counts)
+
+
+@pytest.mark.parametrize("times", [-0.3, -1.0, -3.0])
+def test_who_turns_its_update_around_is_left_out_where_class_counts_foretell_it(times: float) -> None:
+    start = {"head.bias": torch.zeros(SHAPES[0]), "head.weight": torch.zeros(SHAPES)}
+    request = TrainingRequest(SHAPES[0], options=LocalOptions(batch_size=40, learning_rate=0.5))
+
+    def trained(means: ClassMeans | None, times: float | None) -> tuple[torch.Tensor, list[TrainingRound]]:
+        faults = {} if times is None else {LIAR: multiplied(times)}
+        grid = hosted(LocalGrid(per_client(descending), [{}] * 10, faults=faults), 10)
+        strategy = FineTuning(make_optimizer(OptimizerOptions()), request, dict.fromkeys(range(10)), means=means)
+        seen: list[TrainingRound] = []
+        strategy.on_round = seen.append
+        return to_tensors(strategy.start(grid, to_record(start), 1).arrays)["head.weight"], seen
+
+    means = told(10)
+    free, _ = trained(None, None)
+    honest, (calm,) = trained(means, None)
+    assert not calm.left_out and (honest - free).norm() < 0.02 * free.norm()
+    attacked, (one,) = trained(means, times)
+    assert set(one.left_out) == {LIAR}
+    assert "times as far from what its class counts foretell as is usual" in one.failures[LIAR]
+    before, (passed,) = trained(None, times)
+    assert not passed.left_out and (attacked - free).norm() < 0.7 * (before - free).norm()
+
+
+def test_only_the_training_of_a_head_is_foretold() -> None:
+    with pytest.raises(ValueError, match="means: foretell a probe"):
+        FineTuning(make_optimizer(OptimizerOptions()), TrainingRequest(6, "full"), {0: 1}, means=told(1))
