@@ -27,6 +27,7 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.strategies.fedmezo import MezoRound, MezoRounds
+from fedstats_app.training.foretold import ClassMeans
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.start import random_head
 from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
@@ -349,6 +350,26 @@ def test_a_bad_answer_is_named_and_left_out(
     del alone.clients[FIRST_NODE_ID + 1]
     (without,) = federation.run(alone, 1)
     assert without.update == outcome.update
+
+
+def test_scalars_are_judged_around_what_class_counts_foretell(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 4, tuned="head")
+    num_classes, dim = federation.start["head.weight"].shape
+    draw = torch.Generator().manual_seed(0)
+    known = list(federation.clients)[1:]  # of the first nothing is foretold
+    counts = {client: torch.randint(1, 9, (num_classes,), generator=draw) for client in known}
+    means = ClassMeans(torch.randn(num_classes, dim, generator=draw), counts)
+    free, around = (
+        federation.run(federation.strategy(clip=0.0, outlier=0.0, **options), 3) for options in ({}, {"means": means})
+    )
+    for one, other in zip(free, around, strict=True):
+        assert one.update.steps == pytest.approx(other.update.steps, rel=1e-5)
+        assert one.noted["squares"] != other.noted["squares"]
+    federation.faults[2] = tampered(lambda record: record.update({"g": np.array([1e9]).tobytes()}))
+    (outcome,) = federation.run(federation.strategy(means=means), 1)
+    liar = FIRST_NODE_ID + 2
+    assert set(outcome.left_out) == {liar}
+    assert "times as far from what its class counts foretell as is usual" in outcome.asked.failures[liar]
 
 
 def test_a_forged_scalar_is_left_out_and_named(tmp_path: Path) -> None:
