@@ -62,10 +62,11 @@ class NoisyStatistics:
         return self._head(weight, report)
 
     def gaussian(self, ridge: float = 0.5, floor: float = 0.05) -> LinearHead:
-        """Return FedCGS's head on unit features: w_c = Sigma^-1 mu_c, b_c = -mu_c^T Sigma^-1 mu_c / 2.
+        """Return FedCGS's head on unit features: w_c = Sigma^-1 mu_c, and half of b_c = -mu_c^T Sigma^-1 mu_c / 2.
 
         Sigma is what is left of the cleaned G without the class means' part, over N. All classes count as of N / C
-        samples, since how many there are is not released. Parameters and errors as :meth:`ridge`.
+        samples, since how many there are is not released: of a larger class mu_c is too long, and less so with half of
+        the bias. Parameters and errors as :meth:`ridge`.
         """
         values, vectors = self._spectrum(floor)
         means = (self.sums @ vectors) * (len(self.sums) / self.num_samples)
@@ -74,7 +75,7 @@ class NoisyStatistics:
         added = ridge * self.edge
         scatter = (within.clamp(min=floor * self.edge) + added) / self.num_samples
         weight = ((means @ turned) / scatter) @ turned.T
-        bias = -(weight * means).sum(dim=1) / 2
+        bias = -(weight * means).sum(dim=1) / 4
         weight = weight @ vectors.T
         # As in _head, but the bias keeps its part: of the square of a deviation's length the mean is 1 - |m|^2.
         length = (1 - self.mean.square().sum()).clamp(min=0).sqrt()

@@ -290,7 +290,7 @@ def test_what_noise_leaves_is_no_more_than_was_measured() -> None:
             measured[unit, name.lower()] += zip(block["signal to noise"], shares, strict=True)
         block = {} if cells[1] == "signal to noise" else block
     numbers = {place: len(found) for place, found in measured.items()}
-    of_samples = {("sample", "fedncm"): 60, ("sample", "fed3r"): 60, ("sample", "fedcgs"): 30}
+    of_samples = {("sample", "fedncm"): 60, ("sample", "fed3r"): 60, ("sample", "fedcgs"): 42}
     assert numbers == {**of_samples, ("client", "fedncm"): 20}
     for (unit, name), found in measured.items():
         for ratio, share in zip(RATIOS, KEPT[unit][name], strict=True):

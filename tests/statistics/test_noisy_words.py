@@ -198,7 +198,7 @@ def test_what_is_read_is_what_was_summed() -> None:
 
 
 def test_without_noise_fedcgs_has_the_within_class_scatter_of_classes_of_the_same_size() -> None:
-    """By numpy, from the samples: inverse, means and bias; the bias counts for a deviation of the mean length."""
+    """By numpy, from the samples: inverse, means and half the bias, which counts for a deviation of the mean length."""
     dim, each = 6, 40
     features, _ = drawn(5, CLASSES * each, dim)
     labels = torch.arange(CLASSES).repeat(each)
@@ -213,7 +213,7 @@ def test_without_noise_fedcgs_has_the_within_class_scatter_of_classes_of_the_sam
     apart = z - means[y]
     weight = np.linalg.solve(apart.T @ apart / len(z), means.T).T
     length = np.sqrt(np.mean(np.linalg.norm(unit(features).numpy() - mean.numpy(), axis=1) ** 2))
-    bias = -(weight * means).sum(axis=1) / 2 * length - weight @ mean.numpy()
+    bias = -(weight * means).sum(axis=1) / 4 * length - weight @ mean.numpy()
     np.testing.assert_allclose(head.weight.numpy(), weight, rtol=1e-6)
     np.testing.assert_allclose(head.bias.numpy(), bias, rtol=1e-6)
 
