@@ -51,7 +51,7 @@ _README = """# A run of fedstats-app
 | clients/ | SENSITIVE, if it was asked for: what each client sent, so that one can be removed (`fedstats remove`) |
 | rounds.jsonl | one line per round of training: accuracy, loss, bytes, forward passes, clients |
 | heads/ | classifier heads, and backbones that training changed (safetensors; a head's header says how it was made) |
-| checkpoints/ | SENSITIVE: where a run that was interrupted goes on from, and class counts of each client that trained |
+| checkpoints/ | SENSITIVE: where a run that was interrupted goes on from, and the class counts of each client |
 | report.html | all of this in one page for a browser, without network; `fedstats report` makes it again |
 | plots/ | pictures (PNG): accuracy against megabytes, labels per client, confusion matrices, training |
 
