@@ -1,7 +1,7 @@
 """The ClientApp: its mods, and what answers which kind of message. It does no mathematics.
 
-In deployment every message is a new process. So what needs torch is imported when it is asked: the question which
-clients a node hosts is answered without.
+What needs torch is imported when it is asked: in deployment every message has a new process, which may have to begin
+without it, and the question which clients a node hosts is answered without.
 """
 
 from __future__ import annotations

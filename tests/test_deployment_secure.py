@@ -6,6 +6,7 @@ for a minute. Meanwhile the memory of the server's processes is searched for wha
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import signal
 from collections.abc import Callable, Iterator
@@ -53,8 +54,9 @@ def memory_of(process: int) -> bytes:
             start, end = (int(one, 16) for one in place.split("-"))
             for first in range(start, end if rights.startswith("rw") else start, 2**26):
                 memory.seek(first)
-                pages = np.frombuffer(memory.read(min(2**26, end - first)), np.uint64).reshape(-1, 512)
-                found.append(pages[pages.any(axis=1)].tobytes())
+                with contextlib.suppress(OSError):  # the process has given it back since
+                    pages = np.frombuffer(memory.read(min(2**26, end - first)), np.uint64).reshape(-1, 512)
+                    found.append(pages[pages.any(axis=1)].tobytes())
     return b"".join(found)
 
 

@@ -26,14 +26,15 @@ def node(arguments: argparse.Namespace) -> int:
         ) from error
     from fedstats_app.cli.supernode import CodePolicy
 
-    policy = CodePolicy.of(node_config_of(arguments.others), any_app=arguments.any_app)
+    config = node_config_of(arguments.others)
+    policy, computes = CodePolicy.of(config, any_app=arguments.any_app), "release" not in config
     whose = f"runs fedstats-app {__version__} as installed here, whatever app the server sends"
     if policy.any_app:
         whose = "WARNING: --any-app: ANY CODE THAT THE SERVER SENDS runs here, and can read whatever this user can"
     elif policy.approved:
         whose = f"runs the code of {len(policy.approved)} approved apps, and no other"
     print(f"fedstats node: {whose}", flush=True)
-    run_supernode(arguments.others, lambda runtime: command(runtime, policy, os.getpid()))
+    run_supernode(arguments.others, lambda runtime: command(runtime, policy, os.getpid(), computes=computes))
     return 0
 
 

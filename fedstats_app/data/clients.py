@@ -1,7 +1,6 @@
 """The data of a run's clients: parts of one data set, or each node's own. It imports no torch.
 
-So a node answers ``query.clients`` without it: in deployment every message is a new process, and torch is most of what
-such a process costs.
+So a node answers ``query.clients`` without it: torch is most of what a process costs that does not begin with it.
 """
 
 from __future__ import annotations

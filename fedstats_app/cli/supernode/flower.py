@@ -42,6 +42,10 @@ from fedstats_app.cli.supernode import RefusedApp, project_of
 TASK_TYPES = ("flwr-clientapp", "flwr-agentapp")
 # Flower's own waits for 1.
 SECONDS_BETWEEN_POLLS = 0.5
+# A process with torch in it must not fork where a system's libraries do not expect it (macOS).
+FORKS = sys.platform == "linux"
+# So long after the last message what answers them gives back its memory: some 300 MB, with torch.
+IDLE_SECONDS = 300.0
 
 logger = logging.getLogger("fedstats_app")
 
@@ -84,7 +88,7 @@ def node_config_of(words: Sequence[str]) -> dict[str, Any]:
 def run_supernode(words: Sequence[str], command: Callable[[RuntimeAddress], list[str]]) -> None:
     """Run a SuperNode with these words of `flower-supernode` in this process until it ends, with a process per message.
 
-    `command` gives the words that start a process for one task; its token comes by standard input.
+    `command` gives the words that start what answers tasks; their tokens come by its standard input, one a line.
     """
     from flwr.supercore.address import resolve_bind_address
     from flwr.supernode.cli import flower_supernode
@@ -139,18 +143,69 @@ def run_config_of(content: bytes, run: Run) -> dict[str, Any]:
         raise RefusedApp(f"its configuration cannot be used: {error}") from error
 
 
+class Answering:
+    """Has tasks answered by a process that is there already, or by a new one each where the system cannot fork.
+
+    Parameters
+    ----------
+    words : list of str
+        What starts it.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
+        self._begun: list[subprocess.Popen[bytes]] = []
+        self._last = time.monotonic()
+        if FORKS:
+            self._begin()
+
+    def answer(self, token: str) -> None:
+        """Hand a task over; if the process has died, another is started."""
+        if not self._handed(token):
+            self._begin()
+            self._handed(token)
+        if not FORKS:
+            self.close()
+
+    def rest(self) -> None:
+        """Forget processes that have ended, and let go of one that has had nothing to do for long."""
+        self._begun = [process for process in self._begun if process.poll() is None]
+        if time.monotonic() - self._last > IDLE_SECONDS:
+            self.close()
+
+    def _begin(self) -> None:
+        self._begun.append(subprocess.Popen(self._words, stdin=subprocess.PIPE, bufsize=0))
+
+    def _handed(self, token: str) -> bool:
+        self._last = time.monotonic()
+        if not self._begun or self._begun[-1].poll() is not None:
+            return False
+        pipe: Any = self._begun[-1].stdin
+        if pipe.closed:
+            return False
+        try:
+            pipe.write(f"{token}\n".encode())
+        except BrokenPipeError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Give out no more tasks; what is being answered goes on."""
+        for process in self._begun:
+            process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+
+
 def _start_tasks(runtime: RuntimeAddress, words: Sequence[str], secret_file: str | None) -> None:
-    """Start a process for every task, for ever; without this thread the SuperNode is of no use, and ends."""
+    """Have every task answered, for ever; without this thread the SuperNode is of no use, and ends."""
     try:
-        client = runtime.client(*_interceptors(secret_file))
-        running: list[subprocess.Popen[bytes]] = []
+        client, answering = runtime.client(*_interceptors(secret_file)), Answering(words)
         while True:
             time.sleep(SECONDS_BETWEEN_POLLS)
-            running = [process for process in running if process.poll() is None]
+            answering.rest()
             with contextlib.suppress(httpx.HTTPError):  # not there yet, or no longer
                 task = client.AcquireTask(AcquireTaskRequest(supported_task_types=TASK_TYPES))
                 if task.token:
-                    running.append(_start(words, task.token))
+                    answering.answer(task.token)
     except Exception:
         logger.exception("no more messages can be answered: this SuperNode ends")
         os.kill(os.getpid(), signal.SIGTERM)
@@ -161,13 +216,6 @@ def _interceptors(secret_file: str | None) -> list[SuperExecAuthHttpInterceptor]
 
     secret, methods = load_superexec_auth_secret(secret_file=secret_file), {"/flwr.proto.Runtime/AcquireTask"}
     return [SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=methods)] if secret else []
-
-
-def _start(words: Sequence[str], token: str) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(words, stdin=subprocess.PIPE)
-    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # type: ignore[union-attr]  # it is a pipe
-        pipe.write(f"{token}\n".encode())
-    return process
 
 
 def answer_task(

@@ -1,10 +1,19 @@
-"""The process that answers one message: `python -m fedstats_app.cli.supernode.process`, started by the SuperNode."""
+"""What answers messages: `python -m fedstats_app.cli.supernode.process`, started by the SuperNode.
+
+Where the system can fork (:data:`~fedstats_app.cli.supernode.flower.FORKS`), this process imports what answers need and
+forks for each message: the new process begins with everything imported, which takes seconds otherwise, and nothing that
+it does is there for the next one. Elsewhere it answers one message itself. It opens no connection and starts no thread
+before it forks.
+"""
 
 from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import logging
+import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,32 +23,59 @@ from typing import Any
 from flwr.app import Context, Error, Message
 
 from fedstats_app.cli.supernode import CodePolicy, RefusedApp
-from fedstats_app.cli.supernode.flower import RuntimeAddress, answer_task, client_app_of
+from fedstats_app.cli.supernode.flower import FORKS, RuntimeAddress, answer_task, client_app_of
 from fedstats_app.wire.serving import GUARD_ERROR_CODE, guard, reason_of
 
 logger = logging.getLogger("fedstats_app")
 
 
-def command(runtime: RuntimeAddress, policy: CodePolicy, parent: int) -> list[str]:
-    """Return the words that start this process, for a SuperNode, its owner's policy and its process id."""
+def command(runtime: RuntimeAddress, policy: CodePolicy, parent: int, *, computes: bool = True) -> list[str]:
+    """Return the words that start this process, for a SuperNode, its owner's policy and its process id.
+
+    A node that computes nothing, since it serves a release, is spared the memory that torch takes.
+    """
     words = [sys.executable, "-P", "-m", __name__, runtime.address, str(parent)]
     words += ["--root-certificates", runtime.root_certificates] if runtime.root_certificates else []
+    words += ["--computes"] if computes else []
     words += ["--approved", *sorted(policy.approved)] if policy.approved else []
     return [*words, "--any-app"] if policy.any_app else words
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Answer the message whose task token standard input has."""
+    """Answer the messages whose task tokens standard input has, one a line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("address")
     parser.add_argument("parent", type=int)
     parser.add_argument("--root-certificates", default="")
+    parser.add_argument("--computes", action="store_true")
     parser.add_argument("--approved", nargs="+", default=[])
     parser.add_argument("--any-app", action="store_true")
     given = parser.parse_args(words)
     policy = CodePolicy(frozenset(given.approved), given.any_app)
     runtime = RuntimeAddress(given.address, given.root_certificates)
-    answer_task(runtime, sys.stdin.readline().strip(), given.parent, functools.partial(answer, policy))
+    token = (_token_of_a_fork(given.computes) if FORKS else sys.stdin.readline()).strip()
+    if token:
+        answer_task(runtime, token, given.parent, functools.partial(answer, policy))
+
+
+def _token_of_a_fork(computes: bool) -> str:
+    """Fork for every token: return it in the new process, and "" in this one when there are no more."""
+    import fedstats_app.client_app as app
+
+    for module in {module for module, _ in app.ANSWERS.values()} if computes else ():
+        importlib.import_module(f"fedstats_app.{module}")
+    ending = {signal.SIGINT: signal.SIG_DFL, signal.SIGCHLD: signal.SIG_IGN}
+    answering = {number: signal.signal(number, handler) for number, handler in ending.items()}
+    # Without a buffer: the tokens of other messages are not for the new process.
+    with open(0, "rb", buffering=0, closefd=False) as tokens:
+        for token in tokens:
+            if not os.fork():
+                for number, handler in answering.items():
+                    signal.signal(number, handler)
+                with open(os.devnull) as nothing:
+                    os.dup2(nothing.fileno(), 0)
+                return token.decode()
+    return ""
 
 
 def answer(

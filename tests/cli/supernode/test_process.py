@@ -15,12 +15,13 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.run import Run
 
 from fedstats_app.cli.supernode import CodePolicy, RefusedApp, flower
-from fedstats_app.cli.supernode.process import answer
+from fedstats_app.cli.supernode.process import answer, command
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import REFUSED
 from fedstats_app.settings.option import ConfigError
 from fedstats_app.wire import QUERY_CLIENTS, read_node_info
+from tests.support.deployment import wait_until
 from tests.support.flower import REPOSITORY
 from tests.support.local_grid import instruction
 from tests.support.simulation import site_folder
@@ -150,3 +151,75 @@ def test_a_bundle_made_to_end_the_supernode_does_not(monkeypatch: pytest.MonkeyP
     read = supernode.get_fused_config_from_fab
     assert read(b"nonsense", run()) == {}
     assert read(bundle, run(seed=7))["seed"] == 7
+
+
+# The process, where an answer is a line of what it finds, and of keys as those of secure sums.
+FOUND = """
+import os, random, sys
+import numpy
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from fedstats_app.cli.supernode import process
+
+seen = []
+
+def answer_task(runtime, token, parent, answer):
+    seen.append(token)
+    key = X25519PrivateKey.generate().private_bytes_raw().hex()
+    print(seen, os.getpid(), key, random.random(), sys.stdin.read(), "torch" in sys.modules, flush=True)
+
+process.answer_task = answer_task
+process.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(not flower.FORKS, reason="this system does not fork")
+@pytest.mark.parametrize("computes", [False, True])
+def test_every_message_has_a_new_process_with_keys_of_its_own_and_everything_imported(computes: bool) -> None:
+    words = command(flower.RuntimeAddress("127.0.0.1:1"), CodePolicy(), 1, computes=computes)
+    words = [sys.executable, "-c", FOUND, *words[words.index("127.0.0.1:1") :]]
+    done = subprocess.run(words, input="one\ntwo\n", capture_output=True, text=True, timeout=300, check=True)
+    lines = [line.split() for line in sorted(done.stdout.splitlines())]
+    assert [line[0] for line in lines] == ["['one']", "['two']"] and not done.stderr
+    assert all(len({line[place] for line in lines}) == 2 for place in (1, 2, 3))
+    assert [line[4:] for line in lines] == [[str(computes)]] * 2
+
+
+def started(tmp_path: Path, script: str) -> flower.Answering:
+    (tmp_path / "seen").touch()
+    return flower.Answering(["sh", "-c", f"({script}) >> {tmp_path}/seen"])
+
+
+def seen(tmp_path: Path, lines: int) -> list[str]:
+    wait_until(lambda: len((tmp_path / "seen").read_text().splitlines()) == lines, f"{lines} lines")
+    return (tmp_path / "seen").read_text().splitlines()
+
+
+def test_one_process_takes_all_tokens_and_another_those_after_it_died(tmp_path: Path) -> None:
+    answering = started(tmp_path, "echo begun; head -n 2")
+    answering.answer("a")
+    answering.answer("b")
+    wait_until(lambda: answering._begun[0].poll() is not None, "it has died")
+    answering.answer("c")
+    answering.close()
+    assert seen(tmp_path, 5) == ["begun", "a", "b", "begun", "c"]
+
+
+def test_a_process_with_nothing_to_do_is_let_go_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering = started(tmp_path, "echo begun; cat; echo ended")
+    answering.answer("a")
+    answering.rest()
+    assert "ended" not in seen(tmp_path, 2)
+    monkeypatch.setattr(flower, "IDLE_SECONDS", 0.0)
+    answering.rest()
+    assert seen(tmp_path, 3) == ["begun", "a", "ended"]
+    answering.answer("b")
+    answering.rest()
+    assert seen(tmp_path, 6)[3:] == ["begun", "b", "ended"]
+
+
+def test_where_nothing_forks_every_message_starts_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower, "FORKS", False)
+    answering = started(tmp_path, "cat; echo ended")
+    for token in "ab":
+        answering.answer(token)
+    assert sorted(seen(tmp_path, 4)) == ["a", "b", "ended", "ended"]
