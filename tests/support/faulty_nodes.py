@@ -17,17 +17,18 @@ from fedstats_app.cli import main
 from tests.support.deployment import Deployment, Script, wait_until
 
 SITES = ("site-a", "site-b", "site-c")
-# A ClientApp that dies once, without a word, when it is to train and a file is there.
-CRASH = """
-import os, sys
+# A ClientApp that fails once, without a word, when it opens what it keeps and a file is there.
+FAILS = """
+import os, sys, time
 
-def die(event, args):
-    if event == "import" and args[0] == "fedstats_app.fedmezo.directions" and os.path.exists({flag!r}):
+def fail(event, args):
+    if event == "open" and "/mezo-" in str(args[0]) and os.path.exists({flag!r}):
         os.unlink({flag!r})
-        os._exit(7)
+        {how}
 
-sys.addaudithook(die)
+sys.addaudithook(fail)
 """
+DIES, HANGS = "os._exit(7)", "time.sleep(3600)"
 # The killed node is back in the third one, or when all are brought to the end after it.
 MEZO_ROUNDS = 3
 
@@ -83,8 +84,7 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
     In round 2 one of the three is killed and the ClientApp of another dies; then both lose what they kept. The dead one
     comes back, after something else was done in the minute that Flower waits for it.
     """
-    flag, weights = tmp_path / "die", tmp_path / "other.safetensors"
-    (tmp_path / "sitecustomize.py").write_text(CRASH.format(flag=str(flag)))
+    weights = tmp_path / "other.safetensors"
     other_network(weights)
     released = tmp_path / "released.fedstats"
     words = ["--method", "fedncm", "-c", "input-size=64", "--node-config", f"state-dir='{tmp_path}/state'"]
@@ -95,7 +95,8 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
         "other-network": f'data-path="{script.folder}/images/site-a" backbone-weights="{weights}"',
     }
     beside.register(*SITES, *faults)
-    mortal = {"site-a": {"PYTHONPATH": str(tmp_path)}}
+    flags = {"site-a": tmp_path / "dies", "site-c": tmp_path / "hangs"}
+    mortal = {site: failing(flag, how) for (site, flag), how in zip(flags.items(), (DIES, HANGS), strict=True)}
     configs = {site: site_config(beside, script, site) for site in SITES} | faults
     running = {name: beside.supernode(name, config, environment=mortal.get(name)) for name, config in configs.items()}
     nodes = {name: beside.node_id(name) for name in configs}
@@ -116,12 +117,14 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
     def rounds() -> int:
         return sum(len(lines(folder, "rounds.jsonl")) - 1 for folder in (tmp_path / "runs").glob("*"))
 
-    wait(lambda: rounds() >= 1, "round 1 is done")
-    flag.touch()
-    wait(lambda: "ROUND 2]" in beside.log("site-c"), "site-c is asked in round 2")
-    running["site-c"].kill()  # its ClientApp takes seconds to start: it has not answered yet
+    for site, flag in flags.items():
+        # The server has yet to hear of it, and of others, before it asks again.
+        wait(lambda site=site: "Sent" in beside.log(site).partition("Sending: train.mezo")[2], f"{site} is trained")
+        flag.touch()
+    wait(lambda: not any(flag.exists() for flag in flags.values()), "one has died and one hangs in round 2")
+    running["site-c"].kill()
     kept = {site: kept_in(state_of(beside, site)) for site in SITES}
-    for site in ("site-a", "site-c"):
+    for site in flags:
         shutil.rmtree(state_of(beside, site))
 
     def return_after_round_2() -> None:
@@ -136,6 +139,14 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
     wait(lambda: run.poll() is not None, "the run is over")
     (folder,) = (tmp_path / "runs").iterdir()
     return FaultyRun(folder, beside.log(log), nodes, kept)
+
+
+def failing(flag: Path, how: str) -> dict[str, str]:
+    """Return the environment of a SuperNode whose ClientApp fails once the flag is there."""
+    folder = flag.with_name(f"{flag.name}-customised")
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(FAILS.format(flag=str(flag), how=how))
+    return {"PYTHONPATH": str(folder)}
 
 
 def other_network(path: Path) -> None:

@@ -12,6 +12,7 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -44,7 +45,7 @@ TASK_TYPES = ("flwr-clientapp", "flwr-agentapp")
 SECONDS_BETWEEN_POLLS = 0.5
 # A process with torch in it must not fork where a system's libraries do not expect it (macOS).
 FORKS = sys.platform == "linux"
-# So long after the last message what answers them gives back its memory: some 300 MB, with torch.
+# So long after the last message the memory is given back that torch takes: some 300 MB.
 IDLE_SECONDS = 300.0
 
 logger = logging.getLogger("fedstats_app")
@@ -149,50 +150,68 @@ class Answering:
     Parameters
     ----------
     words : list of str
-        What starts it.
+        What starts it. It says by a byte that it can take a task, at first and after each.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
         self._begun: list[subprocess.Popen[bytes]] = []
-        self._last = time.monotonic()
-        if FORKS:
-            self._begin()
+        self._line: socket.socket | None = None
+        self._ready = self._used = False
+        self._last = 0.0
+
+    def is_ready(self) -> bool:
+        """Wait for a process that can take a task, started if there is none; False if it died.
+
+        Flower gives up a task of which nothing is heard for long, as from a process that is still starting.
+        """
+        if not FORKS:
+            return True
+        if self._used and time.monotonic() - self._last > IDLE_SECONDS:
+            self.close()
+        line = self._line or self._begin()
+        self._ready = self._ready or bool(line.recv(1))
+        if not self._ready:
+            self.close()
+        return self._ready
 
     def answer(self, token: str) -> None:
-        """Hand a task over; if the process has died, another is started."""
-        if not self._handed(token):
-            self._begin()
-            self._handed(token)
+        """Hand a task over."""
         if not FORKS:
-            self.close()
-
-    def rest(self) -> None:
-        """Forget processes that have ended, and let go of one that has had nothing to do for long."""
-        self._begun = [process for process in self._begun if process.poll() is None]
-        if time.monotonic() - self._last > IDLE_SECONDS:
-            self.close()
-
-    def _begin(self) -> None:
-        self._begun.append(subprocess.Popen(self._words, stdin=subprocess.PIPE, bufsize=0))
-
-    def _handed(self, token: str) -> bool:
-        self._last = time.monotonic()
-        if not self._begun or self._begun[-1].poll() is not None:
-            return False
-        pipe: Any = self._begun[-1].stdin
-        if pipe.closed:
-            return False
-        try:
-            pipe.write(f"{token}\n".encode())
-        except BrokenPipeError:
-            return False
-        return True
+            with contextlib.suppress(BrokenPipeError), self._start(subprocess.PIPE).stdin as pipe:  # type: ignore[union-attr]  # it is a pipe
+                pipe.write(f"{token}\n".encode())
+            return
+        # It may have died since it was ready.
+        if not self._handed(token) and self.is_ready():
+            self._handed(token)
 
     def close(self) -> None:
         """Give out no more tasks; what is being answered goes on."""
-        for process in self._begun:
-            process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+        if self._line is not None:
+            self._line.close()
+        self._line, self._ready, self._used = None, False, False
+
+    def _begin(self) -> socket.socket:
+        self._line, its = socket.socketpair()
+        with its:
+            self._start(its)
+        return self._line
+
+    def _start(self, standard_input: Any) -> subprocess.Popen[bytes]:
+        self._begun = [process for process in self._begun if process.poll() is None]
+        self._begun.append(subprocess.Popen(self._words, stdin=standard_input))
+        return self._begun[-1]
+
+    def _handed(self, token: str) -> bool:
+        if self._line is None:
+            return False
+        try:
+            self._line.sendall(f"{token}\n".encode())
+        except OSError:
+            self.close()
+            return False
+        self._ready, self._used, self._last = False, True, time.monotonic()
+        return True
 
 
 def _start_tasks(runtime: RuntimeAddress, words: Sequence[str], secret_file: str | None) -> None:
@@ -201,7 +220,8 @@ def _start_tasks(runtime: RuntimeAddress, words: Sequence[str], secret_file: str
         client, answering = runtime.client(*_interceptors(secret_file)), Answering(words)
         while True:
             time.sleep(SECONDS_BETWEEN_POLLS)
-            answering.rest()
+            if not answering.is_ready():
+                continue
             with contextlib.suppress(httpx.HTTPError):  # not there yet, or no longer
                 task = client.AcquireTask(AcquireTaskRequest(supported_task_types=TASK_TYPES))
                 if task.token:

@@ -1,14 +1,15 @@
 """What answers messages: `python -m fedstats_app.cli.supernode.process`, started by the SuperNode.
 
-Where the system can fork (:data:`~fedstats_app.cli.supernode.flower.FORKS`), this process imports what answers need and
-forks for each message: the new process begins with everything imported, which takes seconds otherwise, and nothing that
-it does is there for the next one. Elsewhere it answers one message itself. It opens no connection and starts no thread
-before it forks.
+Where the system can fork (:data:`~fedstats_app.cli.supernode.flower.FORKS`), this process forks for each message. After
+the first one, of which clients there are, it imports what others need: they begin with torch in memory, which takes
+seconds otherwise, and nothing that they do is there for the next one. Elsewhere it answers one message itself. It opens
+no connection and starts no thread.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib
 import logging
@@ -25,6 +26,9 @@ from flwr.app import Context, Error, Message
 from fedstats_app.cli.supernode import CodePolicy, RefusedApp
 from fedstats_app.cli.supernode.flower import FORKS, RuntimeAddress, answer_task, client_app_of
 from fedstats_app.wire.serving import GUARD_ERROR_CODE, guard, reason_of
+
+# That this process can take a task.
+READY = b"."
 
 logger = logging.getLogger("fedstats_app")
 
@@ -60,21 +64,27 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def _token_of_a_fork(computes: bool) -> str:
     """Fork for every token: return it in the new process, and "" in this one when there are no more."""
-    import fedstats_app.client_app as app
+    from fedstats_app.client_app import ANSWERS
 
-    for module in {module for module, _ in app.ANSWERS.values()} if computes else ():
-        importlib.import_module(f"fedstats_app.{module}")
     ending = {signal.SIGINT: signal.SIG_DFL, signal.SIGCHLD: signal.SIG_IGN}
     answering = {number: signal.signal(number, handler) for number, handler in ending.items()}
-    # Without a buffer: the tokens of other messages are not for the new process.
-    with open(0, "rb", buffering=0, closefd=False) as tokens:
-        for token in tokens:
-            if not os.fork():
-                for number, handler in answering.items():
-                    signal.signal(number, handler)
-                with open(os.devnull) as nothing:
-                    os.dup2(nothing.fileno(), 0)
-                return token.decode()
+    while token := _next_token():
+        if not os.fork():
+            for number, handler in answering.items():
+                signal.signal(number, handler)
+            with open(os.devnull) as nothing:
+                os.dup2(nothing.fileno(), 0)
+            return token
+        for module in {module for module, _ in ANSWERS.values()} if computes else ():
+            importlib.import_module(f"fedstats_app.{module}")
+    return ""
+
+
+def _next_token() -> str:
+    """Wait for it, without a buffer: the tokens of other messages are not for a new process. "" without a SuperNode."""
+    with contextlib.suppress(OSError), open(0, "r+b", buffering=0, closefd=False) as line:
+        line.write(READY)
+        return line.readline().decode()
     return ""
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -165,61 +167,101 @@ seen = []
 def answer_task(runtime, token, parent, answer):
     seen.append(token)
     key = X25519PrivateKey.generate().private_bytes_raw().hex()
-    print(seen, os.getpid(), key, random.random(), sys.stdin.read(), "torch" in sys.modules, flush=True)
+    with open(runtime.address, "a") as file:
+        print(seen, "torch" in sys.modules, os.getpid(), key, random.random(), sys.stdin.read(), file=file)
 
 process.answer_task = answer_task
 process.main(sys.argv[1:])
 """
 
 
+def lines_of(path: Path, number: int) -> list[str]:
+    wait_until(lambda: path.exists() and len(path.read_text().splitlines()) >= number, f"{number} lines")
+    return path.read_text().splitlines()
+
+
 @pytest.mark.skipif(not flower.FORKS, reason="this system does not fork")
 @pytest.mark.parametrize("computes", [False, True])
-def test_every_message_has_a_new_process_with_keys_of_its_own_and_everything_imported(computes: bool) -> None:
-    words = command(flower.RuntimeAddress("127.0.0.1:1"), CodePolicy(), 1, computes=computes)
-    words = [sys.executable, "-c", FOUND, *words[words.index("127.0.0.1:1") :]]
-    done = subprocess.run(words, input="one\ntwo\n", capture_output=True, text=True, timeout=300, check=True)
-    lines = [line.split() for line in sorted(done.stdout.splitlines())]
-    assert [line[0] for line in lines] == ["['one']", "['two']"] and not done.stderr
-    assert all(len({line[place] for line in lines}) == 2 for place in (1, 2, 3))
-    assert [line[4:] for line in lines] == [[str(computes)]] * 2
+def test_messages_have_new_processes_with_keys_of_their_own_and_from_the_second_on_with_torch(
+    computes: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "found"
+    words = command(flower.RuntimeAddress(str(path)), CodePolicy(), 1, computes=computes)
+    answering = flower.Answering([sys.executable, "-c", FOUND, *words[words.index(str(path)) :]])
+    for token in ("one", "two"):
+        assert answering.is_ready()
+        answering.answer(token)
+    lines = [line.split() for line in sorted(lines_of(path, 2))]
+    answering.close()
+    assert [line[:2] for line in lines] == [["['one']", "False"], ["['two']", str(computes)]]
+    assert all(len({line[place] for line in lines}) == 2 for place in (2, 3, 4)) and [len(line) for line in lines] == [
+        5,
+        5,
+    ]
 
 
-def started(tmp_path: Path, script: str) -> flower.Answering:
-    (tmp_path / "seen").touch()
-    return flower.Answering(["sh", "-c", f"({script}) >> {tmp_path}/seen"])
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "seen"
 
 
-def seen(tmp_path: Path, lines: int) -> list[str]:
-    wait_until(lambda: len((tmp_path / "seen").read_text().splitlines()) == lines, f"{lines} lines")
-    return (tmp_path / "seen").read_text().splitlines()
+def started(path: Path, script: str) -> flower.Answering:
+    """Have tokens answered by a process that writes them down."""
+    program = f"import os, sys\nsys.stdout = open({str(path)!r}, 'a', buffering=1)\nline = os.fdopen(0, 'r+b', 0)\n"
+    return flower.Answering([sys.executable, "-c", program + script])
 
 
-def test_one_process_takes_all_tokens_and_another_those_after_it_died(tmp_path: Path) -> None:
-    answering = started(tmp_path, "echo begun; head -n 2")
-    answering.answer("a")
-    answering.answer("b")
-    wait_until(lambda: answering._begun[0].poll() is not None, "it has died")
+ENDLESS = """
+print("begun")
+try:
+    line.write(b".")
+    while token := line.readline():
+        print(token.decode().strip())
+        line.write(b".")
+except OSError:  # the other end was closed with a byte unread
+    pass
+print("ended")
+"""
+
+
+def test_one_process_takes_all_tokens_and_another_those_after_it_died(path: Path) -> None:
+    answering = started(path, ENDLESS.replace("print(token", "token == b'x\\n' and sys.exit()\n        print(token"))
+    for token in "abx":
+        assert answering.is_ready()
+        answering.answer(token)
+    assert not answering.is_ready()  # it has died, and is not asked
     answering.answer("c")
     answering.close()
-    assert seen(tmp_path, 5) == ["begun", "a", "b", "begun", "c"]
+    assert lines_of(path, 6) == ["begun", "a", "b", "begun", "c", "ended"]
 
 
-def test_a_process_with_nothing_to_do_is_let_go_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering = started(tmp_path, "echo begun; cat; echo ended")
+def test_a_token_is_not_lost_where_the_process_was_killed_meanwhile(path: Path) -> None:
+    answering = started(path, ENDLESS.replace('"begun"', "os.getpid()"))
+    assert answering.is_ready()
+    first = int(lines_of(path, 1)[0])
+    os.kill(first, signal.SIGKILL)
+    os.waitpid(first, 0)
     answering.answer("a")
-    answering.rest()
-    assert "ended" not in seen(tmp_path, 2)
+    answering.close()
+    assert lines_of(path, 4)[2:] == ["a", "ended"]
+
+
+def test_a_process_with_nothing_to_do_is_let_go_and_another_comes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering = started(path, ENDLESS)
+    assert answering.is_ready()
+    answering.answer("a")
+    assert answering.is_ready() and answering.is_ready()
     monkeypatch.setattr(flower, "IDLE_SECONDS", 0.0)
-    answering.rest()
-    assert seen(tmp_path, 3) == ["begun", "a", "ended"]
+    assert answering.is_ready() and answering.is_ready()
     answering.answer("b")
-    answering.rest()
-    assert seen(tmp_path, 6)[3:] == ["begun", "b", "ended"]
+    answering.close()
+    assert sorted(lines_of(path, 6)) == sorted(["begun", "a", "ended", "begun", "b", "ended"])
 
 
-def test_where_nothing_forks_every_message_starts_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_forks_every_message_starts_a_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flower, "FORKS", False)
-    answering = started(tmp_path, "cat; echo ended")
+    answering = started(path, "print(os.read(0, 1).decode(), os.getpid())")
     for token in "ab":
+        assert answering.is_ready()
         answering.answer(token)
-    assert sorted(seen(tmp_path, 4)) == ["a", "b", "ended", "ended"]
+    assert len({line.split()[-1] for line in lines_of(path, 2)}) == 2
