@@ -32,9 +32,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[str]]
 @pytest.mark.parametrize(
     ("words", "more", "said"),
     [
-        ([], [], "fedstats node: runs fedstats-app "),
-        (["--any-app"], ["--any-app"], "WARNING: --any-app: ANY CODE THAT THE SERVER SENDS runs here"),
-        (["--node-config", f'approved-apps="{DIGEST}" x=1'], ["--approved", DIGEST], "the code of 1 approved apps"),
+        ([], ["--computes"], "fedstats node: runs fedstats-app "),
+        (["--node-config", 'release="site.fedstats"'], [], "fedstats node: runs fedstats-app "),
+        (["--any-app"], ["--computes", "--any-app"], "WARNING: --any-app: ANY CODE THAT THE SERVER SENDS runs here"),
+        (
+            ["--node-config", f'approved-apps="{DIGEST}" x=1'],
+            ["--computes", "--approved", DIGEST],
+            "the code of 1 approved apps",
+        ),
     ],
 )
 def test_processes_are_told_whose_code_runs(

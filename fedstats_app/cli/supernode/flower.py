@@ -26,8 +26,10 @@ import httpx
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.common.config import get_fused_config_from_fab
+from flwr.common.constant import SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
-from flwr.supercore.app_utils import start_parent_process_monitor
+from flwr.supercore.app_utils import _pid_exists
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -36,6 +38,7 @@ from flwr.supercore.interceptors import (
 from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.run import Run
 from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedstats_app.cli.supernode import RefusedApp, project_of
 
@@ -43,6 +46,7 @@ from fedstats_app.cli.supernode import RefusedApp, project_of
 TASK_TYPES = ("flwr-clientapp", "flwr-agentapp")
 # Flower's own waits for 1.
 SECONDS_BETWEEN_POLLS = 0.5
+SECONDS_TO_END = 5.0
 # A process with torch in it must not fork where a system's libraries do not expect it (macOS).
 FORKS = sys.platform == "linux"
 # So long after the last message the memory is given back that torch takes: some 300 MB.
@@ -249,11 +253,7 @@ def answer_task(
     A process that fails before it has a reply says nothing: after a while the SuperNode says so for it. It ends with
     the SuperNode's process, the parent.
     """
-    from flwr.common.constant import SubStatus
-    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-    from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
-
-    start_parent_process_monitor(parent)
+    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
     client = runtime.client(RuntimeTokenHttpInterceptor(token), retry_invoker=make_simple_http_retry_invoker())
     heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
     heartbeat.start()
@@ -263,6 +263,18 @@ def answer_task(
     push_task_output(client=client, context=context, sub_status=SubStatus.COMPLETED, details="")
     heartbeat.stop()
     client.close()
+
+
+def end_with(process: int) -> None:
+    """End this process some seconds after another, if it does not by itself, told as by Ctrl-C.
+
+    Flower's threads try for ever to reach a SuperNode that is gone.
+    """
+    while _pid_exists(process):
+        time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(SECONDS_TO_END)
+    os._exit(1)
 
 
 def client_app_of(content: bytes, folder: Path) -> ClientApp:

@@ -265,3 +265,26 @@ def test_where_nothing_forks_every_message_starts_a_process(path: Path, monkeypa
         assert answering.is_ready()
         answering.answer(token)
     assert len({line.split()[-1] for line in lines_of(path, 2)}) == 2
+
+
+def test_what_answers_ends_with_its_supernode_even_if_it_waits_for_it(path: Path) -> None:
+    waits = f"""
+import sys, threading
+from fedstats_app.cli.supernode import flower
+
+flower.SECONDS_TO_END = 0.1
+threading.Thread(target=flower.end_with, args=(int(sys.argv[1]),), daemon=True).start()
+while True:
+    try:
+        open({str(path)!r}, "w").write("began\\n")
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        open({str(path)!r}, "a").write("told\\n")
+"""
+    with subprocess.Popen(["sleep", "600"]) as node:
+        answering = subprocess.Popen([sys.executable, "-c", waits, str(node.pid)])
+        lines_of(path, 1)
+        assert answering.poll() is None
+        node.kill()
+        node.wait()
+        assert answering.wait(120) == 1
