@@ -17,19 +17,23 @@ from fedstats_app.cli import main
 from tests.support.deployment import Deployment, Script, wait_until
 
 SITES = ("site-a", "site-b", "site-c")
-# A ClientApp that fails once, without a word, when it opens what it keeps and a file is there.
+# A ClientApp that does something when it opens what it keeps and a file is there.
 FAILS = """
 import os, sys, time
 
 def fail(event, args):
-    if event == "open" and "/mezo-" in str(args[0]) and os.path.exists({flag!r}):
-        os.unlink({flag!r})
+    if event == "open" and "/mezo-" in str(args[0]) and os.path.exists(flag):
         {how}
 
+flag = {flag!r}
 sys.addaudithook(fail)
 """
-DIES, HANGS = "os._exit(7)", "time.sleep(3600)"
-# The killed node is back in the third one, or when all are brought to the end after it.
+FAILURES = {
+    "site-a": "os.unlink(flag), os._exit(7)",
+    "site-b": "while os.path.exists(flag): time.sleep(0.2)",
+    "site-c": "os.unlink(flag), time.sleep(3600)",
+}
+# The killed node is back before the third one ends.
 MEZO_ROUNDS = 3
 
 
@@ -82,7 +86,7 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
     """FedMeZO with three good nodes, one that serves a release, and all kinds of others.
 
     In round 2 one of the three is killed and the ClientApp of another dies; then both lose what they kept. The dead one
-    comes back, after something else was done in the minute that Flower waits for it.
+    comes back while the third is in round 3. Meanwhile something else is done: Flower waits a minute for what is lost.
     """
     weights = tmp_path / "other.safetensors"
     other_network(weights)
@@ -95,8 +99,8 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
         "other-network": f'data-path="{script.folder}/images/site-a" backbone-weights="{weights}"',
     }
     beside.register(*SITES, *faults)
-    flags = {"site-a": tmp_path / "dies", "site-c": tmp_path / "hangs"}
-    mortal = {site: failing(flag, how) for (site, flag), how in zip(flags.items(), (DIES, HANGS), strict=True)}
+    flags = {site: tmp_path / f"{site} fails" for site in SITES}
+    mortal = {site: failing(flag, FAILURES[site]) for site, flag in flags.items()}
     configs = {site: site_config(beside, script, site) for site in SITES} | faults
     running = {name: beside.supernode(name, config, environment=mortal.get(name)) for name, config in configs.items()}
     nodes = {name: beside.node_id(name) for name in configs}
@@ -117,21 +121,26 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
     def rounds() -> int:
         return sum(len(lines(folder, "rounds.jsonl")) - 1 for folder in (tmp_path / "runs").glob("*"))
 
-    for site, flag in flags.items():
-        # The server has yet to hear of it, and of others, before it asks again.
-        wait(lambda site=site: "Sent" in beside.log(site).partition("Sending: train.mezo")[2], f"{site} is trained")
-        flag.touch()
+    def trained(site: str, times: int) -> bool:
+        return "Sent" in "".join(beside.log(site).split("Sending: train.mezo")[times:])
+
+    # The server has yet to hear of it, and of others, before it asks again.
+    for site in ("site-a", "site-c"):
+        wait(lambda site=site: trained(site, 1), f"{site} is trained")
+        flags[site].touch()
     wait(lambda: not any(flag.exists() for flag in flags.values()), "one has died and one hangs in round 2")
     running["site-c"].kill()
     kept = {site: kept_in(state_of(beside, site)) for site in SITES}
-    for site in flags:
+    for site in ("site-a", "site-c"):
         shutil.rmtree(state_of(beside, site))
+    wait(lambda: trained("site-b", 2), "the third is trained in round 2")
+    flags["site-b"].touch()
 
     def return_after_round_2() -> None:
         wait(lambda: rounds() >= 2, "round 2 is done")
         come_back(beside, "site-c", configs["site-c"])
+        flags["site-b"].unlink()
 
-    # However long the rest takes on a busy machine, the node is back before the run ends.
     with ThreadPoolExecutor(1) as pool:
         returned = pool.submit(return_after_round_2)
         meanwhile()
@@ -142,8 +151,8 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
 
 
 def failing(flag: Path, how: str) -> dict[str, str]:
-    """Return the environment of a SuperNode whose ClientApp fails once the flag is there."""
-    folder = flag.with_name(f"{flag.name}-customised")
+    """Return the environment of a SuperNode whose ClientApp fails so once the flag is there."""
+    folder = flag.with_name(f"{flag.name}, customised")
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(FAILS.format(flag=str(flag), how=how))
     return {"PYTHONPATH": str(folder)}
