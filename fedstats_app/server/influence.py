@@ -241,7 +241,8 @@ def with_shares(
     position = {outcome.client: index for index, outcome in enumerate(outcomes) if outcome.outcome == "merged"}
     shown = list(outcomes)
     for client, (statistics, *_) in kept:
-        own = {c: number for c, number in enumerate(statistics.rows.class_counts().tolist()) if number}
+        of = statistics.rows.class_counts()
+        own = {c: int(of[c]) for c in of.nonzero()[:, 0].tolist()}
         shown[position[client]] = replace(
             shown[position[client]],
             share=round(sum(own.values()) / num_examples, 4),
