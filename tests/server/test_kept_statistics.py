@@ -61,7 +61,7 @@ def test_clients_can_be_added_after_some_were_read() -> None:
 
 def test_no_more_than_there_is_room_for() -> None:
     one = statistics("gram", 0)
-    kept = KeptStatistics(NUM_CLASSES, max_bytes=5000)
+    kept = KeptStatistics(NUM_CLASSES, max_bytes=2000)
     room = [kept.add(client, [one]) for client in range(10)]
 
     assert 1 <= len(kept) < 10 and room == [True] * len(kept) + [False] * (10 - len(kept))
