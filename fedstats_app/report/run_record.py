@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -122,10 +123,12 @@ class RunRecord:
 
     def site(self, client: object) -> str:
         """Return what a client is called: by its owner, or by the column that split the data, else its number."""
+        return f"site {self._names.get(str(client), client)}"
+
+    @functools.cached_property
+    def _names(self) -> Mapping[str, str]:
         names: Mapping[str, str] | Sequence[str] = self.config.get("client_names", {})
-        if not isinstance(names, Mapping):
-            names = {str(number): name for number, name in enumerate(names)}
-        return f"site {names.get(str(client), client)}"
+        return names if isinstance(names, Mapping) else {str(number): name for number, name in enumerate(names)}
 
     def class_name(self, index: int) -> str:
         """Return a class's name, or its number where names are not known."""
