@@ -174,7 +174,8 @@ class Answering:
         if self._used and time.monotonic() - self._last > IDLE_SECONDS:
             self.close()
         line = self._line or self._begin()
-        self._ready = self._ready or bool(line.recv(1))
+        with contextlib.suppress(ConnectionError):  # it died with a token unread
+            self._ready = self._ready or bool(line.recv(1))
         if not self._ready:
             self.close()
         return self._ready

@@ -246,6 +246,16 @@ def test_a_token_is_not_lost_where_the_process_was_killed_meanwhile(path: Path) 
     assert lines_of(path, 4)[2:] == ["a", "ended"]
 
 
+def test_a_process_that_dies_with_a_token_unread_is_replaced(path: Path) -> None:
+    answering = started(path, "line.write(b'.')\nos.kill(os.getpid(), 19)\n")  # it stops
+    assert answering.is_ready()
+    answering.answer("a")
+    answering._begun[0].kill()
+    assert not answering.is_ready()
+    assert answering.is_ready()
+    answering._begun[-1].kill()
+
+
 def test_a_process_with_nothing_to_do_is_let_go_and_another_comes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answering = started(path, ENDLESS)
     assert answering.is_ready()
