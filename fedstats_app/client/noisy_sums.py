@@ -77,7 +77,7 @@ def clear(msg: Message, context: Context, client_id: int | None) -> Message:
 def _prepared(
     site: Site, request: StatisticsRequest, asked: NoisyRequest, mean: Tensor | None
 ) -> tuple[FeatureReader, NoisyLayout, str]:
-    """Return what reads the samples, in which words they are summed, and what is the same for all sums of a release."""
+    """Check a question; return the reader of the samples, the words of their sum, and a digest of the whole release."""
     site.check(request)
     if site.node.dp_unit == "client" and not asked.clip:
         raise RejectedRequest("this node's owner wants clients hidden, not samples alone: a run with dp-unit = client")

@@ -107,13 +107,13 @@ class ScalarAverage:
             self._rounds.append({int(client): (square, number) for client, (square, number) in one["squares"].items()})
             self._remember(one)
 
-    def mean(self, answers: Mapping[int, Measured], limit: float = math.inf) -> list[float]:
-        """Return the weighted mean of every scalar, cut to ``limit`` in size.
+    def mean(self, answers: Mapping[int, Measured]) -> list[float]:
+        """Return the weighted mean of every scalar.
 
         Sums are exact: the order of the clients does not matter.
         """
         weights = [float(one.num_examples) if self.weighting == "examples" else 1.0 for one in answers.values()]
-        columns = zip(*(_cut(one.scalars, limit) for one in answers.values()), strict=True)
+        columns = zip(*(one.scalars for one in answers.values()), strict=True)
         sums = [math.fsum(w * value for w, value in zip(weights, column, strict=True)) for column in columns]
         total = math.fsum(weights)
         return [one / total for one in sums]
@@ -148,9 +148,10 @@ class ScalarAverage:
         limit = self.clip * statistics.median([*self._scalars, *scalars]) if self.clip else math.inf
         noted |= {"sizes": [min(size, limit) for size in scalars], "median": statistics.median(scalars)}
         self._remember(noted)
-        cut = tuple(client for client, answer in answers.items() if _cut(answer.scalars, limit) != answer.scalars)
+        within = {client: _cut(one.scalars, limit) for client, one in answers.items()}
+        cut = tuple(client for client, one in answers.items() if within[client] != one.scalars)
         whole = {
-            client: _Scalars(_plus(_cut(one.scalars, limit), foretold.get(client), 1.0), one.num_examples)
+            client: _Scalars(_plus(within[client], foretold.get(client), 1.0), one.num_examples)
             for client, one in answers.items()
         }
         return Averaged(tuple(self.mean(whole)), cut, left_out, excesses, noted)

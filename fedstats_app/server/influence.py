@@ -128,7 +128,7 @@ def _over_usual(table: Mapping[int, Tensor]) -> dict[int, float]:
 def _peers(suspicion: Mapping[int, float], sizes: Mapping[int, int], number: int) -> list[int]:
     """Choose clients that are not suspected, at most half of them: of those with many samples the least suspicious.
 
-    Judges gain a little whoever is left out, since a head fits those better that remain: leaving these out tells it.
+    Whoever is left out, a head fits those that remain a little better: leaving these out tells how much.
     """
     unsuspected = [one for one in suspicion if suspicion[one] < SUSPICIOUS]
     large = sorted(unsuspected, key=lambda one: -sizes[one])[: (len(unsuspected) + 1) // 2]

@@ -57,7 +57,7 @@ class ClearRun(NoisyRun):
     adds_noise: bool
 
     def question(self, kind: NoisyKind, turn: int, lost: int, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
-        """Return what :meth:`MaskedRun.question` says, for ``query.noisy_sums`` or ``query.clear_sums``."""
+        """Ask as :meth:`MaskedRun.question`, by ``query.noisy_sums`` or ``query.clear_sums``."""
         asked = NoisyRequest(kind, self.layout.mu, self.layout.clip)
         return clear_content(self.request, asked, known), CLEAR_SUMS if self.adds_noise else NOISY_SUMS
 

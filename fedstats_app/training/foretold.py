@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 WEIGHT, BIAS = "head.weight", "head.bias"
-# A client's steps are foretold by at most so many, of the same length together: its curve, not its every turn.
+# At most so many steps stand for all of a client's, and are as long together: they follow its curve, not every turn.
 MOST_STEPS = 8
 
 
@@ -98,7 +98,7 @@ class ClassMeans:
         steps: int,
         temperature: float = 1.0,
     ) -> dict[str, Tensor]:
-        """Foretell the changes of what is trained of a head in so many steps of gradient descent.
+        """Foretell how a number of steps of gradient descent change the trained part of a head.
 
         Parameters
         ----------

@@ -74,7 +74,7 @@ def test_honest_clients_are_not_left_out_and_change_nothing() -> None:
 
 
 def test_around_what_is_foretold_honest_clients_keep_all_and_a_liar_less() -> None:
-    """Ten clients whose gradients differ by ten times as much as nobody can foretell; one says the opposite of all."""
+    """Ten clients, and what is foretold of a gradient is ten times the rest of it; one says the opposite of all."""
     draw = random.Random(5)
     foretelling, plain, errors = ScalarAverage(clip=3.0), ScalarAverage(clip=3.0), [list[float](), list[float]()]
     for _ in range(300):
