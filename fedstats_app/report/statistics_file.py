@@ -51,6 +51,7 @@ SENSITIVE = (
     "Keep it from everyone who may not read the clients' replies, and delete it if no run is to extend it."
 )
 READABLE_BY_OWNER = 0o600
+_IDS = "row-class-ids"
 
 
 def save_statistics(folder: Path, collected: CollectedStatistics) -> Path:
@@ -121,13 +122,22 @@ def sum_to_tensors(total: StatisticsSum) -> dict[str, Tensor]:
     if summed.gram is not None:
         tensors["gram"] = pack_upper(summed.gram)
     if total.keeps_rows:
-        rows = total.rows()
-        tensors |= {"row-class-ids": rows.class_ids, "row-counts": rows.counts, "row-sums": rows.class_sums}
+        tensors |= rows_to_tensors(total.rows())
     if total.has_scatter:
         low_rank = total.low_rank(ClassMeanRows.zeros(total.num_classes, total.feature_dim))  # rows are there already
         tensors["scatter"] = pack_upper(low_rank.scatter)
         tensors["left-out"] = torch.tensor(low_rank.left_out, dtype=torch.float64)
     return tensors
+
+
+def rows_to_tensors(rows: ClassMeanRows) -> dict[str, Tensor]:
+    """Name the tensors of rows as the module's text does."""
+    return {_IDS: rows.class_ids, "row-counts": rows.counts, "row-sums": rows.class_sums}
+
+
+def rows_from_tensors(found: Mapping[str, Tensor], num_classes: int) -> ClassMeanRows:
+    """Read the rows that :func:`rows_to_tensors` gave."""
+    return ClassMeanRows(found[_IDS], found["row-counts"], num_classes=num_classes, class_sums=found["row-sums"])
 
 
 def _collected(tensors: dict[str, Tensor], metadata: dict[str, str]) -> CollectedStatistics:
@@ -153,14 +163,9 @@ def sum_from_tensors(found: Mapping[str, Tensor], num_rows: int, num_pairs: int)
     counts, sums = found["class-counts"], found["class-sums"]
     if not all(bool(torch.isfinite(one).all()) for one in found.values()):
         raise ValueError("all numbers must be finite")
-    rows = None
-    if "row-sums" in found:
-        rows = ClassMeanRows(
-            found["row-class-ids"], found["row-counts"], num_classes=len(counts), class_sums=found["row-sums"]
-        )
     return StatisticsSum.resumed(
         FeatureStatistics(counts, sums, _square(found, "gram", sums.shape[1])),
-        rows,
+        rows_from_tensors(found, len(counts)) if _IDS in found else None,
         num_rows=num_rows,
         num_pairs=num_pairs,
         scatter=_square(found, "scatter", sums.shape[1]),
@@ -295,7 +300,7 @@ def save_client_statistics(
     }
     path = _path_of(folder, client, digest)
     path.parent.mkdir(exist_ok=True, mode=0o700)
-    return _write(path, _under(dict(enumerate(map(_client_tensors, statistics)))), metadata)
+    return _write(path, _under(dict(enumerate(map(client_to_tensors, statistics)))), metadata)
 
 
 def keeps_client_statistics(folder: Path, client: MergedClient) -> bool:
@@ -324,8 +329,8 @@ def load_client_statistics(folder: Path, client: MergedClient, class_names: Sequ
         raise ValueError(f"{path} must hold the statistics of client {client.client} of run {client.run}, and does not")
     position = {name: index for index, name in enumerate(class_names)}
     ids = torch.tensor([position[name] for name in json.loads(metadata["class-names"])], dtype=torch.int64)
-    number = int(metadata["num-specifications"])
-    return [_client_statistics(_own(tensors, index), ids, len(class_names)) for index in range(number)]
+    sets = [_own(tensors, index) for index in range(int(metadata["num-specifications"]))]
+    return [client_from_tensors({**one, _IDS: ids[one[_IDS]]}, len(class_names)) for one in sets]
 
 
 def take_over(earlier: Path, folder: Path, clients: Sequence[MergedClient]) -> list[MergedClient]:
@@ -352,8 +357,9 @@ def _path_of(folder: Path, client: int, digest: str) -> Path:
     return folder / CLIENTS_FOLDER / f"{client}-{digest[:16] or 'empty'}.safetensors"
 
 
-def _client_tensors(one: ClientStatistics) -> dict[str, Tensor]:
-    tensors = {"row-class-ids": one.rows.class_ids, "row-counts": one.rows.counts, "row-sums": one.rows.class_sums}
+def client_to_tensors(one: ClientStatistics) -> dict[str, Tensor]:
+    """Name the tensors of a client's statistics as this module's text does, those that came as float32 in float32."""
+    tensors = rows_to_tensors(one.rows)
     if one.gram_factor is not None:
         tensors["gram-factor"] = _in_few_bytes(one.gram_factor.trapezoid)
     elif one.gram is not None:
@@ -370,17 +376,14 @@ def _in_few_bytes(tensor: Tensor) -> Tensor:
     return small if torch.equal(small.to(torch.float64), tensor) else tensor
 
 
-def _client_statistics(found: Mapping[str, Tensor], ids: Tensor, num_classes: int) -> ClientStatistics:
-    class_sums = found["row-sums"]
-    rows = ClassMeanRows(
-        ids[found["row-class-ids"]], found["row-counts"], num_classes=num_classes, class_sums=class_sums
-    )
+def client_from_tensors(found: Mapping[str, Tensor], num_classes: int) -> ClientStatistics:
+    """Read the statistics that :func:`client_to_tensors` gave, to the bit."""
+    rows, scatter = rows_from_tensors(found, num_classes), None
     gram: Tensor | GramFactor | None = None
     if "gram-factor" in found:
         gram = GramFactor(found["gram-factor"].to(torch.float64))
     elif "gram" in found:
-        gram = unpack_upper(found["gram"].to(torch.float64), class_sums.shape[1])
-    scatter = None
+        gram = unpack_upper(found["gram"].to(torch.float64), rows.feature_dim)
     if "left-out" in found:
         scatter = ScatterFactor(found["scatter-values"], found["scatter-directions"], float(found["left-out"]))
     return ClientStatistics(rows, gram, scatter)

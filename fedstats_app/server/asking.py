@@ -17,10 +17,18 @@ from torch import Tensor
 
 from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.report.run_folder import RunFolder
-from fedstats_app.report.statistics_file import Accumulated, load_accumulated, save_accumulated, save_client_statistics
+from fedstats_app.report.statistics_file import (
+    Accumulated,
+    client_from_tensors,
+    client_to_tensors,
+    load_accumulated,
+    rows_from_tensors,
+    rows_to_tensors,
+    save_accumulated,
+    save_client_statistics,
+)
 from fedstats_app.settings.app_config import RunOptions
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics, GramFactor, ScatterFactor
-from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics
 
@@ -52,7 +60,7 @@ class KeptStatistics:
         self._num_classes, self._max_bytes = num_classes, max_bytes
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it lives as long as this
         # With the types and shapes of the arrays of each of its sets of statistics.
-        self._clients: list[tuple[int, list[list[tuple[np.dtype[Any], tuple[int, ...]]]]]] = []
+        self._clients: list[tuple[int, list[dict[str, tuple[np.dtype[Any], tuple[int, ...]]]]]] = []
 
     def __len__(self) -> int:
         """Return the number of clients."""
@@ -65,49 +73,21 @@ class KeptStatistics:
 
     def add(self, client: int, statistics: Sequence[ClientStatistics]) -> bool:
         """Keep a client's statistics, one set per specification; return whether there was room."""
-        sets = [[part.numpy() for part in self._parts(one)] for one in statistics]
+        sets = [{key: part.numpy() for key, part in client_to_tensors(one).items()} for one in statistics]
         end = self._file.seek(0, 2)
-        size = sum(part.nbytes for parts in sets for part in parts)
-        if self._max_bytes is not None and end + size > self._max_bytes:
+        parts = [part for one in sets for part in one.values()]
+        if self._max_bytes is not None and end + sum(part.nbytes for part in parts) > self._max_bytes:
             return False
-        for parts in sets:
-            for part in parts:
-                self._file.write(part.tobytes())
-        self._clients.append((client, [[(part.dtype, part.shape) for part in parts] for parts in sets]))
+        self._file.writelines(part.tobytes() for part in parts)
+        self._clients.append((client, [{key: (part.dtype, part.shape) for key, part in one.items()} for one in sets]))
         return True
 
     def __iter__(self) -> Iterator[tuple[int, tuple[ClientStatistics, ...]]]:
         """Yield clients in the order in which they were added, bit for bit what was."""
         self._file.seek(0)
         for client, sets in self._clients:
-            yield client, tuple(self._read(iter(arrays)) for arrays in sets)
-
-    def _parts(self, client: ClientStatistics) -> list[Tensor]:
-        """List the arrays of a set: its rows, whether there is a factor, a Gram matrix, a scatter, and these."""
-        gram, scatter = client.gram_factor, client.scatter
-        triangle = None if gram is not None or client.gram is None else pack_upper(client.gram)
-        parts = [client.rows.class_ids, client.rows.counts, client.rows.class_sums]
-        parts.append(torch.tensor([gram is not None, triangle is not None, scatter is not None]))
-        parts += [gram.packed()] if gram is not None else []
-        parts += [triangle] if triangle is not None else []
-        if scatter is not None:
-            parts += [scatter.values, scatter.directions, torch.tensor(scatter.left_out, dtype=torch.float64)]
-        return parts
-
-    def _read(self, arrays: Iterator[tuple[np.dtype[Any], tuple[int, ...]]]) -> ClientStatistics:
-        ids, counts, sums, kinds = (self._load(*next(arrays)) for _ in range(4))
-        rows = ClassMeanRows(ids, counts, num_classes=self._num_classes, class_sums=sums)
-        factored, has_gram, has_scatter = kinds.tolist()
-        gram: Tensor | GramFactor | None = None
-        if factored:
-            gram = GramFactor.unpacked(self._load(*next(arrays)), rows.feature_dim)
-        elif has_gram:
-            gram = unpack_upper(self._load(*next(arrays)), rows.feature_dim)
-        scatter = None
-        if has_scatter:
-            values, directions, left_out = (self._load(*next(arrays)) for _ in range(3))
-            scatter = ScatterFactor(values, directions, float(left_out))
-        return ClientStatistics(rows, gram, scatter)
+            found = ({key: self._load(*array) for key, array in arrays.items()} for arrays in sets)
+            yield client, tuple(client_from_tensors(one, self._num_classes) for one in found)
 
     def _load(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Tensor:
         # Without a header in the file: of thousands of clients, to parse it took longer than all else.
@@ -192,10 +172,8 @@ class Asked:
         self.label_counts.update(zip(kept.record["labelled"], kept.tensors["label-counts"].numpy(), strict=True))
         start = 0
         for client, number in kept.record["owners"]:
-            part = slice(start, start + number)
-            ids, counts, sums = (kept.tensors[name][part] for name in ("row-class-ids", "row-counts", "row-sums"))
-            rows = ClassMeanRows(ids, counts, num_classes=self._strategy.num_classes, class_sums=sums)
-            self.kept.add(client, [ClientStatistics(rows)])
+            own = {name: tensor[start : start + number] for name, tensor in kept.tensors.items()}
+            self.kept.add(client, [ClientStatistics(rows_from_tensors(own, self._strategy.num_classes))])
             start += number
         return True
 
@@ -221,7 +199,4 @@ class Asked:
             owners.append([client, len(one.rows)])
             if sum(rows.class_sums.nbytes for rows in parts) > MAX_ROW_BYTES:
                 return {}, []
-        if not parts:
-            return {}, []
-        rows = ClassMeanRows.concatenate(parts)
-        return {"row-class-ids": rows.class_ids, "row-counts": rows.counts, "row-sums": rows.class_sums}, owners
+        return (rows_to_tensors(ClassMeanRows.concatenate(parts)), owners) if parts else ({}, [])
