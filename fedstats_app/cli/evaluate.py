@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from fedstats_app.cli import CommandError
-from fedstats_app.cli.inputs import calibration_note, head_entries, load_classifier, readable, tell_unreadable
-from fedstats_app.cli.terminal import WIDTH, counted, printable, table, told
+from fedstats_app.cli.inputs import calibration_note, head_entries, in_chunks, load_classifier, tell_unreadable
+from fedstats_app.cli.terminal import WIDTH, printable, table, told
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.clients import data_spec
 from fedstats_app.grid.progress import Progress
@@ -105,12 +105,9 @@ def evaluate(classifier: Classifier, dataset: Dataset, unreadable: dict[str, str
     """
     temperatures, labels = (classifier.temperature,), torch.tensor(dataset.labels)
     total = HeadScores.zeros(len(classifier.class_names), temperatures)
-    with progress.doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
-        for start in range(0, len(dataset), CHUNK):
-            chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
-            scores = classifier.scores(counted(readable(dataset, chunk, read, unreadable), step))
-            step.at(chunk.stop)
-            total.count(scores, labels[read], scores.argmax(dim=1))
+    for samples, read in in_chunks(dataset, CHUNK, unreadable, progress):
+        scores = classifier.scores(samples)
+        total.count(scores, labels[read], scores.argmax(dim=1))
     return total
 
 

@@ -10,12 +10,13 @@ from typing import Any
 
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.cli import CommandError
-from fedstats_app.cli.terminal import printable
+from fedstats_app.cli.terminal import counted, printable
 from fedstats_app.data import Dataset, Sample, UnreadableSampleError
 from fedstats_app.data.columns import Reading
 from fedstats_app.data.dataset import Kind
 from fedstats_app.data.layout import SUFFIXES, visible_files
 from fedstats_app.data.loading import TABLES, unlabelled_files, unlabelled_table
+from fedstats_app.grid.progress import Progress
 from fedstats_app.report.classifier import Classifier, load
 from fedstats_app.storage.json_digest import read_json_file
 
@@ -130,6 +131,17 @@ def readable(dataset: Dataset, indices: Sequence[int], read: list[int], unreadab
             continue
         read.append(index)
         yield sample
+
+
+def in_chunks(
+    dataset: Dataset, size: int, unreadable: dict[str, str], progress: Progress
+) -> Iterator[tuple[Iterator[Sample], list[int]]]:
+    """Yield at most so many samples at a time, to be read before the next ones, and the indices of those read then."""
+    with progress.doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
+        for start in range(0, len(dataset), size):
+            chunk, read = range(start, min(start + size, len(dataset))), list[int]()
+            yield counted(readable(dataset, chunk, read, unreadable), step), read
+            step.at(chunk.stop)
 
 
 def tell_unreadable(command: str, unreadable: Mapping[str, str]) -> int:

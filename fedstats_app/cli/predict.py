@@ -13,12 +13,12 @@ from fedstats_app.cli.inputs import (
     calibration_note,
     find_samples,
     head_entries,
+    in_chunks,
     load_classifier,
-    readable,
     refuse_absent,
     tell_unreadable,
 )
-from fedstats_app.cli.terminal import WIDTH, counted, printable, told
+from fedstats_app.cli.terminal import WIDTH, printable, told
 from fedstats_app.data import Dataset
 from fedstats_app.data.loading import unlabelled_texts
 from fedstats_app.grid.progress import Progress
@@ -79,12 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _predictions(
     classifier: Classifier, dataset: Dataset, top: int, unreadable: dict[str, str], progress: Progress
 ) -> Iterator[tuple[str, Ranking]]:
-    with progress.doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
-        for start in range(0, len(dataset), CHUNK):
-            chunk, read = range(start, min(start + CHUNK, len(dataset))), list[int]()
-            rankings = classifier.top(counted(readable(dataset, chunk, read, unreadable), step), top)
-            step.at(chunk.stop)
-            yield from zip(map(dataset.sample_name, read), rankings, strict=True)
+    for samples, read in in_chunks(dataset, CHUNK, unreadable, progress):
+        rankings = classifier.top(samples, top)
+        yield from zip(map(dataset.sample_name, read), rankings, strict=True)
 
 
 def _write_csv(predictions: Iterator[tuple[str, Ranking]], top: int) -> None:

@@ -191,13 +191,7 @@ def _begun(run: Run, strategy: StatisticsStrategy) -> Asked:
     """Take up what there is before any client is asked: an earlier run's statistics, or an interruption's."""
     options, folder, progress = run.config.run, run.folder, run.progress
     clients = run.federation.hosts
-    asked = Asked(
-        strategy,
-        folder,
-        options,
-        run.class_names,
-        num_clients=len(clients),
-    )
+    asked = Asked(strategy, folder, options, run.class_names, num_clients=len(clients))
     run.extension.apply(strategy, run.class_names)
     folder.forget_clients()
     if options.save_client_statistics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from fedstats_app.grid.asking import Answers
@@ -22,6 +22,7 @@ from fedstats_app.report.training_record import (
 )
 from fedstats_app.server.run import Run
 from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.statistics.specification import SampleRequest
 from fedstats_app.training.evaluation import evaluate, head_logits, score_head
 from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.trainers import Trainer
@@ -249,14 +250,8 @@ class Training(ABC):
             return scores, {}, fitted
         if not request.holdout or not self.on_features:
             return None, {}, None
-        asked = StatisticsRequest(
-            request.num_classes,
-            specs=(StatisticsSpec(gram=False, feature_map=request.feature_map),),
-            seed=request.seed,
-            holdout=request.holdout,
-            backbone_fingerprint=request.backbone_fingerprint,
-            class_names=request.class_names,
-        )
+        same: dict[str, Any] = {one.name: getattr(request, one.name) for one in fields(SampleRequest)}
+        asked = StatisticsRequest(**same, specs=(StatisticsSpec(gram=False, feature_map=request.feature_map),))
         found = evaluate_on_clients(run.grid, asked, {self.name: (0, head)}, self.clients)
         for client, reason in list(found.failures.items())[:3]:
             self.say(f"client {client} did not evaluate the head: {reason}")
