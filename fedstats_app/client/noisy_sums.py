@@ -27,7 +27,14 @@ from fedstats_app.secure.account import least_honest
 from fedstats_app.secure.party import Unsafe
 from fedstats_app.statistics.noisy_words import NoisyLayout
 from fedstats_app.wire.reading import RejectedRequest, to_values
-from fedstats_app.wire.secure import CLEAR_SUMS, NoisyRequest, read_clear_request, read_noisy_request, sums_reply
+from fedstats_app.wire.secure import (
+    CLEAR_SUMS,
+    NoisyRequest,
+    asked_digest,
+    read_clear_request,
+    read_noisy_request,
+    sums_reply,
+)
 from fedstats_app.wire.statistics import StatisticsRequest
 
 
@@ -47,7 +54,7 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
         if key is not None:
             party.notes[f"noise|{turn}"] = noise
         words = layout.noisy(asked.kind, own, honest, key)
-        party.mask(plan, turn, active, words)
+        party.mask(plan, turn, active, words, asked_digest(msg.content))
         party.notes[str(turn)] = [asked.kind, None, []]
     return sums_reply(msg, words)
 

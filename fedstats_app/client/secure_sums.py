@@ -20,7 +20,7 @@ from fedstats_app.secure.party import Unsafe
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.secure_words import Known, SecureLayout, Words, check_range
 from fedstats_app.wire.reading import to_values
-from fedstats_app.wire.secure import SumRequest, read_sums_request, sums_reply
+from fedstats_app.wire.secure import SumRequest, asked_digest, read_sums_request, sums_reply
 from fedstats_app.wire.statistics import StatisticsRequest
 
 
@@ -53,7 +53,7 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
             ledger.check_unchanged()
         check_range(own, asked.most_samples, asked.norm)
         words = _words(layout, asked, own, allowed, known)
-        party.mask(plan, turn, active, words)
+        party.mask(plan, turn, active, words, asked_digest(msg.content))
         fewest = None if holders is None else min(holders[allowed].tolist(), default=None)
         party.notes[str(turn)] = [asked.kind, fewest, _subtractable(asked)]
     return sums_reply(msg, words)

@@ -139,8 +139,11 @@ class Party:
             found.append(b"".join(sealed))
         return found
 
-    def mask(self, plan: Plan, turn: int, active: Sequence[int], words: Words) -> None:
+    def mask(self, plan: Plan, turn: int, active: Sequence[int], words: Words, asked: str = "") -> None:
         """Mask the words of a round in place, and note that they were sent.
+
+        Masks with others cancel only if they were asked the same: a server that asks one party something else would
+        learn its part alone from the difference of two sums.
 
         Parameters
         ----------
@@ -152,6 +155,8 @@ class Party:
             The parties of this round, ascending, itself among them.
         words : sequence of ndarray
             See :func:`fedstats_app.secure.masks.add_mask`.
+        asked : str
+            Digest of what the words answer.
 
         Raises
         ------
@@ -165,7 +170,7 @@ class Party:
         self.sent[str(turn)] = digest_of(active)
         add_mask(words, self._own_key(turn), 1)
         others = plan.neighbours_among(own, active)
-        for other, key in pair_keys(plan, self._mask_key(turn), own, others, turn):
+        for other, key in pair_keys(plan, self._mask_key(turn), own, others, turn, asked):
             add_mask(words, key, 1 if own < other else -1)
 
     def answer(
@@ -229,11 +234,16 @@ class Party:
         return derived(secret, self.nonce, f"shares|{way}")
 
 
-def pair_keys(plan: Plan, private: bytes, own: int, others: Sequence[int], turn: int) -> Iterator[tuple[int, bytes]]:
-    """Yield others, and the key of the mask that one has in common with each, from its private key."""
+def pair_keys(
+    plan: Plan, private: bytes, own: int, others: Sequence[int], turn: int, asked: str
+) -> Iterator[tuple[int, bytes]]:
+    """Yield others, and the key of the mask that one has in common with each, from its private key.
+
+    The mask is common to those who were asked the same, by its digest.
+    """
     secrets = secrets_with(private, (plan.parties[other].masks[turn] for other in others))
     for other, secret in zip(others, secrets, strict=True):
-        yield other, derived(secret, plan.nonce, f"pair|{turn}|{min(own, other)}|{max(own, other)}")
+        yield other, derived(secret, plan.nonce, f"pair|{turn}|{min(own, other)}|{max(own, other)}|{asked}")
 
 
 def digest_of(parties: Sequence[int]) -> str:

@@ -16,6 +16,13 @@ from fedstats_app.secure.shamir import combined
 class MaskedSum:
     """The sum of one round's masked words.
 
+    Parameters
+    ----------
+    like : sequence
+        Length and type of each array of words.
+    asked : str
+        Digest of what the words answer; of who was asked something else no mask goes away.
+
     Attributes
     ----------
     words : list of ndarray
@@ -24,9 +31,10 @@ class MaskedSum:
         Whose words are in it, in the order in which they came.
     """
 
-    def __init__(self, like: Sequence[tuple[int, np.dtype[np.unsignedinteger]]]) -> None:
+    def __init__(self, like: Sequence[tuple[int, np.dtype[np.unsignedinteger]]], asked: str = "") -> None:
         self.words: list[NDArray[np.unsignedinteger]] = [np.zeros(number, dtype) for number, dtype in like]
         self.survivors: list[int] = []
+        self._asked = asked
 
     def add(self, party: int, words: Words) -> None:
         """Add one party's words."""
@@ -65,6 +73,7 @@ class MaskedSum:
             if party in left:
                 add_mask(self.words, key, -1)
                 continue
-            for other, pair in pair_keys(plan, key, party, plan.neighbours_among(party, left), turn):
+            others = plan.neighbours_among(party, left)
+            for other, pair in pair_keys(plan, key, party, others, turn, self._asked):
                 add_mask(self.words, pair, -1 if other < party else 1)
         return self.words

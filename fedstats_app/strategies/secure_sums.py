@@ -51,6 +51,7 @@ from fedstats_app.wire.secure import (
     SECURE_UNMASK,
     Round,
     SumRequest,
+    asked_digest,
     keys_content,
     keys_reader,
     read_unmask_reply,
@@ -217,9 +218,10 @@ class MaskedRun(ABC, Generic[LayoutType]):
 
     def _masked(self, kind: Any, turn: int, lost: int, allowed: Tensor, known: dict[str, Tensor]) -> MaskedSum:
         shapes = self.layout.words(kind, int(allowed.sum()))
-        total, read = MaskedSum(shapes), words_reader(shapes)
+        content, message_type = self.question(kind, turn, lost, known)
+        total, read = MaskedSum(shapes, asked_digest(content)), words_reader(shapes)
         asked_clients = {self.clients[party] for party in self.active}
-        replies = self.grid.send_and_receive(to_all(*self.question(kind, turn, lost, known), asked_clients))
+        replies = self.grid.send_and_receive(to_all(content, message_type, asked_clients))
         for client, reply, words in usable(replies, read, self.failures, asked_clients):
             total.add(self.place[client], words)
             self._count(client, kind, reply)

@@ -18,6 +18,7 @@ from fedstats_app.secure.masks import KEY_BYTES
 from fedstats_app.secure.party import SEALED_BYTES
 from fedstats_app.secure.plan import IDENTITY_BYTES, MOST_ROUNDS, SIGNATURE_BYTES, Plan, PublicKeys
 from fedstats_app.secure.shamir import SHARE_BYTES
+from fedstats_app.wire.keeping import content_digest
 from fedstats_app.wire.reading import (
     LARGEST_WHOLE,
     MAX_COUNT,
@@ -268,6 +269,16 @@ def clear_content(
     content = RecordDict({"request": request.to_content()["request"], "known": to_record(known)})
     content["sum" if isinstance(asked, SumRequest) else "noisy"] = ConfigRecord(to_values(asked))
     return content
+
+
+def asked_digest(content: RecordDict) -> str:
+    """Return the SHA-256 of what words are asked for, 64 hex digits, from a message to one client or to all.
+
+    Records come over the network in any order of their keys.
+    """
+    plain = {name: content.config_records[name] for name in ("request", "sum", "noisy") if name in content}
+    found = {name: ConfigRecord(dict(sorted(record.items()))) for name, record in plain.items()}
+    return content_digest({**found, "known": ArrayRecord(dict(sorted(content.array_records["known"].items())))})
 
 
 def _read_asked(

@@ -12,6 +12,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedstats_app import client_app
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.data import load_dataset
+from fedstats_app.grid.asking import to_all
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.secure.masks import public_key
 from fedstats_app.secure.party import SEALED_BYTES
@@ -19,9 +21,10 @@ from fedstats_app.secure.plan import PublicKeys
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.secure_words import Kind, SecureLayout
+from fedstats_app.strategies import secure_sums
 from fedstats_app.strategies.secure_sums import NothingUnmasked, SecureRun
 from fedstats_app.wire import RejectedReply, StatisticsRequest
-from fedstats_app.wire.secure import SECURE_KEYS, keys_reader
+from fedstats_app.wire.secure import SECURE_KEYS, SECURE_SUMS, keys_reader
 from tests.support.commands import printed_by
 from tests.support.local_grid import LocalGrid, instruction
 
@@ -150,3 +153,23 @@ def test_all_but_the_sums_load_no_torch() -> None:
     sealed, refusal = printed_by(WITHOUT_TORCH).splitlines()
     assert int(sealed) == 4 * SEALED_BYTES
     assert refusal.endswith("refused, and keys destroyed: round 0 was masked among other parties False")
+
+
+def test_of_a_client_that_was_asked_something_else_nothing_is_learned(
+    run: SecureRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its classes in another order, the sum less that of before would be the client's own numbers alone."""
+    names = load_dataset("builtin", "train").class_names
+    run.request = replace(run.request, class_names=names)
+    known = presence(run)
+    assert 0 < run.summed("sums", known["holders"], known)[0][0].max() < SAMPLES
+    other = replace(run.request, class_names=names[::-1]).to_content()["request"]
+
+    def two_faced(content: RecordDict, kind: str, clients: set[int]) -> list[Message]:
+        of_one = RecordDict({**content, "request": other} if kind == SECURE_SUMS else dict(content))
+        return [*to_all(of_one, kind, [0]), *to_all(content, kind, clients - {0})]
+
+    run.begin(range(NUMBER))
+    monkeypatch.setattr(secure_sums, "to_all", two_faced)
+    assert run.summed("presence", None, {})[0][0].max() > NUMBER
+    assert run.summed("sums", known["holders"], known)[0][0].max() > SAMPLES
