@@ -44,6 +44,7 @@ from fedstats_app.training.limits import RefusedByPolicy
 from fedstats_app.wire.keeping import arrays_digest, content_digest, content_from_bytes, content_to_bytes
 
 if TYPE_CHECKING:
+    from fedstats_app.data.dataset import Dataset
     from fedstats_app.wire.statistics import StatisticsRequest
 
 logger = logging.getLogger("fedstats_app")
@@ -114,12 +115,11 @@ class Ledger:
 
     def layout(self) -> Layout:
         """Return the layout of the data as they are now; new samples get a cell once they are as many as the floor."""
-        dataset = own_dataset(self._node.data_path, self._data)
         share = self._node.holdout_fraction
         if share is None:
             share = float(self._file.fact("holdout-fraction", str(self._data.holdout_fraction)))
-        reading = sorted(self._data.reading.items())
-        key = _digest([dataset.fingerprint, reading, _table_stamp(self._node.data_path), self._floor, share])
+        dataset, files = self._files()
+        key = _digest([files, self._floor, share])
         if (kept := self._kept(key)) is not None:
             return kept
         # Every file is read, once for data that do not change: not while other processes wait for the ledger.
@@ -144,6 +144,11 @@ class Ledger:
         own_dataset.cache_clear()
         logger.error("refused: files changed while they were read, or at the same size and time")
         raise RefusedByPolicy("this node's data changed while they were read: ask again")
+
+    def _files(self) -> tuple[Dataset, str]:
+        """Return the data, and a digest of their files' names, sizes and times and of how they are read."""
+        dataset, reading = own_dataset(self._node.data_path, self._data), sorted(self._data.reading.items())
+        return dataset, _digest([dataset.fingerprint, reading, _table_stamp(self._node.data_path)])
 
     def _kept(self, key: str) -> Layout | None:
         with self._file.transaction() as connection:
@@ -187,11 +192,14 @@ class Ledger:
                 f"this node answers at most {limit} different {kind} ({LIMITS[kind]}) for one version of its data"
             ) from None
 
-    def identity(self) -> bytes:
-        """Return 16 random bytes by which this version of the node's data is known in secure sums, for good."""
+    def identity(self, *, noisy: bool = False) -> bytes:
+        """Return 16 random bytes by which this version of the node's data is known in secure sums, for good.
+
+        Noise is of all samples, not of cells: any file that changed makes another version, and all sites' noise anew.
+        """
         from fedstats_app.secure.plan import IDENTITY_BYTES  # other runs do without
 
-        name = f"secure-identity|{self.layout().in_use}"
+        name = f"secure-identity|{self._files()[1] if noisy else self.layout().in_use}"
         return bytes.fromhex(self._file.fact(name, secrets.token_hex(IDENTITY_BYTES)))
 
     def summed_over(self) -> list[bytes]:

@@ -44,6 +44,8 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
     site = Site.of(context, client_id)
     reader, layout, question = _prepared(site, request, asked, mean)
     with remembered(context, client_id) as party:
+        if site.ledger is not None and site.ledger.identity(noisy=True) != party.identity:
+            raise Unsafe("this node's data changed since this run of masks began")
         if party.notes.setdefault("question", question) != question:
             raise Unsafe("the statistics asked for are others than in the round before")
         own = layout.sums(asked.kind, _blocks(site, reader, request), mean)

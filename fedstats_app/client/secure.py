@@ -40,8 +40,9 @@ logger = logging.getLogger("fedstats_app")
 def keys(msg: Message, context: Context, client_id: int | None) -> Message:
     """Begin a run of masks with new keys; those of an earlier one are gone."""
     asked = read_keys_request(msg)
-    ledger = ledger_of(run_of(context.run_config), node_of(context.node_config))
-    identity = (client_id or 0).to_bytes(IDENTITY_BYTES) if ledger is None else ledger.identity()
+    run = run_of(context.run_config)
+    ledger, noisy = ledger_of(run, node_of(context.node_config)), run.federation.is_noisy
+    identity = (client_id or 0).to_bytes(IDENTITY_BYTES) if ledger is None else ledger.identity(noisy=noisy)
     party = Party.new(asked.nonce, asked.rounds, identity)
     if peers := _peers(node_of(context.node_config)):
         party.signer = peers.public

@@ -313,14 +313,27 @@ def test_all_versions_of_the_data_are_one_account(tmp_path: Path) -> None:
 
 
 def test_a_new_sample_that_no_cell_has_yet_gets_new_noise(tmp_path: Path) -> None:
-    """Cells do not see two images more; the same noise over both versions would show them."""
+    """Cells do not see two images more. Other sites' noise, if it stayed the same, would fall out of the difference."""
     sites = Sites(tmp_path)
-    before = sites.release()
+    (before, *_), _ = sites.release()
     sites.more_images(0)
     sites.restart()
-    after = sites.release()
-    assert len(sites.charges(0)) == 4 and len(sites.charges(1)) > 2
-    assert not same(after, before)
+    (after, *_), _ = sites.release()
+    assert [len(sites.charges(place)) for place in range(5)] == [4] * 5
+    # Two draws of five shares, of which one site's would be 1.4.
+    difference = float(numbers_of(after).sub(numbers_of(before)).std())
+    assert difference > sites.run().layout.noise("mean", 4)[0] * 2
+
+
+def test_data_that_change_in_a_run_take_no_more_part_in_it(tmp_path: Path) -> None:
+    """The others' noise is that of the data before."""
+    sites = Sites(tmp_path)
+    run = sites.run()
+    sites.more_images(0)
+    sites.restart()
+    run.summed("mean", None, {})
+    assert run.summed_over == [1, 2, 3, 4]
+    assert "this node's data changed since this run of masks began" in run.failures[0]
 
 
 def test_the_owners_delta_judges_not_the_servers(tmp_path: Path) -> None:
