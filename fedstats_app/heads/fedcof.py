@@ -143,8 +143,7 @@ def _choose_shrinkage(totals: ClassTotals, scatter: Tensor, samples: float, betw
 def _mean_term(totals: ClassTotals, between_class: bool) -> Tensor:
     """Return N mu mu^T, or sum_c N_c mu_c mu_c^T with the between-class scatter."""
     if between_class:
-        scaled = totals.means * totals.counts.sqrt().unsqueeze(1)
-        return scaled.T @ scaled
+        return totals.mean_products()
     num_examples = totals.counts.sum().clamp(min=1e-300)
     total = totals.sums.sum(dim=0)
     return torch.outer(total, total) / num_examples

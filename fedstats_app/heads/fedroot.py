@@ -43,13 +43,14 @@ def complete(rows: ClassMeanRows, scatter: Tensor, left_out: float, *, shaped: b
     # In blocks of rows, as FedCOF's: about 0 instead of the class means it is the sum of n_j mu_j mu_j^T.
     totals = ClassTotals.of(rows)
     about_zero = totals._replace(means=torch.zeros_like(totals.means))
-    ones = torch.ones_like(totals.counts)
-    gram = row_scatter(rows, about_zero, ones) + scatter
+    products = row_scatter(rows, about_zero, torch.ones_like(totals.counts))
+    gram = products + scatter
     if left_out:
-        freedom = totals.freedom if shaped else 0
-        spread = row_scatter(rows, totals, ones) if freedom else torch.zeros_like(gram)
+        # Only a shape, so that what cancels here does no harm; a second product of all rows takes as long as the first.
+        spread = products - totals.mean_products()
         trace = float(spread.trace())
-        weight = shape_weight(freedom, dim) if trace > 0.0 else 0.0
+        known = shaped and trace > 1e-12 * float(products.trace())
+        weight = shape_weight(totals.freedom, dim) if known else 0.0
         if weight:
             gram.add_(spread, alpha=left_out * weight / trace)
         gram.diagonal().add_(left_out * (1.0 - weight) / dim)

@@ -86,6 +86,11 @@ class ClassTotals(NamedTuple):
         """(C,) a_c = (N_c - 1) / max(K_c - 1, 1), by which the spread of a class's means counts in FedCOF."""
         return (self.counts - 1).clamp(min=0) / (self.num_means - 1).clamp(min=1)
 
+    def mean_products(self) -> Tensor:
+        """Return sum_c N_c mu_c mu_c^T, (d, d)."""
+        scaled = self.means * self.counts.sqrt().unsqueeze(1)
+        return scaled.T @ scaled
+
     @classmethod
     def of(cls, rows: ClassMeanRows) -> ClassTotals:
         """Return the totals of all rows; the mean of an absent class is zero."""

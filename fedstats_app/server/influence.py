@@ -29,6 +29,9 @@ MAX_JUDGES = 1000
 SUSPICIOUS = 2.0
 # The most suspicious ones are left out together, so many at a time. Others hide what one of several does.
 GROUPS = (1, 2, 5, 10, 20)
+# Where there are so many clients for each suspect, the others lose little when all suspects are left out. Only where so
+# many judges, of all or of a class, are right then that were not, it matters who does harm: half of what is large.
+MANY_OTHERS, WORTH_ASKING = 10, (0.015, 0.25)
 # Where clients' own means judge, leaving the group out is compared with leaving out so many others like it in turn.
 CONTROLS = 3
 # Of them are cleared again those that cost together less than this of all judges and of a class, or by more chance.
@@ -100,6 +103,8 @@ def find_harm(
     peers = [one for one in peers if trials.can_leave_out(one)]
     groups = [tuple(suspects[:size]) for size in GROUPS if size < len(suspects)]
     groups += [tuple(suspects)] if suspects else []
+    if MANY_OTHERS * len(suspects) <= len(table) and not trials.any_won(tuple(suspects)):
+        return suspicion, None
     tried = [(trials.influences(group), group) for group in groups]
     num_tried = len(groups) * len(strategy.methods())
     found = [
@@ -192,7 +197,14 @@ class _Trials:
             self._heads[group] = {name: head for name, (head, _) in self._strategy.solve(sums).items()}
         return self._heads[group]
 
-    def influences(self, group: tuple[int, ...], *, than: tuple[int, ...] = ()) -> dict[str, Influence]:
+    def any_won(self, group: tuple[int, ...]) -> bool:
+        """Whether leaving a group out gains any method noticeably many judges, whatever others it loses."""
+        won = self.influences(group, losses=False).values()
+        return any(one.gain >= WORTH_ASKING[0] or one.class_gain >= WORTH_ASKING[1] for one in won)
+
+    def influences(
+        self, group: tuple[int, ...], *, than: tuple[int, ...] = (), losses: bool = True
+    ) -> dict[str, Influence]:
         """Measure what leaving a group out, instead of those of ``than``, does to every method's head."""
         judges = self._judges[0]
         left = self._sums[0].summed(gram=False).class_counts
@@ -200,12 +212,12 @@ class _Trials:
             left -= self._sent[client][1][0].rows.summed().class_counts
         owners = torch.tensor([self._sent[client][0] for client in {*group, *than}])
         asked = (left[judges.labels] > 0) & ~torch.isin(judges.owners, owners)
-        return {
-            name: influence_of(
-                self._right(name, than), self._right(name, group), asked, judges.labels, self._strategy.num_classes
-            )
-            for name in self._strategy.methods()
-        }
+        found = {}
+        for name in self._strategy.methods():
+            before, after = self._right(name, than), self._right(name, group)
+            after = after if losses else after | before
+            found[name] = influence_of(before, after, asked, judges.labels, self._strategy.num_classes)
+        return found
 
     def contradicting(self, group: tuple[int, ...]) -> frozenset[int]:
         """Return those of a group most of whose samples, by the means of their rows, the others' first head misses.
