@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from fedstats_app.report.method_result import MethodResult
+from tests.support.flower import Simulation, simulation
 from tests.support.golden import FEDERATIONS, Federation
 from tests.support.small_sample import use_an_eighth
 
@@ -29,11 +31,18 @@ torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the large form of long trials, unless `-m` asks for `slow`; the small form runs with all others."""
+    """Leave out the large form of long trials, unless `-m` asks for `slow`; the small form runs with all others.
+
+    Of end-to-end tests a file with a single one comes first: a worker that has one left is given the next file at once,
+    and in the end the other would wait for it.
+    """
     if "slow" not in config.option.markexpr:
         large = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=large)
         items[:] = [item for item in items if item not in large]
+    if config.option.markexpr == "end_to_end":
+        number = Counter(item.path for item in items if item.get_closest_marker("end_to_end"))
+        items.sort(key=lambda item: number[item.path] > 1)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,6 +69,13 @@ def little_is_trained_on() -> None:
 def disks_are_not_waited_for() -> None:
     """Leave out fsync, which takes longer than a small run's computation; end-to-end tests' processes force it."""
     os.fsync = lambda descriptor: None
+
+
+@pytest.fixture(scope="module")
+def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]:
+    """Flower's simulation with a home of its own."""
+    with simulation(tmp_path_factory.mktemp("home")) as made:
+        yield made
 
 
 @pytest.fixture(params=FEDERATIONS)

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,9 +16,6 @@ from tests.support.flower import (
     REPOSITORY,
     Finished,
     Simulation,
-    descendants,
-    simulation,
-    superlinks_of,
 )
 from tests.support.simulation import share_right
 
@@ -49,18 +40,8 @@ def readme_command() -> str:
 
 
 @pytest.fixture(scope="module")
-def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]:
-    with simulation(tmp_path_factory.mktemp("home")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def default_run(flower: Simulation) -> Finished:
     return flower.bash(readme_command())
-
-
-def heads(run: Finished) -> dict[str, bytes]:
-    return {path.stem: path.read_bytes() for path in sorted((run.folder / "heads").glob("*.safetensors"))}
 
 
 def test_the_readme_command_gives_the_readme_table(default_run: Finished, flower: Simulation) -> None:
@@ -94,7 +75,7 @@ def test_the_readme_command_gives_the_readme_table(default_run: Finished, flower
 def test_a_run_in_one_process_gives_the_same_bytes_and_files(default_run: Finished, flower: Simulation) -> None:
     here = flower.bash("fedstats run")
     assert here.returncode == 0, here.output
-    assert heads(here) == heads(default_run)
+    assert here.heads() == default_run.heads()
     names = [{path.relative_to(run.folder) for path in run.folder.rglob("*")} for run in (here, default_run)]
     assert names[0] == names[1]
     one, other = (run.json("results.json") for run in (here, default_run))
@@ -129,7 +110,7 @@ def test_more_supernodes_and_another_folder_give_the_same_bytes(
     assert again.folder.parent == tmp_path / "out"
     assert again.json("config.json")["num_supernodes"] == 3
     # Features come from the first run's cache, so even the bytes agree.
-    assert heads(again) == heads(default_run)
+    assert again.heads() == default_run.heads()
 
 
 def test_an_app_of_ones_own_runs(flower: Simulation) -> None:
@@ -138,51 +119,3 @@ def test_an_app_of_ones_own_runs(flower: Simulation) -> None:
     run = flower.bash("flwr run . --stream", cwd=app)
     assert run.output.count("merged 30") == 2, run.output
     assert (flower.home / "head.safetensors").is_file()
-
-
-def test_a_failed_run_says_so_last(flower: Simulation) -> None:
-    run = flower.bash("flwr run . --stream -c \"dataset='folder:/nowhere/at/all' backbone='random:tiny'\"")
-    last = run.output.rstrip().splitlines()[-1]
-    assert last.startswith("[fedstats] FAILED: ") and "/nowhere/at/all" in last, run.output
-    assert "Traceback" not in run.output and "Exit Code" not in run.output, run.output
-    (line,) = (line for line in run.said if line.startswith("[fedstats] run folder: "))
-    folder = Path(line.removeprefix("[fedstats] run folder: "))
-    status = json.loads((folder / "status.json").read_text())
-    assert status["state"] == "failed" and "/nowhere/at/all" in status["reason"]
-
-
-def test_a_run_that_was_killed_goes_on_to_the_same_bytes(flower: Simulation) -> None:
-    settings = (
-        "method='fedncm,fedcof' backbone='random:tiny' input-size=16 num-clients=12 fine-tune='probe' "
-        "fraction-tune=0.5 start-head='random,fedcof' optimizer='fedadam-torch' num-server-rounds=8 "
-        "checkpoint-every=3 plots=false"
-    )
-    whole = flower.bash(f"fedstats run -c \"{settings} output-dir='{flower.home}/whole'\"")  # the same bytes, sooner
-    cut_runs = flower.home / "cut"
-    with subprocess.Popen(
-        ["bash", "-c", f"exec flwr run . --stream -c \"{settings} output-dir='{cut_runs}'\""],
-        cwd=REPOSITORY,
-        env=flower.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-    ) as command:
-        deadline = time.monotonic() + 300
-        while len(lines := [line for path in cut_runs.glob("*/rounds.jsonl") for line in path.open()]) < 14:
-            assert time.monotonic() < deadline, f"{len(lines)} rounds in 300 s"
-            time.sleep(0.02)
-        # In the second training, after its checkpoint: 9 records are those of the first. SuperLink,
-        # ServerApp and workers, all at once.
-        [superlink] = superlinks_of(flower.home)
-        for pid in (superlink, *descendants(superlink)):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        command.kill()
-    [folder] = cut_runs.iterdir()
-    assert json.loads((folder / "status.json").read_text())["state"] == "running"
-    assert not (folder / "heads" / "fedcof-probe.safetensors").exists()
-    resumed = flower.bash(f"flwr run . --stream -c \"{settings} output-dir='{cut_runs}' resume='{folder}'\"")
-    assert resumed.folder == folder
-    assert any("fedcof-probe: going on after round" in line for line in resumed.said)
-    assert heads(resumed) == heads(whole)
-    assert json.loads((folder / "status.json").read_text())["state"] == "completed"

@@ -50,6 +50,10 @@ class Finished:
     def json(self, name: str) -> Any:
         return json.loads((self.folder / name).read_text())
 
+    def heads(self) -> dict[str, bytes]:
+        """Every head's file by its name."""
+        return {path.stem: path.read_bytes() for path in sorted((self.folder / "heads").glob("*.safetensors"))}
+
 
 @dataclass(frozen=True)
 class Simulation:
