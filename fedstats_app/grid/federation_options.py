@@ -57,7 +57,7 @@ class FederationOptions(Options):
     secure_sums: str = option(
         "off",
         one_of("off", "on", "exact", "means-1", "means-2", "means-3"),
-        "on = the server sees only sums over clients | exact, means-N = other forms of the Gram matrix",
+        "off | on = the server sees only sums | exact, means-1, means-2, means-3 = other forms of the Gram matrix",
     )
     dp_epsilon: float = option(0.0, number(0.0, MOST_EPSILON), "above 0: noise hides every sample or client")
     dp_delta: float = option(0.0, number(0.0, MOST_DELTA), "0 = dp-samples to the power of -1.1")

@@ -29,7 +29,7 @@ class FedRootOptions(Options):
     rank: str = option(
         "sqrt(n)",
         rank_rule,
-        'directions: "0.5 sqrt(n)", a share of the energy ("90%"), a number, full, or bytes ("200KB")',
+        'directions: a multiple ("0.5 sqrt(n)"), a share of the energy ("90%"), a number, full, or bytes ("200KB")',
     )
     factor_dtype: Literal["float32", "float16", "int8", "int4"] = option(
         "int8",
