@@ -45,6 +45,7 @@ from fedstats_app.wire.keeping import arrays_digest, content_digest, content_fro
 
 if TYPE_CHECKING:
     from fedstats_app.data.dataset import Dataset
+    from fedstats_app.secure.plan import Plan
     from fedstats_app.wire.statistics import StatisticsRequest
 
 logger = logging.getLogger("fedstats_app")
@@ -201,6 +202,19 @@ class Ledger:
 
         name = f"secure-identity|{self._files()[1] if noisy else self.layout().in_use}"
         return bytes.fromhex(self._file.fact(name, secrets.token_hex(IDENTITY_BYTES)))
+
+    def keep_signers(self, plan: Plan, allowed: Collection[bytes]) -> None:
+        """Note who signed for which data, or refuse a party that says its data are those of another one.
+
+        A sum over the other one and a sum over this one would be taken for the same. A signer that is no longer
+        ``allowed`` has given way to another.
+        """
+        seen = {tuple(name.split("|")[1:]) for name in self._file.among("secure-signer")}
+        here = {party.identity.hex(): party.signer.hex() for party in plan.parties}
+        if any(here.get(data, signer) != signer and bytes.fromhex(signer) in allowed for data, signer in seen):
+            raise RefusedByPolicy("a party says its data are those of another of this node's secure-peers")
+        for data, signer in here.items() - seen:
+            self._file.fact(f"secure-signer|{data}|{signer}", "")
 
     def summed_over(self) -> list[bytes]:
         """List all sums of the data in any version, each with its kind and parties, as the wire's history has them."""

@@ -57,15 +57,18 @@ def shares(msg: Message, context: Context, client_id: int | None) -> Message:
     """Give the neighbours shares of all keys."""
     plan, history = read_shares_request(msg)
     with remembered(context, client_id) as party:
-        number, least = len(plan.parties), node_of(context.node_config).secure_min_clients
+        node = node_of(context.node_config)
+        number, least = len(plan.parties), node.secure_min_clients
         if number < least:
             raise Unsafe(f"{number} clients take part, this node wants at least {least} (secure-min-clients)")
         everybodys = [one.hex() for one in history]
         if not set(party.notes["history"]) <= set(everybodys):
             raise Unsafe("sums that this client was in before are left out of the history")
         party.notes["history"] = everybodys
-        if peers := _peers(node_of(context.node_config)):
+        if peers := _peers(node):
             peers.check_keys(plan)
+            if (ledger := ledger_of(run_of(context.run_config), node)) is not None:
+                ledger.keep_signers(plan, peers.allowed)
         sealed = party.sealed_shares(plan)
     return shares_reply(msg, sealed)
 

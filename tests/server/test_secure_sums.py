@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from fedstats_app import client_app
+from fedstats_app.client.ledger import Ledger
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.report.head_file import read_head
 from fedstats_app.report.run_folder import RunFolder
@@ -413,6 +414,29 @@ def test_two_lists_of_survivors_are_not_both_signed(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(secure_sums, "unmask_content", two_faced)
     with pytest.raises(TooFewClients, match="4 clients must have signed who is in the sum, got"):
         simulate(tmp_path, node_configs=peers(tmp_path), **OWN)
+
+
+def test_a_peer_that_says_its_data_are_another_peer_s_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum with e less the sum with f in its place would be e's numbers, for f and a server that work together."""
+    nodes, identities = peers(tmp_path), {}
+
+    def identity(ledger: Ledger, **options: bool) -> bytes:
+        name = Path(ledger._node.data_path).name
+        identities[name] = honest(ledger, **options)
+        return identities["e" if name == "f" and "e" in identities else name]
+
+    honest = Ledger.identity
+    monkeypatch.setattr(Ledger, "identity", identity)
+    fedncm = {**OWN, "method": "fedncm"}
+    simulate(tmp_path, node_configs=nodes[:5], **fedncm)
+    with pytest.raises(TooFewClients, match="says its data are those of another of this node's secure-peers"):
+        simulate(tmp_path, node_configs=nodes[:4] + nodes[5:], **fedncm)
+    # As if e had another key now, and all had put it in place of the old one.
+    lines = (tmp_path / "peers").read_text().splitlines()
+    (tmp_path / "peers").write_text("\n".join(line for line in lines if not line.startswith("site e")))
+    simulate(tmp_path, node_configs=nodes[:4] + nodes[5:], **fedncm)
 
 
 def test_a_key_goes_with_peers() -> None:
