@@ -358,7 +358,11 @@ def _first_place(known: Path, own: Path) -> Path:
     it.
     """
     with suppress(OSError, ValueError):
-        if (first := Path(known.read_text(encoding="utf-8"))).is_file():
+        first = Path(known.read_text(encoding="utf-8"))
+        if not first.is_file() or not first.stat().st_size:
+            what = "what it remembered is forgotten, also what noise was charged"
+            logger.warning("the ledger of these data was %s and is gone or empty: %s", first, what)
+        if first.is_file():
             if first != own:
                 logger.warning("the ledger of these data is %s, not in this node's state-dir", first)
             return first

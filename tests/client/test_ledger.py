@@ -18,6 +18,7 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.client import site as client_site
 from fedstats_app.client import statistics as client_statistics
+from fedstats_app.client.ledger import ledger_of
 from fedstats_app.client.site import Site
 from fedstats_app.data.clients import own_dataset
 from fedstats_app.data.contents import draw_cells, sample_identities
@@ -355,6 +356,21 @@ def test_a_damaged_ledger_is_no_ledger(node: Node, tmp_path: Path) -> None:
     path.write_bytes(os.urandom(4096))
 
     assert "cannot write its ledger" in ask(node, question(seed=3).to_content()).error.reason
+
+
+@pytest.mark.parametrize("lost", [Path.unlink, lambda path: path.write_bytes(b"")])
+def test_a_ledger_that_is_gone_is_missed_in_the_log(
+    node: Node, tmp_path: Path, lost: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its owner, who did not delete it, would not know that a new account began."""
+    assert not ask(node, question().to_content()).has_error()
+    assert "what it remembered is forgotten" not in caplog.text
+    (path,) = (tmp_path / "state").glob("ledger-*.sqlite")
+    lost(path)
+    ledger_of.cache_clear()
+
+    assert not ask(node, question().to_content()).has_error()
+    assert f"the ledger of these data was {path} and is gone or empty: what it remembered is forgotten" in caplog.text
 
 
 def test_the_first_run_says_how_much_is_held_out_unless_the_owner_does(node: Node, tmp_path: Path) -> None:
