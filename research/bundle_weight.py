@@ -1,4 +1,4 @@
-"""How many lines of code a site's owner approves with a bundle: those that the apps can import; and the command line's.
+"""How many lines of code a site's owner approves with a bundle: those that the apps can import; and all others.
 
     python -m research.bundle_weight
 
@@ -27,7 +27,7 @@ COMMAND_LINE = (
     "fedstats_app.cli.__main__",
     *(f"fedstats_app.cli.{one.home.rpartition('.')[0]}" for one in COMMANDS.values()),
 )
-# What `fedstats_app.NAME` imports on first use; no app uses it.
+# What `fedstats_app.NAME` imports on first use, and names for types before; no app uses it.
 _LIBRARY = "fedstats_app"
 _SILENT = {
     tokenize.COMMENT,
@@ -49,7 +49,8 @@ def reached(roots: Iterable[str], *, library: bool = False) -> set[str]:
         if module in found:
             continue
         found.add(module)
-        waiting += _imports(module, by_name=library or module != _LIBRARY)
+        if library or module != _LIBRARY:
+            waiting += _imports(module)
         waiting += [package for package in [module.rpartition(".")[0]] if package]
     return found
 
@@ -60,10 +61,10 @@ def _read(module: str) -> tuple[str, ast.Module]:
     return text, ast.parse(text)
 
 
-def _imports(module: str, *, by_name: bool) -> Iterator[str]:
+def _imports(module: str) -> Iterator[str]:
     text, tree = _read(module)
     # A module that imports by name has the names, which are below the package or below itself, in a table.
-    by_name = by_name and "import_module(" in text
+    by_name = "import_module(" in text
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):

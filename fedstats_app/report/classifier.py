@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, overload
 
@@ -13,11 +13,27 @@ from PIL import Image
 from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.backbone_options import per_channel
+from fedstats_app.backbones.engine import BFLOAT16
+from fedstats_app.backbones.names import TextOptions, in_folder
+from fedstats_app.backbones.prompts import Prompted
+from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.weights import read_state_file
 from fedstats_app.data import DatasetError, Sample, to_rgb
 from fedstats_app.data.folder import read_text
-from fedstats_app.data.paths import open_image
+from fedstats_app.data.paths import open_image, without_folders
 from fedstats_app.heads import LinearHead
-from fedstats_app.report.head_file import SUFFIX, SUPERSEDED, load_backbone_of, read_head
+from fedstats_app.report.head_file import (
+    FILE_KEY,
+    NORMALISATION_KEY,
+    PATH_KEYS,
+    PRECISION_KEY,
+    PROMPTS,
+    SUFFIX,
+    SUPERSEDED,
+    read_head,
+    with_module,
+)
 from fedstats_app.report.method_result import head_to_take
 from fedstats_app.statistics import FeatureMap, feature_map_from_dict
 from fedstats_app.storage.json_digest import read_json_file
@@ -27,6 +43,8 @@ logger = logging.getLogger("fedstats_app")
 
 SampleLike = str | os.PathLike[str] | Image.Image
 _ONE = (str, os.PathLike, Image.Image)
+# From a header's word, which is that of the run's configuration, to load_backbone's.
+_NORMS: dict[str, Literal["batch", "group"]] = {"batch": "batch", "groupnorm": "group"}
 
 
 class Classifier:
@@ -258,7 +276,7 @@ def load(
         if key not in metadata:
             raise ValueError(f"head {name!r}: its metadata must have {key!r}, got only {', '.join(sorted(metadata))}")
     given = None if weights is None else str(weights)
-    backbone = load_backbone_of(path, metadata, weights=given, batch_size=batch_size, device=device, engine=engine)
+    backbone = _load_backbone(path, metadata, weights=given, batch_size=batch_size, device=device, engine=engine)
     expected = metadata["backbone-fingerprint"]
     if backbone.fingerprint != expected:
         raise ValueError(
@@ -278,6 +296,67 @@ def load(
     return Classifier(
         backbone, feature_map, head, class_names, name, temperature=temperature, calibrated_on=calibrated_on
     )
+
+
+def _with_paths(head: Path, metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return a head's metadata with whole paths where the configuration of its run has them.
+
+    A head may be handed on, so that its header has only the last part of a path; config.json stays.
+    """
+    config = head.parent.parent / "config.json"
+    settings = read_json_file(config).get("run_config", {}) if config.is_file() else {}
+    given = {key: str(settings.get(key, "")) for key in PATH_KEYS}
+    return {**metadata, **{key: path for key, path in given.items() if without_folders(path) == metadata.get(key)}}
+
+
+def _load_backbone(
+    head: Path, metadata: Mapping[str, str], *, weights: str | None, batch_size: int, device: str, engine: str = "torch"
+) -> Backbone:
+    """Load the backbone that a head's metadata name: a tuned one from the head's folder, else an official one.
+
+    `weights` is a weight file, or a model's folder, to take instead of what is named there. The rest is as for
+    `fedstats_app.backbones.load_backbone`, but a head of features in bfloat16 takes the engine that makes them.
+
+    Raises
+    ------
+    WeightsError
+        If weights are missing, are damaged or do not fit.
+    ValueError
+        If an entry has a value that is not allowed.
+    """
+    tuned, metadata = metadata.get(FILE_KEY, ""), _with_paths(head, metadata)
+    normalisation = metadata.get(NORMALISATION_KEY, "batch")
+    if normalisation not in _NORMS:
+        raise ValueError(f"{NORMALISATION_KEY} must be one of {', '.join(_NORMS)}, got {normalisation!r}")
+    if tuned and Path(tuned).name != tuned:
+        raise ValueError(f"{head}: {FILE_KEY} must be a file name without a folder, got {tuned!r}")
+    prompts = {}
+    if tuned.endswith(f"{PROMPTS}{SUFFIX}"):
+        prompts, tuned = read_state_file(head.with_name(tuned)), ""
+    name, recorded = metadata["backbone"], str(head.with_name(tuned)) if tuned else metadata.get("backbone-weights", "")
+    if tuned and weights is not None and Path(weights).is_dir():
+        # The model's folder: its tokenizer or its config.json are not in the run folder, the tuned weights are.
+        folder = Path(weights)
+        name, weights = in_folder(name, folder), None
+    backbone = load_backbone(
+        name,
+        weights=recorded if weights is None else weights,
+        input_size=int(metadata["input-size"]),
+        mean=per_channel(metadata.get("input-mean", "")),
+        std=per_channel(metadata.get("input-std", "")),
+        batch_size=batch_size,
+        device=device,
+        engine=BFLOAT16 if metadata.get(PRECISION_KEY) == "bfloat16" else engine,
+        norm=_NORMS[normalisation],
+        arguments=metadata.get("backbone-arguments", ""),
+        pooling=metadata.get("backbone-pooling", "auto"),
+        feature_power=float(metadata.get("feature-power", "1")),
+        text=TextOptions(metadata.get("text-pooling", "auto"), metadata.get("text-template", "")),  # type: ignore[arg-type]  # checked there
+    )
+    if not prompts:
+        return backbone
+    found = prompts.get("prompts", torch.empty(0))
+    return with_module(backbone, Prompted(backbone.module, found), f"{backbone.weights_source}, prompts")
 
 
 def _head_to_take(folder: Path) -> str:

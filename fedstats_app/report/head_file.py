@@ -20,16 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.backbone_options import per_channel
-from fedstats_app.backbones.engine import BFLOAT16
-from fedstats_app.backbones.names import TextOptions, in_folder
 from fedstats_app.backbones.prompts import Prompted
-from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.weights import read_state_file
-from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
 from fedstats_app.storage.files import read_tensors, tensors_to_bytes
-from fedstats_app.storage.json_digest import read_json_file
 
 HEAD_FORMAT = "fedstats-head-2"
 # In the header of a head that another one has taken the place of: why, and where that is.
@@ -110,12 +103,8 @@ SUFFIX = ".backbone.safetensors"
 PROMPTS = ".prompts"
 FILE_KEY = "tuned-backbone"
 NORMALISATION_KEY = "batch-norm"
-ARGUMENTS_KEY, IMAGE_POOLING_KEY = "backbone-arguments", "backbone-pooling"
 PRECISION_KEY = "backbone-precision"
 PATH_KEYS = ("backbone", "backbone-weights", "dataset")
-POOLING_KEY, TEMPLATE_KEY = "text-pooling", "text-template"
-# From the metadata's word, which is that of the run's configuration, to load_backbone's.
-_NORMS: dict[str, Literal["batch", "group"]] = {"batch": "batch", "groupnorm": "group"}
 
 
 def with_module(base: Backbone, module: nn.Module, weights_source: str) -> Backbone:
@@ -159,64 +148,3 @@ def tuned_state(tuned: Backbone) -> dict[str, Tensor]:
     """Return what of a tuned backbone is saved: its weights, or the prompts beside a network that did not move."""
     state = tuned.module.state_dict()
     return {"prompts": state["prompts"]} if isinstance(tuned.module, Prompted) else state
-
-
-def with_paths(head: Path, metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return a head's metadata with whole paths where the configuration of its run has them.
-
-    A head may be handed on, so that its header has only the last part of a path; config.json stays.
-    """
-    config = head.parent.parent / "config.json"
-    settings = read_json_file(config).get("run_config", {}) if config.is_file() else {}
-    given = {key: str(settings.get(key, "")) for key in PATH_KEYS}
-    return {**metadata, **{key: path for key, path in given.items() if without_folders(path) == metadata.get(key)}}
-
-
-def load_backbone_of(
-    head: Path, metadata: Mapping[str, str], *, weights: str | None, batch_size: int, device: str, engine: str = "torch"
-) -> Backbone:
-    """Load the backbone that a head's metadata name: a tuned one from the head's folder, else an official one.
-
-    `weights` is a weight file, or a model's folder, to take instead of what is named there. The rest is as for
-    `fedstats_app.backbones.load_backbone`, but a head of features in bfloat16 takes the engine that makes them.
-
-    Raises
-    ------
-    WeightsError
-        If weights are missing, are damaged or do not fit.
-    ValueError
-        If an entry has a value that is not allowed.
-    """
-    tuned, metadata = metadata.get(FILE_KEY, ""), with_paths(head, metadata)
-    normalisation = metadata.get(NORMALISATION_KEY, "batch")
-    if normalisation not in _NORMS:
-        raise ValueError(f"{NORMALISATION_KEY} must be one of {', '.join(_NORMS)}, got {normalisation!r}")
-    if tuned and Path(tuned).name != tuned:
-        raise ValueError(f"{head}: {FILE_KEY} must be a file name without a folder, got {tuned!r}")
-    prompts = {}
-    if tuned.endswith(f"{PROMPTS}{SUFFIX}"):
-        prompts, tuned = read_state_file(head.with_name(tuned)), ""
-    name, recorded = metadata["backbone"], str(head.with_name(tuned)) if tuned else metadata.get("backbone-weights", "")
-    if tuned and weights is not None and Path(weights).is_dir():
-        # The model's folder: its tokenizer or its config.json are not in the run folder, the tuned weights are.
-        folder = Path(weights)
-        name, weights = in_folder(name, folder), None
-    backbone = load_backbone(
-        name,
-        weights=recorded if weights is None else weights,
-        input_size=int(metadata["input-size"]),
-        mean=per_channel(metadata.get("input-mean", "")),
-        std=per_channel(metadata.get("input-std", "")),
-        batch_size=batch_size,
-        device=device,
-        engine=BFLOAT16 if metadata.get(PRECISION_KEY) == "bfloat16" else engine,
-        norm=_NORMS[normalisation],
-        arguments=metadata.get(ARGUMENTS_KEY, ""),
-        pooling=metadata.get(IMAGE_POOLING_KEY, "auto"),
-        feature_power=float(metadata.get("feature-power", "1")),
-        text=TextOptions(metadata.get(POOLING_KEY, "auto"), metadata.get(TEMPLATE_KEY, "")),  # type: ignore[arg-type]  # checked there
-    )
-    if not prompts:
-        return backbone
-    found = prompts.get("prompts", torch.empty(0))
-    return with_module(backbone, Prompted(backbone.module, found), f"{backbone.weights_source}, prompts")
