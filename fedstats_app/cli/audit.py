@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 # Methods that are solved again, from what, and by which settings: with others they solve other systems.
 _SOLVED: dict[str, tuple[str, dict[str, object]]] = {
     "fedncm": ("class-sums", {}),
+    "fedcof": ("row-sums", {"fedcof-between-class": False, "fedcof-count-noise": "none", "fedcof-means-per-class": 1}),
     "fed3r": ("gram", {"fed3r-between-class": True, "fed3r-solver": "cholesky"}),
     "fedcgs": ("gram", {"fedcgs-covariance": "within", "fedcgs-random-features": 0}),
 }
@@ -90,6 +91,9 @@ class Run:
     def _of_sum(self) -> Iterator[Finding]:
         own, number = {one["client"] for one in self.summed if one["run"] == self.id}, self.sums["0.class-counts"].sum()
         fits = own == self.merged and {one["num_examples"] for one in self.results["methods"].values()} <= {number}
+        for part in {name.partition(".")[0] for name in self.sums if name.endswith(".row-counts")}:
+            ids, rows, counts = (self.sums[f"{part}.{one}"] for one in ("row-class-ids", "row-counts", "class-counts"))
+            fits = fits and np.array_equal(np.bincount(ids, rows, len(counts)), counts)
         yield "sum", fits, f"{number:,} samples of {len(self.summed)} clients{', under masks' if self.masked else ''}"
         if "removed" in self.config:
             yield self._of_removal()
@@ -128,8 +132,15 @@ class Run:
             return {}
         sums, counts = self.sums[f"{place}.class-sums"], self.sums[f"{place}.class-counts"]
         means, dim, parameters = sums / np.maximum(counts, 1)[:, None], sums.shape[1], entry["parameters"]
-        if name == "fedncm":
+        if name == "fedncm" or (name == "fedcof" and math.isinf(float(parameters["shrinkage"]))):
             return {"weight": _unit(means)}
+        if name == "fedcof":
+            ids, numbers, rows = (self.sums[f"{place}.row-{one}"] for one in ("class-ids", "counts", "sums"))
+            off_mean, total, weights = rows / numbers[:, None] - means[ids], sums.sum(0), np.maximum(counts - 1, 0)
+            of_row = (weights / np.maximum(np.bincount(ids, minlength=len(counts)) - 1, 1))[ids] * numbers
+            gram = off_mean.T @ (of_row[:, None] * off_mean) + np.outer(total, total) / counts.sum()
+            ridge = parameters["shrinkage"] * weights.sum() * np.eye(dim)
+            return {"weight": _unit(np.linalg.solve(gram + ridge, sums.T).T)}
         gram = np.zeros((dim, dim))
         gram[np.triu_indices(dim)] = self.sums[f"{place}.gram"]
         gram += np.triu(gram, 1).T

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Context, Error, Message
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from fedstats_app import client_app
 from fedstats_app.cli import audit, main
@@ -107,10 +108,11 @@ def change_sum(place: Path) -> None:
     rewrite(place / "run" / "statistics.safetensors", "0.class-sums")
 
 
-def rewrite(path: Path, name: str, **about: str) -> None:
+def rewrite(path: Path, name: str, others: Mapping[str, Any] = MappingProxyType({}), **about: str) -> None:
     """Change a file's numbers, or its header, as who makes a file of their own would."""
     with safe_open(path, "np") as file:
-        tensors, header = {key: file.get_tensor(key) for key in file.keys()}, {**file.metadata(), **about}  # noqa: SIM118
+        tensors = {key: file.get_tensor(key) for key in file.keys()} | dict(others)  # noqa: SIM118
+        header = {**file.metadata(), **about}
     if name:
         tensors[name] = np.roll(tensors[name], 1, axis=0)
     save_file(tensors, path, header)
@@ -179,13 +181,26 @@ def test_a_sum_without_a_client_is_that_of_before_less_what_it_sent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nodes = nodes_of(tmp_path, SITES, ("ant", "bee"), images=6, min_gram_samples=1)
-    folder = simulate(tmp_path, node_configs=nodes, save_client_statistics=True, **OPTIONS)
+    options = {**OPTIONS, "method": "fedncm,fed3r,fedcof,fedcgs"}
+    folder = simulate(tmp_path, node_configs=nodes, save_client_statistics=True, **options)
     client = json.loads((folder / "clients.jsonl").read_text().splitlines()[0])["client"]
     capsys.readouterr()
     assert main(["remove", str(folder), "--client", str(client), "--json"]) == 0
     removed = Path(json.loads(capsys.readouterr().out)["folder"])
     assert main(["audit", str(removed)]) == 0
-    assert "ok     removal of client" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "ok     removal of client" in said
+    assert [f"ok     head {name}: " in said for name in ("fedncm", "fed3r", "fedcof", "fedcgs")] == [True] * 4
+    # The heads of before, of which FedCOF's alone needs each client's means.
+    shutil.copytree(removed, tmp_path / "old-heads")
+    shutil.copytree(folder / "heads", tmp_path / "old-heads" / "heads", dirs_exist_ok=True)
+    assert main(["audit", str(tmp_path / "old-heads")]) == 1
+    assert capsys.readouterr().out.count("WRONG  head") == 4
+    before = {name: one for name, one in load_file(folder / "statistics.safetensors").items() if ".row-" in name}
+    shutil.copytree(removed, tmp_path / "old-rows")
+    rewrite(tmp_path / "old-rows" / "statistics.safetensors", "", before)
+    assert main(["audit", str(tmp_path / "old-rows")]) == 1
+    assert "WRONG  sum" in capsys.readouterr().out
     rewrite(removed / "statistics.safetensors", "0.class-sums")
     assert main(["audit", str(removed)]) == 1
     assert "WRONG  removal of client" in capsys.readouterr().out
