@@ -91,7 +91,8 @@ class Training(ABC):
         self.tuning, self.min_clients = run.config.tuning, run.config.federation.min_clients
         self.name, self.made = f"{start}-{trainer.name}", start in MADE_HEADS
         self.local = run.config.local
-        request = replace(run.training_request(), feature_map=head.feature_map, options=self.local.with_rate())
+        options = self.local.with_rate(trainer.rate)
+        request = replace(run.training_request(), feature_map=head.feature_map, options=options)
         self.request = self.specified(request)
         self.on_features = self.request.tune == "probe"
         self.rounds: list[RoundRecord] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fedstats_app.training.training_options import TuningOptions
+from fedstats_app.training.training_options import FIXED_RATE, TuningOptions
 
 if TYPE_CHECKING:
     from fedstats_app.training.model import TrainingRequest
@@ -30,6 +30,9 @@ class Trainer:
         Forward passes of a sample, by the thesis's formula, in one local epoch or along one direction.
     request : callable
         From what all trainings from a head tell clients, and the options of training, to what this one tells them.
+    rate : float
+        Learning rate of SGD where none is given or found. A pre-trained network loses at 0.01 what it knows
+        (conf/fine-tune.toml).
     by_gradient : bool
         Whether clients run SGD and the option ``optimizer`` has a say; else it is FedMeZO, by differences of losses.
     problems : callable
@@ -42,6 +45,7 @@ class Trainer:
     sent: str
     passes: int
     request: Callable[[TrainingRequest, TuningOptions], TrainingRequest]
+    rate: float = FIXED_RATE
     by_gradient: bool = True
     problems: Callable[[TuningOptions], list[str]] = lambda tuning: []
 
@@ -76,6 +80,7 @@ FULL = Trainer(
     sent="trained weights of network and head in every round",
     passes=3,
     request=lambda request, tuning: replace(request, tune="full"),
+    rate=0.001,
 )
 
 FEATURES = Trainer(
@@ -85,6 +90,7 @@ FEATURES = Trainer(
     sent="trained weights of the network in every round",
     passes=3,
     request=lambda request, tuning: replace(request, tune="features"),
+    rate=0.001,
 )
 
 PROMPT = Trainer(

@@ -15,7 +15,7 @@ AUTO_SERVER_RATE = {"fedadam": 0.01, "fedyogi": 0.01, "fedadam-torch": 0.001}
 
 # What happens to the running statistics of BatchNorm in training.
 BatchNorm = Literal["frozen", "kept", "averaged"]
-# Learning rate where "auto" stands and none is found: all that trains the backbone. And that of Adam.
+# Learning rate where "auto" stands and none is found, but for a trainer with a rate of its own. And that of Adam.
 FIXED_RATE = 0.01
 ADAM_RATE = 0.001
 # Weng et al., NeurIPS 2024, in prompt tuning.
@@ -73,7 +73,7 @@ class LocalOptions(_SgdOptions):
     learning_rate: float = option(
         FIXED_RATE,
         number(0.0, open_low=True),
-        "auto = probe: from class means and local steps, else 0.01; 0.001 of adam",
+        "auto = probe: from class means and local steps, else 0.01; 0.001 of adam, full and features",
     )
     proximal_mu: float = 0.0
 
@@ -98,7 +98,7 @@ class ClientOptions(_SgdOptions):
     learning_rate: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "auto = probe: from class means and local steps, else 0.01; 0.001 of adam",
+        "auto = probe: from class means and local steps, else 0.01; 0.001 of adam, full and features",
     )
 
     def with_rate(self, found: float = FIXED_RATE) -> LocalOptions:

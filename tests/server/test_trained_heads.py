@@ -55,6 +55,18 @@ def test_measures_of_a_trained_head_are_those_of_scikit_learn(tmp_path: Path, tu
     assert any(line.startswith(f"| `{name}` |") and "not calibrated" not in line for line in card.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("tune", "given", "rate"),
+    [("full", {}, 0.001), ("full", {"learning_rate": 0.02}, 0.02), ("features", {}, 0.001)],
+)
+def test_a_pre_trained_network_is_tuned_at_a_rate_of_its_own(
+    tmp_path: Path, tune: str, given: Mapping[str, float], rate: float
+) -> None:
+    folder = simulate(tmp_path, fine_tune=tune, num_clients=2, partitioner="iid", **FAST, **given)
+    [trained] = read_json(folder, "results.json")["training"].values()
+    assert trained["learning_rate"] == rate
+
+
 def test_what_clients_hold_out_scores_a_trained_head_within_the_floors(tmp_path: Path) -> None:
     configs = [
         {"data-path": site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=40), "min-class-count": 5},
