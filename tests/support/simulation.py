@@ -44,7 +44,7 @@ def simulate(
         "plots": False,
         "output-dir": str(tmp_path / "runs"),
         "cache-dir": str(tmp_path.parent / "cache"),
-        "settle-seconds": 0.1,
+        "settle-seconds": 0.01,
         "wait-timeout": 5.0,
         **{name.replace("_", "-"): value for name, value in settings.items()},
     }
