@@ -26,7 +26,6 @@ from tests.support.commands import REPOSITORY
 from tests.support.simulation import nodes_of, simulate
 
 PACKAGE = REPOSITORY / "fedstats_app"
-PARSED = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
 # What Windows has not (the standard library's documentation), and what starts processes as a fork would.
 ONLY_POSIX = {"fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty", "multiprocessing"}
 ONLY_POSIX |= {"fork", "geteuid", "getuid", "killpg", "mkfifo", "setsid", "sched_getaffinity", "sysconf", "uname"}
@@ -35,6 +34,11 @@ ONLY_POSIX |= {one for one in dir(signal) if one.startswith("SIG")} - {"SIGINT",
 GUARDED = {"sched_getaffinity": "threads.py", "sysconf": "federation_options.py", "getuid": "machine.py"}
 GUARDED |= {"fork": "process.py", "SIGCHLD": "process.py"}
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def parsed() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
 
 
 def used(tree: ast.Module) -> Iterator[str]:
@@ -48,15 +52,15 @@ def used(tree: ast.Module) -> Iterator[str]:
             yield node.attr
 
 
-def test_nothing_is_used_that_only_posix_has_without_a_look_whether_it_is_there() -> None:
-    found = {(name, path.name) for path, tree in PARSED.items() for name in used(tree) if name in ONLY_POSIX}
+def test_nothing_is_used_that_only_posix_has_without_a_look_whether_it_is_there(parsed: dict[Path, ast.Module]) -> None:
+    found = {(name, path.name) for path, tree in parsed.items() for name in used(tree) if name in ONLY_POSIX}
     assert found == set(GUARDED.items())
 
 
-def test_text_files_are_utf_8_on_any_system() -> None:
+def test_text_files_are_utf_8_on_any_system(parsed: dict[Path, ast.Module]) -> None:
     """Elsewhere than on Linux the usual encoding may have few letters, or others in their place."""
     without = []
-    for path, tree in PARSED.items():
+    for path, tree in parsed.items():
         for node in ast.walk(tree):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
