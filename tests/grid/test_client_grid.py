@@ -363,7 +363,7 @@ def test_clients_can_be_asked_in_any_case_and_outside_of_rounds_all_are() -> Non
         assert ask(grid)[0].error.reason == "no reply within 0.01 s (reply-timeout)"
 
 
-@pytest.mark.parametrize("num_silent", [1, 20, 60])
+@pytest.mark.parametrize("num_silent", [1, 60])
 def test_the_wait_does_not_grow_with_the_number_of_silent_nodes(num_silent: int) -> None:
     """Every third node is silent, and the window holds two: before, each of them took its full time."""
     faults = silent(*range(0, 3 * num_silent, 3))

@@ -37,7 +37,7 @@ NUM_CLASSES, NUM_CLIENTS = 5, 5
 Handler = Callable[[Message, Context, int | None], Message]
 
 
-def image_folder(root: Path, *, per_class: int = 40) -> Path:
+def image_folder(root: Path, *, per_class: int = 24) -> Path:
     """Make images in which a class has a colour of its own, near that of the next, under a lot of noise."""
     draw = np.random.default_rng(0)
     for label in range(NUM_CLASSES):
