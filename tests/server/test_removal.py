@@ -21,8 +21,8 @@ from fedstats_app.server import removal
 from fedstats_app.server.removal import remove_classes, remove_clients
 from fedstats_app.statistics import CollectedStatistics
 from tests.support.local_grid import FIRST_NODE_ID
-from tests.support.simulation import clients, nodes_of, read_json, simulate, site_folder
 from tests.support.small_sample import whole_sample
+from tests.support.simulation import clients, nodes_of, read_json, simulate, site_folder
 
 TWO_MEANS = {"fedcof_means_per_class": 2, "fedroot_means_per_class": 2}
 SETTINGS: dict[str, Any] = {"num_clients": 5, "min_clients": 1, **TWO_MEANS, "nodes": 1}
