@@ -102,7 +102,7 @@ def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypat
     # 6 clients of 80 images, of which they keep a fifth; 3 x (1 + 1 + 1 + 3 + 2) + 7 passes.
     assert (
         "6 clients train the whole network, 5,418 parameters, on 384 samples in all; epochs: "
-        "local-only 1, one-shot 1, one-shot-sum 1, fedavg-ft 3, fedproto 2; about 7 min at the speed"
+        "local-only 1, one-shot 1, one-shot-sum 1, fedavg-ft 3, fedproto 2; about 6 min at the speed"
     ) in lines
     for number, approach in enumerate(AppConfig.of(personalise="all").personal.approaches, start=1):
         assert f"personal models, {approach} ({number} of 7): " in lines
