@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from fedstats_app.report.method_result import MethodResult
 from tests.support.flower import Simulation, simulation
 from tests.support.golden import FEDERATIONS, Federation
-from tests.support.small_sample import use_little
+from tests.support.small_sample import use_an_eighth
 
 # Time limits of single examples say nothing on a shared machine. In CI the same examples are drawn every time.
 settings.register_profile(
@@ -72,8 +72,8 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def little_is_trained_on() -> None:
-    """Give runs in this process a sixteenth of the built-in sample: what they show does not ask for 10,000 images."""
-    use_little()
+    """Give runs in this process an eighth of the built-in sample: what they show does not ask for 10,000 images."""
+    use_an_eighth()
 
 
 class _Unforced(sqlite3.Connection):

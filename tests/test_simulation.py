@@ -148,9 +148,9 @@ STOPPED = """
 import json, os, signal, sys
 import fedstats_app
 from fedstats_app import client_app
-from tests.support.small_sample import use_little
+from tests.support.small_sample import use_an_eighth
 
-use_little()
+use_an_eighth()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 asked, answer = 0, client_app.app
 

@@ -69,18 +69,18 @@ def test_statistics_solving_and_probing(tmp_path: Path, monkeypatch: pytest.Monk
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())
     assert "solving" in lines
-    assert "statistics: features of 0 of 500 images: 0 of 6 clients answered" in lines
-    counted = [int(one.replace(",", "")) for one in re.findall(r"features of (\S+) of 500 images", lines)]
-    assert counted == sorted(counted) and 0 < max(counted) < 500
+    assert "statistics: features of 0 of 1,000 images: 0 of 6 clients answered" in lines
+    counted = [int(one.replace(",", "")) for one in re.findall(r"features of (\S+) of 1,000 images", lines)]
+    assert counted == sorted(counted) and 0 < max(counted) < 1000
     assert "3 of 6 clients answered" in lines
-    assert "fed3r-probe: 330 parameters are trained in 2 rounds over 6 clients with 500 samples" in lines
+    assert "fed3r-probe: 330 parameters are trained in 2 rounds over 6 clients with 1,000 samples" in lines
     assert "fed3r-probe: round 1 of 2: 3 of 6 clients answered" in lines and "round 2 of 2" in lines
 
 
 @pytest.mark.parametrize("stage", ["full", "fedmezo"])
 def test_training_says_about_how_long_it_will_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     settings = {"fine_tune": f"{stage}@train-batch-size=512", "num_server_rounds": 3}
-    settings["partitioner"] = "dirichlet@samples-per-class=50"
+    settings["partitioner"] = "dirichlet@samples-per-class=100"
     said = told(tmp_path, monkeypatch, [], method="fedncm", test_dataset="", **settings)
     assert said.longest_silence <= 10
     second = [line for _, line in said.lines if f"fedncm-{stage}: round 2 of 3: 0 of 6" in line]
@@ -94,15 +94,15 @@ def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypat
         monkeypatch,
         [],
         method="fedncm,fed3r",
-        partitioner="fedpac@samples-per-class=48",
+        partitioner="fedpac@samples-per-class=60",
         personalise="all@epochs=1@rounds=2@batch-size=512",
     )
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())
-    # 6 clients of 80 images, of which they keep a fifth; 3 x (1 + 1 + 1 + 3 + 2) + 7 passes.
+    # 6 clients of 100 images, of which they keep a fifth; 3 x (1 + 1 + 1 + 3 + 2) + 7 passes.
     assert (
-        "6 clients train the whole network, 5,418 parameters, on 384 samples in all; epochs: "
-        "local-only 1, one-shot 1, one-shot-sum 1, fedavg-ft 3, fedproto 2; about 6 min at the speed"
+        "6 clients train the whole network, 5,418 parameters, on 480 samples in all; epochs: "
+        "local-only 1, one-shot 1, one-shot-sum 1, fedavg-ft 3, fedproto 2; about 8 min at the speed"
     ) in lines
     for number, approach in enumerate(AppConfig.of(personalise="all").personal.approaches, start=1):
         assert f"personal models, {approach} ({number} of 7): " in lines
@@ -112,7 +112,7 @@ def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypat
 
 
 def test_every_phase_of_secure_sums_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"secure_sums": "on", "partitioner": "iid@samples-per-class=48"}
+    settings = {"secure_sums": "on", "partitioner": "iid@samples-per-class=60"}
     said = told(tmp_path, monkeypatch, [], method="fed3r,fedcof", **settings)
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())
@@ -128,7 +128,7 @@ def test_every_phase_of_secure_sums_has_its_name(tmp_path: Path, monkeypatch: py
     assert starts == sorted(starts)
     assert f"{phases[1]}: 0 of 6 clients answered" in lines
     assert f"{phases[2]}, taking the masks off: 0 of 6 clients answered" in lines
-    assert f"{phases[2]}: features of 0 of 480 images: 0 of 6 clients answered" in lines
+    assert f"{phases[2]}: features of 0 of 600 images: 0 of 6 clients answered" in lines
     assert not [line for _, line in said.lines if line.startswith("statistics: 0 of")]
 
 

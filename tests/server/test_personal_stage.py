@@ -14,7 +14,7 @@ from tests.support.simulation import Killed, killed, read_json, simulate
 
 SHORT = "@epochs=1@rounds=2@batch-size=64"
 SETTINGS = {
-    "partitioner": "fedpac@samples-per-class=48",
+    "partitioner": "fedpac@samples-per-class=60",
     "num_clients": 6,
     "method": "fedncm,fed3r,fedcgs",
     "personalise": f"all{SHORT}",
@@ -30,11 +30,11 @@ def test_every_approach_is_scored_on_the_same_clients(tmp_path: Path, capsys: py
         *("local-only", "one-shot", "one-shot-sum", "fedavg", "fedavg-ft", "fedproto"),
         *("closed-form-fed3r", "closed-form-fedcgs"),
     }
-    # 480 images over six clients of one size, a fifth of each held out.
-    held_out = round(0.2 * (480 // 6))
+    # 600 images over six clients of one size, a fifth of each held out.
+    held_out = round(0.2 * (600 // 6))
     assert {sum(entry["num_test"].values()) for entry in personal.values()} == {6 * held_out}
     # Statistics are without the samples that clients score on.
-    assert results["methods"]["fed3r"]["num_examples"] == 6 * (480 // 6 - held_out)
+    assert results["methods"]["fed3r"]["num_examples"] == 6 * (600 // 6 - held_out)
     assert all(len(entry["accuracies"]) == 6 and not entry["failures"] for entry in personal.values())
     # What the clients' own samples know of their own classes: more than the federation's mean classes.
     assert personal["closed-form-fed3r"]["accuracy_mean"] > personal["global-fedncm"]["accuracy_mean"]

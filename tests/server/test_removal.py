@@ -21,7 +21,6 @@ from fedstats_app.server import removal
 from fedstats_app.server.removal import remove_classes, remove_clients
 from fedstats_app.statistics import CollectedStatistics
 from tests.support.local_grid import FIRST_NODE_ID
-from tests.support.small_sample import whole_sample
 from tests.support.simulation import clients, nodes_of, read_json, simulate, site_folder
 
 TWO_MEANS = {"fedcof_means_per_class": 2, "fedroot_means_per_class": 2}
@@ -180,7 +179,6 @@ def test_a_class_removed_from_rows_is_as_if_it_had_never_been(tmp_path: Path) ->
         assert torch.equal(found.weight[rows], expected.weight) and torch.equal(found.bias[rows], expected.bias), name
 
 
-@whole_sample()
 def test_who_harms_is_named_and_can_be_removed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of eight swap their labels: leaving out one alone changes little."""
     answer, above_floor = statistics._answer, statistics.statistics_above_floor
@@ -193,8 +191,7 @@ def test_who_harms_is_named_and_can_be_removed_at_once(tmp_path: Path, monkeypat
         return answer(msg, request, site, reader)
 
     monkeypatch.setattr(statistics, "_answer", swapped)
-    settings: dict[str, Any] = {"method": "fedncm,fed3r", "num_clients": 8, "min_clients": 1}
-    settings["partitioner"] = "iid@samples-per-class=100"
+    settings: dict[str, Any] = {"method": "fedncm,fed3r", "num_clients": 8, "partitioner": "iid", "min_clients": 1}
     folder = simulate(tmp_path, **settings)
 
     results = read_json(folder, "results.json")

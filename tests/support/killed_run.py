@@ -21,7 +21,7 @@ from flwr.app import Context, Message
 from fedstats_app import client_app
 from tests.support.commands import REPOSITORY
 from tests.support.simulation import simulate
-from tests.support.small_sample import use_little
+from tests.support.small_sample import use_an_eighth
 
 
 class Events:
@@ -60,7 +60,7 @@ def run_killed(folder: Path, event: int, settings: dict[str, Any]) -> int:
 
 def main() -> None:
     folder, event, settings = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
-    use_little()  # as the tests do, which go on with what is left
+    use_an_eighth()  # as the tests do, which go on with what is left
     simulate(folder, app=Events(event).app, **settings)
 
 
