@@ -93,7 +93,7 @@ def test_every_sample_belongs_to_one_client() -> None:
     config = AppConfig.of(num_clients=7)
     sites = [Site(config, NodeConfig("", 0, 2), client) for client in range(8)]
     parts = [site.split((), holdout=0.0, seed=0).kept for site in sites[:7]]
-    assert sorted(np.concatenate(parts).tolist()) == list(range(500))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(1000))
     with pytest.raises(ValueError, match=r"client must lie in \[0, 7\), got 7"):
         sites[7].split((), holdout=0.0, seed=0)
 
