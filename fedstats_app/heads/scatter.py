@@ -26,7 +26,11 @@ def needed_gram(stats: FeatureStatistics, head: str) -> Tensor:
 
 def class_mean_products(stats: FeatureStatistics) -> Tensor:
     """Return sum_c N_c mu_c mu_c^T, (d, d); the Gram matrix without it is the scatter within classes."""
-    scaled = stats.class_means * stats.class_counts.to(torch.float64).sqrt().unsqueeze(1)
+    return _products(stats.class_means, stats.class_counts.to(torch.float64))
+
+
+def _products(means: Tensor, counts: Tensor) -> Tensor:
+    scaled = means * counts.sqrt().unsqueeze(1)
     return scaled.T @ scaled
 
 
@@ -88,8 +92,7 @@ class ClassTotals(NamedTuple):
 
     def mean_products(self) -> Tensor:
         """Return sum_c N_c mu_c mu_c^T, (d, d)."""
-        scaled = self.means * self.counts.sqrt().unsqueeze(1)
-        return scaled.T @ scaled
+        return _products(self.means, self.counts)
 
     @classmethod
     def of(cls, rows: ClassMeanRows) -> ClassTotals:

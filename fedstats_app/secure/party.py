@@ -139,7 +139,7 @@ class Party:
             found.append(b"".join(sealed))
         return found
 
-    def mask(self, plan: Plan, turn: int, active: Sequence[int], words: Words, asked: str = "") -> None:
+    def mask(self, plan: Plan, turn: int, active: Sequence[int], words: Words, asked: str) -> None:
         """Mask the words of a round in place, and note that they were sent.
 
         Masks with others cancel only if they were asked the same: a server that asks one party something else would

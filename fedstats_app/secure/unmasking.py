@@ -31,7 +31,7 @@ class MaskedSum:
         Whose words are in it, in the order in which they came.
     """
 
-    def __init__(self, like: Sequence[tuple[int, np.dtype[np.unsignedinteger]]], asked: str = "") -> None:
+    def __init__(self, like: Sequence[tuple[int, np.dtype[np.unsignedinteger]]], asked: str) -> None:
         self.words: list[NDArray[np.unsignedinteger]] = [np.zeros(number, dtype) for number, dtype in like]
         self.survivors: list[int] = []
         self._asked = asked

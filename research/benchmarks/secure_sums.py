@@ -66,10 +66,10 @@ def measure(clients: int, classes: int, dim: int, *, lost: float = 0.3, gram: st
     everybody, gone = range(clients), min(int(lost * clients), most_lost(clients))
     for turn, own in enumerate(words):
         left = range(gone, clients) if turn == len(words) - 1 else everybody
-        total = MaskedSum([(len(one), one.dtype) for one in own])
+        total = MaskedSum([(len(one), one.dtype) for one in own], asked="")
         for party in left:
             masked = [one.copy() for one in own]
-            of_client(parties[party].mask, plan, turn, everybody, masked)
+            of_client(parties[party].mask, plan, turn, everybody, masked, "")
             of_server(total.add, party, masked)
         answers = {}
         for party in left:

@@ -71,7 +71,7 @@ def scores(
                 layout.noisy(kind, nothing if party else own, parties, None if keys is None else keys.bytes(32))
                 for party in range(parties)
             ]
-            summed = MaskedSum(layout.words(kind))
+            summed = MaskedSum(layout.words(kind), asked="")
             for party, own_words in enumerate(words):
                 summed.add(party, own_words)
             sizes = layout.noise(kind, parties)

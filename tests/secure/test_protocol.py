@@ -20,6 +20,8 @@ from fedstats_app.secure.shamir import combined, shares
 from fedstats_app.secure.unmasking import MaskedSum
 
 NONCE = bytes(range(32))
+# Digest of what all are asked.
+ASKED = 64 * "a"
 SHAPES = [(5, np.dtype(np.uint16)), (3, np.dtype(np.uint32)), (2, np.dtype(np.uint64))]
 
 
@@ -50,10 +52,10 @@ class Federation:
         return [draw.integers(0, 2 ** (8 * kind.itemsize) - 1, size, kind) for size, kind in SHAPES]
 
     def masked(self, turn: int, active: Sequence[int], left: Sequence[int]) -> MaskedSum:
-        total = MaskedSum(SHAPES)
+        total = MaskedSum(SHAPES, ASKED)
         for party in left:
             words = self.words(party)
-            self.parties[party].mask(self.plan, turn, active, words)
+            self.parties[party].mask(self.plan, turn, active, words, ASKED)
             total.add(party, words)
         return total
 
@@ -66,7 +68,7 @@ class Federation:
         }
 
     def plain(self, left: Sequence[int]) -> list[np.ndarray]:
-        total = MaskedSum(SHAPES)
+        total = MaskedSum(SHAPES, ASKED)
         for party in left:
             total.add(party, self.words(party))
         return list(total.words)
@@ -130,7 +132,7 @@ def test_who_is_lost_in_the_second_round_stays_masked_in_the_first() -> None:
 def test_masked_words_look_random() -> None:
     federation = Federation(5)
     words: Words = [np.zeros(2**16, np.uint16)]
-    federation.parties[0].mask(federation.plan, 0, range(5), words)
+    federation.parties[0].mask(federation.plan, 0, range(5), words, ASKED)
     counts = np.bincount(words[0] >> 8, minlength=256)
     chi_square = float(((counts - 256.0) ** 2 / 256.0).sum())
     assert 150 < chi_square < 400  # of 255 degrees of freedom: p > 1e-7 on either side
@@ -145,7 +147,7 @@ def masked_once(number: int = 5) -> tuple[Federation, list[int]]:
 def test_masks_are_used_once() -> None:
     federation, everybody = masked_once()
     with pytest.raises(Unsafe, match="masks of round 0 are used"):
-        federation.parties[0].mask(federation.plan, 0, everybody, federation.words(0))
+        federation.parties[0].mask(federation.plan, 0, everybody, federation.words(0), ASKED)
 
 
 def test_a_round_is_unmasked_for_one_set_of_survivors() -> None:
@@ -173,11 +175,11 @@ def test_parties_do_not_change_in_a_run() -> None:
     federation, stranger = Federation(5), Party.new(NONCE, 2, bytes([9] * 16))
     keys = (*federation.plan.parties[:4], stranger.public)
     with pytest.raises(Unsafe, match="parties of this run are others than before"):
-        federation.parties[0].mask(Plan(NONCE, 2, keys), 0, range(5), federation.words(0))
+        federation.parties[0].mask(Plan(NONCE, 2, keys), 0, range(5), federation.words(0), ASKED)
     with pytest.raises(Unsafe, match="keys of this run are not among those"):
         stranger.sealed_shares(federation.plan)
     with pytest.raises(Unsafe, match="never shared"):
-        stranger.mask(Plan(NONCE, 2, keys), 0, range(5), federation.words(0))
+        stranger.mask(Plan(NONCE, 2, keys), 0, range(5), federation.words(0), ASKED)
 
 
 def test_keys_and_identities_come_once() -> None:
@@ -206,7 +208,7 @@ def test_what_is_remembered_goes_on_in_another_process() -> None:
     federation, everybody = masked_once()
     federation.parties = [Party.from_json(party.to_json()) for party in federation.parties]
     with pytest.raises(Unsafe, match="masks of round 0 are used"):
-        federation.parties[0].mask(federation.plan, 0, everybody, federation.words(0))
+        federation.parties[0].mask(federation.plan, 0, everybody, federation.words(0), ASKED)
     assert len(federation.answers(0, everybody, everybody, everybody)) == 5
 
 
