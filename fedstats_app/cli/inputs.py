@@ -136,7 +136,7 @@ def readable(dataset: Dataset, indices: Sequence[int], read: list[int], unreadab
 def in_chunks(
     dataset: Dataset, size: int, unreadable: dict[str, str], progress: Progress
 ) -> Iterator[tuple[Iterator[Sample], list[int]]]:
-    """Yield at most so many samples at a time, to be read before the next ones, and the indices of those read then."""
+    """Yield chunks of at most ``size`` samples, to be read in turn, each with the indices of the readable ones."""
     with progress.doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
         for start in range(0, len(dataset), size):
             chunk, read = range(start, min(start + size, len(dataset))), list[int]()

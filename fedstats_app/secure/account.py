@@ -168,7 +168,7 @@ class Promise:
         return max(CLIPPED * self.num_samples / self.num_clients, LEAST_CLIP) if self.unit == "client" else 0.0
 
     def adding(self, parties: int, left: int) -> tuple[int, int]:
-        """Count the shares of noise that are enough, and those in a sum over what is left of so many parties."""
+        """Count the shares of noise that are enough, and those in a sum over the rest of this many parties."""
         enough = least_honest(parties) if self.where == "sites" else 1
         return enough, 1 if self.where == "server" else left
 

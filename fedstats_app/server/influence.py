@@ -29,8 +29,8 @@ MAX_JUDGES = 1000
 SUSPICIOUS = 2.0
 # The most suspicious ones are left out together, so many at a time. Others hide what one of several does.
 GROUPS = (1, 2, 5, 10, 20)
-# Where there are so many clients for each suspect, the others lose little when all suspects are left out. Only where so
-# many judges, of all or of a class, are right then that were not, it matters who does harm: half of what is large.
+# With at least ten clients for each suspect, leaving all suspects out costs the others little. Smaller groups are tried
+# only if that puts this share right of all judges, or of a class's: half of what counts as harm.
 MANY_OTHERS, WORTH_ASKING = 10, (0.015, 0.25)
 # Where clients' own means judge, leaving the group out is compared with leaving out so many others like it in turn.
 CONTROLS = 3
@@ -133,7 +133,7 @@ def _over_usual(table: Mapping[int, Tensor]) -> dict[int, float]:
 def _peers(suspicion: Mapping[int, float], sizes: Mapping[int, int], number: int) -> list[int]:
     """Choose clients that are not suspected, at most half of them: of those with many samples the least suspicious.
 
-    Whoever is left out, a head fits those that remain a little better: leaving these out tells how much.
+    A head always fits the clients that remain a little better: leaving these out tells how much.
     """
     unsuspected = [one for one in suspicion if suspicion[one] < SUSPICIOUS]
     large = sorted(unsuspected, key=lambda one: -sizes[one])[: (len(unsuspected) + 1) // 2]

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 WEIGHT, BIAS = "head.weight", "head.bias"
-# At most so many steps stand for all of a client's, and are as long together: they follow its curve, not every turn.
+# At most this many steps, as long together, stand for all of a client's: they follow its curve, not every turn.
 MOST_STEPS = 8
 
 
