@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import math
 from collections.abc import Sequence
 
@@ -79,15 +78,10 @@ def average_of(networks: Sequence[TunedModel], weights: Sequence[float]) -> Tune
     return average
 
 
-def _as_in_evaluation(layer: nn.BatchNorm2d, inputs: Tensor) -> Tensor:
-    # PyTorch's own cannot run inside vmap on a GPU.
-    scale = layer.weight * torch.rsqrt(layer.get_buffer("running_var") + layer.eps)
-    shift = layer.bias - layer.get_buffer("running_mean") * scale
-    return inputs * scale[:, None, None] + shift[:, None, None]
-
-
 class Ensemble:
-    """Networks of one kind that answer together: copies in evaluation mode, whose layers are computed all at once.
+    """Networks of one kind that answer together: copies in evaluation mode.
+
+    One after the other: on a CPU this takes half the time of `torch.func.vmap` over their stacked weights.
 
     Parameters
     ----------
@@ -96,17 +90,12 @@ class Ensemble:
     """
 
     def __init__(self, networks: Sequence[TunedModel]) -> None:
-        self._network = copy.deepcopy(networks[0]).requires_grad_(False).eval()
-        found = torch.func.stack_module_state([copy.deepcopy(one).requires_grad_(False) for one in networks])
-        self._parameters, self._buffers = found
-        self._layers = [layer for layer in self._network.modules() if isinstance(layer, nn.BatchNorm2d)]
-        for layer in self._layers:
-            layer.forward = functools.partial(_as_in_evaluation, layer)  # type: ignore[method-assign]
+        self._networks = [copy.deepcopy(one).requires_grad_(False).eval() for one in networks]
         self.size = len(networks)
 
     def logits(self, inputs: Tensor, weights: Tensor | None = None) -> Tensor:
         """Average the networks' (n, C) logits with (K,) weights; all alike without, or where all weights are 0."""
-        return self._mean(self._answers(inputs, measured=False)[0], weights)
+        return self._mean(torch.stack([network(inputs) for network in self._networks]), weights)
 
     def logits_and_distance(self, inputs: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Give those logits, and how far the inputs of all BatchNorm layers are from their running statistics.
@@ -114,28 +103,21 @@ class Ensemble:
         That is the mean over networks of the sum over layers of ||mean - running mean|| and ||variance - running
         variance||; 0 without such layers.
         """
-        logits, distances = self._answers(inputs, measured=True)
-        return self._mean(logits, weights), distances.mean()
+        apart = [torch.zeros((), device=inputs.device)]
 
-    def _answers(self, inputs: Tensor, *, measured: bool) -> tuple[Tensor, Tensor]:
-        def answer(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-            apart = [torch.zeros((), device=inputs.device)]
+        def note(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+            values = given[0].transpose(0, 1).flatten(1)
+            for own, running in ((values.mean(1), "running_mean"), (values.var(1, correction=0), "running_var")):
+                apart.append(torch.linalg.vector_norm(own - layer.get_buffer(running)))
 
-            def note(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-                values = given[0].transpose(0, 1).flatten(1)
-                for own, running in ((values.mean(1), "running_mean"), (values.var(1, correction=0), "running_var")):
-                    apart.append(torch.linalg.vector_norm(own - layer.get_buffer(running)))
-
-            hooks = [layer.register_forward_pre_hook(note) for layer in self._layers if measured]
-            try:
-                logits = torch.func.functional_call(self._network, (parameters, buffers), (inputs,))
-            finally:
-                for hook in hooks:
-                    hook.remove()
-            return logits, torch.stack(apart).sum()
-
-        found: tuple[Tensor, Tensor] = torch.func.vmap(answer)(self._parameters, self._buffers)
-        return found
+        layers = [one for network in self._networks for one in network.modules() if isinstance(one, nn.BatchNorm2d)]
+        hooks = [layer.register_forward_pre_hook(note) for layer in layers]
+        try:
+            logits = self.logits(inputs, weights)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return logits, torch.stack(apart).sum() / self.size
 
     @staticmethod
     def _mean(logits: Tensor, weights: Tensor | None) -> Tensor:
