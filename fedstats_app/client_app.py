@@ -6,14 +6,16 @@ without it, and the question which clients a node hosts is answered without.
 
 from __future__ import annotations
 
-from fedstats_app.threads import PROCESS, num_threads  # first: it must come before torch
+from fedstats_app.threads import PROCESS, lasting_imports, num_threads  # first: it must come before torch
 
 # isort: split
 
+import functools
 import importlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -147,12 +149,17 @@ ANSWERS = {
 }
 
 
+@functools.cache
+def _imported(module: str) -> ModuleType:
+    with lasting_imports():
+        return importlib.import_module(f"fedstats_app.{module}")
+
+
 def answered_by(module: str, function: str) -> Callable[[Message, Context], Message]:
     """Make the handler that imports what answers a message on first use, and asks it for each client."""
 
     def answer(msg: Message, context: Context, client_id: int | None) -> Message:
-        answers = getattr(importlib.import_module(f"fedstats_app.{module}"), function)
-        reply: Message = answers(msg, context, client_id)
+        reply: Message = getattr(_imported(module), function)(msg, context, client_id)
         return reply
 
     return per_client(answer)

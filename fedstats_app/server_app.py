@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fedstats_app.threads  # noqa: F401  # first: it must come before torch
+from fedstats_app.threads import lasting_imports  # first: it must come before torch
 
 # isort: split
 
@@ -12,12 +12,13 @@ from functools import partial
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedstats_app.grid.progress import Progress, print_any_text
-from fedstats_app.report.state import State
-from fedstats_app.server.closed_form import solve_heads
-from fedstats_app.server.lifetime import how_to_stop, lifetime, quiet_flower
-from fedstats_app.server.run import Run, prepare, samples_counted
-from fedstats_app.server.tracking import tracked
+with lasting_imports():
+    from fedstats_app.grid.progress import Progress, print_any_text
+    from fedstats_app.report.state import State
+    from fedstats_app.server.closed_form import solve_heads
+    from fedstats_app.server.lifetime import how_to_stop, lifetime, quiet_flower
+    from fedstats_app.server.run import Run, prepare, samples_counted
+    from fedstats_app.server.tracking import tracked
 
 app = ServerApp()
 

@@ -8,14 +8,13 @@ It may import everything, each command what it needs.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 
-import fedstats_app.threads  # noqa: F401  # first: it must come before torch
 from fedstats_app.cli.arguments import COMMANDS, parsed
+from fedstats_app.threads import lasting_imports  # first: it must come before torch
 
 # As shells say it of what Ctrl-C ended.
 STOPPED = 130
@@ -63,18 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(home: str) -> Callable[..., int]:
-    """Import a command, and keep what comes with it out of every search for garbage.
-
-    The hundreds of thousands of objects of torch and Flower stay until the process ends. Searching them again and
-    again while they are imported took most of a second of a run.
-    """
     module, _, function = home.rpartition(".")
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    with lasting_imports():
         command: Callable[..., int] = getattr(importlib.import_module(f"fedstats_app.cli.{module}"), function)
-    finally:
-        if collects:
-            gc.enable()
-    gc.freeze()
     return command

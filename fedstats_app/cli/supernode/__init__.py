@@ -69,6 +69,11 @@ class CodePolicy:
             raise ConfigError("node-config: approved-apps contradicts --any-app: give one of them")
         return cls(approved=digests)
 
+    @property
+    def runs_others_code(self) -> bool:
+        """Whether code that the server sent may run."""
+        return bool(self.approved) or self.any_app
+
     def runs_bundle(self, content: bytes) -> bool:
         """Return whether the own code of the bundle that the server sent is to run; else this package's.
 
@@ -81,7 +86,7 @@ class CodePolicy:
         if self.approved and digest not in self.approved:
             raise RefusedApp(f"this node's approved-apps must have its SHA-256, which is {digest}")
         project = project_of(content)
-        if self.approved or self.any_app:
+        if self.runs_others_code:
             return True
         declared = project
         for name in ("tool", "fedstats"):

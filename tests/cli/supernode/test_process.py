@@ -157,7 +157,7 @@ def test_a_bundle_made_to_end_the_supernode_does_not(monkeypatch: pytest.MonkeyP
 
 # The process, where an answer is a line of what it finds, and of keys as those of secure sums.
 FOUND = """
-import os, random, sys
+import atexit, os, random, sys
 import numpy
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fedstats_app.cli.supernode import process
@@ -170,6 +170,10 @@ def answer_task(runtime, token, parent, answer):
     with open(runtime.address, "a") as file:
         print(seen, "torch" in sys.modules, os.getpid(), key, random.random(), sys.stdin.read(), file=file)
 
+def at_the_end():
+    print("taken apart", file=sys.stderr, flush=True)
+
+atexit.register(at_the_end)
 process.answer_task = answer_task
 process.main(sys.argv[1:])
 """
@@ -198,6 +202,32 @@ def test_messages_have_new_processes_with_keys_of_their_own_and_from_the_second_
         5,
         5,
     ]
+
+
+@pytest.mark.skipif(not flower.FORKS, reason="this system does not fork")
+@pytest.mark.parametrize(("policy", "taken_apart"), [(CodePolicy(), 1), (CodePolicy(any_app=True), 3)])
+def test_what_a_message_shares_with_others_is_taken_apart_for_others_code_only(
+    policy: CodePolicy, taken_apart: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Once it is when the process that forks for messages ends."""
+    path = tmp_path / "found"
+    words = command(flower.RuntimeAddress(str(path)), policy, 1)
+    answering = flower.Answering([sys.executable, "-c", FOUND, *words[words.index(str(path)) :]])
+    for token in ("one", "two"):
+        assert answering.is_ready()
+        answering.answer(token)
+    lines_of(path, 2)
+    (process,) = answering._begun
+    answering.close()
+    assert process.wait(120) == 0
+    said: list[str] = []
+
+    def all_said() -> bool:
+        said.append(capfd.readouterr().err)
+        return "".join(said).count("taken apart") >= taken_apart
+
+    wait_until(all_said, "the last word", lambda: "".join(said))
+    assert "".join(said).count("taken apart") == taken_apart
 
 
 @pytest.fixture
