@@ -106,8 +106,10 @@ def statistics_record(client: ClientStatistics, spec: StatisticsSpec, wire_dtype
     else:
         codes, scales = encoded(client.rows.class_sums, wire_dtype, dithered=True)
         record["class-sums"], record["class-sum-scales"] = to_array(codes), to_array(scales)
-        if spec.gram and client.gram is not None:
-            factor = client.gram_factor if client.gram_factor is not None else GramFactor.of_gram(client.gram)
+        factor = client.gram_factor
+        if spec.gram and factor is None and client.gram is not None:
+            factor = GramFactor.of_gram(client.gram)
+        if spec.gram and factor is not None:
             codes, scales = encoded(factor.trapezoid, wire_dtype)
             row, column = torch.triu_indices(*codes.shape)
             record["gram-factor"], record["gram-scales"] = to_array(codes[row, column]), to_array(scales)

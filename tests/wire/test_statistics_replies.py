@@ -19,6 +19,7 @@ from fedstats_app.statistics import (
     ClassMeanRows,
     ClientStatistics,
     FeatureStatistics,
+    GramFactor,
     RandomFourierFeatures,
     RandomProjection,
     StatisticsSpec,
@@ -97,6 +98,15 @@ def test_few_samples_give_the_same_sums_in_either_form(wire_dtype: str) -> None:
     received = [read_statistics_reply(reply, request).statistics[0].summed() for reply in (factor, triangle)]
     assert same_bits(received[0].class_sums, received[1].class_sums)
     assert relative_difference(received[0].gram, received[1].gram) < 3 * float(torch.finfo(WIRE[wire_dtype]).eps)
+
+
+@pytest.mark.parametrize("wire_dtype", NUMBER_BYTES)
+def test_few_samples_are_sent_without_forming_the_matrix(wire_dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1280 features it has 13 MB, and would be formed for every client."""
+    monkeypatch.setattr(GramFactor, "gram", lambda factor: pytest.fail("the matrix is formed"))
+    request = request_for(wire_dtype=wire_dtype)
+    reply = answer(request, request.statistics(*features_and_labels(n=FEW)))
+    assert "gram-factor" in arrays(reply.content)
 
 
 def test_a_gram_matrix_that_nobody_asked_for_stays() -> None:
