@@ -90,8 +90,9 @@ def _token_of_a_fork(computes: bool) -> str:
                 os.dup2(nothing.fileno(), 0)
             return token
         with lasting_imports():
-            for module in {module for module, _ in ANSWERS.values()} if computes else ():
-                importlib.import_module(f"fedstats_app.{module}")
+            for module in {f"fedstats_app.{module}" for module, _ in ANSWERS.values()} if computes else ():
+                importlib.import_module(module)
+            importlib.import_module("numpy.ma")  # by numpy.unique, on first use
     return ""
 
 
