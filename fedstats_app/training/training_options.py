@@ -181,7 +181,7 @@ class TuningOptions(Options):
     keep: Literal["auto", "last", "best"] = option(
         "auto",
         one_of("auto", "last", "best"),
-        "auto = the last round, or the start if nothing is gained | last | best on held-out samples",
+        "auto = the last round, or (not fedmezo) the start if nothing is gained | last | best on held-out samples",
     )
 
     @property
