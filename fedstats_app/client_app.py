@@ -150,7 +150,8 @@ ANSWERS = {
 
 
 @functools.cache
-def _imported(module: str) -> ModuleType:
+def imported(module: str) -> ModuleType:
+    """Import a module of :data:`ANSWERS`; a process that forks for messages does it for all of them."""
     with lasting_imports():
         return importlib.import_module(f"fedstats_app.{module}")
 
@@ -159,7 +160,7 @@ def answered_by(module: str, function: str) -> Callable[[Message, Context], Mess
     """Make the handler that imports what answers a message on first use, and asks it for each client."""
 
     def answer(msg: Message, context: Context, client_id: int | None) -> Message:
-        reply: Message = getattr(_imported(module), function)(msg, context, client_id)
+        reply: Message = getattr(imported(module), function)(msg, context, client_id)
         return reply
 
     return per_client(answer)

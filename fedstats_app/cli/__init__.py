@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from fedstats_app.cli.arguments import COMMANDS, parsed
-from fedstats_app.threads import lasting_imports  # first: it must come before torch
+from fedstats_app.threads import lasting_imports  # it must come before torch
 
 # As shells say it of what Ctrl-C ended.
 STOPPED = 130

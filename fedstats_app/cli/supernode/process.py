@@ -25,7 +25,6 @@ from flwr.app import Context, Error, Message
 
 from fedstats_app.cli.supernode import CodePolicy, RefusedApp
 from fedstats_app.cli.supernode.flower import FORKS, RuntimeAddress, answer_task, client_app_of
-from fedstats_app.threads import lasting_imports
 from fedstats_app.wire.serving import GUARD_ERROR_CODE, guard, reason_of
 
 # That this process can take a task.
@@ -68,7 +67,8 @@ def main(words: Sequence[str] | None = None) -> None:
 def _end_at_once() -> NoReturn:
     """End without Python's own end, which takes apart what this process shares with its parent, and copies it for that.
 
-    That took over a second of processor time for each message. What the code of others wants called at the end is.
+    That took over a second of processor time for each message. Code of others may have functions to be called then, so
+    where it may have run the process ends as usual.
     """
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
@@ -78,7 +78,7 @@ def _end_at_once() -> NoReturn:
 
 def _token_of_a_fork(computes: bool) -> str:
     """Fork for every token: return it in the new process, and "" in this one when there are no more."""
-    from fedstats_app.client_app import ANSWERS
+    from fedstats_app.client_app import ANSWERS, imported
 
     ending = {signal.SIGINT: signal.SIG_DFL, signal.SIGCHLD: signal.SIG_IGN}
     answering = {number: signal.signal(number, handler) for number, handler in ending.items()}
@@ -89,10 +89,10 @@ def _token_of_a_fork(computes: bool) -> str:
             with open(os.devnull) as nothing:
                 os.dup2(nothing.fileno(), 0)
             return token
-        with lasting_imports():
-            for module in {f"fedstats_app.{module}" for module, _ in ANSWERS.values()} if computes else ():
-                importlib.import_module(module)
+        if computes:
             importlib.import_module("numpy.ma")  # by numpy.unique, on first use
+            for module, _ in ANSWERS.values():
+                imported(module)
     return ""
 
 

@@ -184,18 +184,22 @@ def lines_of(path: Path, number: int) -> list[str]:
     return path.read_text().splitlines()
 
 
+def answered(path: Path, policy: CodePolicy, *, computes: bool = True) -> tuple[flower.Answering, list[list[str]]]:
+    """Have two tokens answered; return what forks for them, and the words of both lines."""
+    words = command(flower.RuntimeAddress(str(path)), policy, 1, computes=computes)
+    answering = flower.Answering([sys.executable, "-c", FOUND, *words[words.index(str(path)) :]])
+    for token in ("one", "two"):
+        assert answering.is_ready()
+        answering.answer(token)
+    return answering, [line.split() for line in sorted(lines_of(path, 2))]
+
+
 @pytest.mark.skipif(not flower.FORKS, reason="this system does not fork")
 @pytest.mark.parametrize("computes", [False, True])
 def test_messages_have_new_processes_with_keys_of_their_own_and_from_the_second_on_with_torch(
     computes: bool, tmp_path: Path
 ) -> None:
-    path = tmp_path / "found"
-    words = command(flower.RuntimeAddress(str(path)), CodePolicy(), 1, computes=computes)
-    answering = flower.Answering([sys.executable, "-c", FOUND, *words[words.index(str(path)) :]])
-    for token in ("one", "two"):
-        assert answering.is_ready()
-        answering.answer(token)
-    lines = [line.split() for line in sorted(lines_of(path, 2))]
+    answering, lines = answered(tmp_path / "found", CodePolicy(), computes=computes)
     answering.close()
     assert [line[:2] for line in lines] == [["['one']", "False"], ["['two']", str(computes)]]
     assert all(len({line[place] for line in lines}) == 2 for place in (2, 3, 4)) and [len(line) for line in lines] == [
@@ -210,24 +214,12 @@ def test_what_a_message_shares_with_others_is_taken_apart_for_others_code_only(
     policy: CodePolicy, taken_apart: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Once it is when the process that forks for messages ends."""
-    path = tmp_path / "found"
-    words = command(flower.RuntimeAddress(str(path)), policy, 1)
-    answering = flower.Answering([sys.executable, "-c", FOUND, *words[words.index(str(path)) :]])
-    for token in ("one", "two"):
-        assert answering.is_ready()
-        answering.answer(token)
-    lines_of(path, 2)
+    answering, lines = answered(tmp_path / "found", policy)
+    wait_until(lambda: not any(Path("/proc", line[2]).exists() for line in lines), "both processes have ended")
     (process,) = answering._begun
     answering.close()
     assert process.wait(120) == 0
-    said: list[str] = []
-
-    def all_said() -> bool:
-        said.append(capfd.readouterr().err)
-        return "".join(said).count("taken apart") >= taken_apart
-
-    wait_until(all_said, "the last word", lambda: "".join(said))
-    assert "".join(said).count("taken apart") == taken_apart
+    assert capfd.readouterr().err.count("taken apart") == taken_apart
 
 
 @pytest.fixture
