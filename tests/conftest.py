@@ -76,6 +76,14 @@ def little_is_trained_on() -> None:
     use_an_eighth()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def auto_is_the_cpu() -> Iterator[None]:
+    """On a machine with a GPU, what this process computes is still compared with the CPU's tensors and bits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        yield
+
+
 class _Unforced(sqlite3.Connection):
     """A connection that leaves it to the system when a ledger's lines reach the disk."""
 

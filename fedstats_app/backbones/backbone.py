@@ -67,7 +67,8 @@ class Backbone:
     batch_size : int or "auto"
         Samples per forward pass; "auto" for what the device likes (:mod:`fedstats_app.backbones.device`).
     device : str
-        "cpu", "cuda", "cuda:N", "mps", or "auto" (cuda where there is one, else cpu).
+        "cpu", "cuda", "cuda:N", "mps", or "auto" (cuda where there is one, else cpu). The CPU unless said, where
+        labels lie; a run's default is "auto".
     autocast : {"none", "bf16", "fp16"}
         Compute in lower precision: bf16 on cpu and cuda, fp16 on cuda. Features still come out in float32. "none" means
         full float32, also where the GPU would use TF32 for convolutions.
@@ -109,7 +110,7 @@ class Backbone:
         *,
         weights_source: str,
         batch_size: int | Literal["auto"] = 32,
-        device: str = "auto",
+        device: str = "cpu",
         autocast: str = "none",
         channels_last: bool = False,
         identity: str = "",

@@ -32,6 +32,8 @@ def fedcof_partition(labels: Indices, num_clients: int, *, alpha: float, seed: i
     Where all of a client's probability lies on exhausted classes the published code would divide zero by zero; here
     such a client goes on with the classes that are left, in proportion to what is left of them.
 
+    Draws are those of NumPy 1.17 to 2.4, as published. From 2.5 a class without probability uses up a random number.
+
     It takes n labels (non-negative), K clients, at most n, the concentration alpha above 0 and the seed of the legacy
     generator. Indices are in the order of drawing. A DatasetError says if alpha is so small that a draw underflows.
     """
@@ -47,13 +49,22 @@ def fedcof_partition(labels: Indices, num_clients: int, *, alpha: float, seed: i
     samples_per_client = len(labels) // num_clients
     parts = np.empty((num_clients, samples_per_client), dtype=np.int64)
     for client in range(num_clients):
+        possible = _possible(probabilities[client])
         for position in range(samples_per_client):
-            class_id = int(rng.multinomial(1, probabilities[client]).argmax())
+            class_id = int(possible[rng.multinomial(1, probabilities[client, possible]).argmax()])
             left[class_id] -= 1
             parts[client, position] = pools[class_id][left[class_id]]
             if left[class_id] == 0:
                 _exhaust(probabilities[client:], left, class_id)
+                possible = _possible(probabilities[client])
     return list(parts)
+
+
+def _possible(probabilities: NDArray[np.float64]) -> Indices:
+    """Find the classes with a probability, and the last one, which takes what others leave without a draw."""
+    found = probabilities > 0.0
+    found[-1] = True
+    return np.flatnonzero(found)
 
 
 def _exhaust(probabilities: NDArray[np.float64], left: Indices, class_id: int) -> None:

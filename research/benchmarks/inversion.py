@@ -226,7 +226,8 @@ def _differentiable(config: AppConfig) -> Callable[[Tensor], Tensor]:
 
     def features(images: Tensor) -> Tensor:
         resized = F.interpolate(images, (side, side), mode="bilinear", align_corners=False)
-        found: Tensor = backbone.module((resized.expand(-1, 3, -1, -1) - centre) / scale)
+        given = (resized.expand(-1, 3, -1, -1) - centre) / scale
+        found: Tensor = backbone.module(given.to(backbone.device)).to(images.device)
         return found
 
     return features

@@ -167,6 +167,11 @@ def test_channels_last_gives_the_same_features(lite: Backbone, channels_last: Ba
     assert channels_last.module.get_parameter("conv_stem.weight").is_contiguous(memory_format=torch.channels_last)
 
 
+def test_features_lie_where_labels_and_heads_do_also_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert load_backbone("random:tiny").device.type == "cpu"
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("layout", [False, True])
 def test_cuda_agrees_with_cpu(layout: bool, lite: Backbone) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -26,6 +28,25 @@ def test_fedcof_gives_the_published_number_of_means(seed: int, rows: int) -> Non
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(50_000))
 
 
+class Later(np.random.RandomState):
+    """The legacy generator as of NumPy 2.5: a class without probability uses up a random number too."""
+
+    def multinomial(self, n: int, pvals: np.ndarray) -> np.ndarray:
+        return one_of(pvals, lambda p: self.binomial(n, p))
+
+
+def one_of(probabilities: np.ndarray, binomial: Callable[[float], int]) -> np.ndarray:
+    """Draw a class: each in turn is asked with its share of what is left, and the last is not asked."""
+    drawn, left = np.zeros(len(probabilities), dtype=int), 1.0
+    for c, p in enumerate(probabilities[:-1]):
+        if binomial(min(p / left, 1.0)):
+            drawn[c] = 1
+            return drawn
+        left -= p
+    drawn[-1] = 1
+    return drawn
+
+
 def literal_fedcof(labels: np.ndarray, num_clients: int, alpha: float, seed: int) -> list[list[int]]:
     """Follow the description word by word, with the global generator and Python lists."""
     before = np.random.get_state()
@@ -40,7 +61,8 @@ def literal_fedcof(labels: np.ndarray, num_clients: int, alpha: float, seed: int
         for k in range(num_clients):
             clients.append([])
             for _ in range(len(labels) // num_clients):
-                c = int(np.argmax(np.random.multinomial(1, probabilities[k])))
+                # In NumPy 1.17 to 2.4 a class without probability is not asked.
+                c = int(np.argmax(one_of(probabilities[k], lambda p: np.random.binomial(1, p) if p else 0)))
                 clients[k].append(pools[c].pop())
                 if not pools[c] and any(pools):
                     for j, p in enumerate(probabilities):
@@ -60,6 +82,10 @@ def test_fedcof_is_the_description_draw_for_draw(
     num_clients = min(num_clients, len(labels))
     parts = fedcof_partition(labels, num_clients, alpha=alpha, seed=seed)
     assert [part.tolist() for part in parts] == literal_fedcof(labels, num_clients, alpha, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np.random, "RandomState", Later)
+        later = fedcof_partition(labels, num_clients, alpha=alpha, seed=seed)
+    assert [part.tolist() for part in later] == [part.tolist() for part in parts]
 
 
 def test_fedcof_goes_on_where_a_client_is_left_without_classes() -> None:

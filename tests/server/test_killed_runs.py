@@ -33,6 +33,7 @@ SETTINGS: dict[str, Any] = {
     "optimizer": "fedavgm",
     "personalise": "global,one-shot@epochs=2",
     "holdout_fraction": 0.25,
+    "device": "cpu",  # as the tests compute, and the process that is killed
     "feature_cache": "off",  # a later run would find it filled, and write less
 }
 

@@ -97,7 +97,7 @@ def test_few_samples_give_the_same_sums_in_either_form(wire_dtype: str) -> None:
     assert "gram-factor" in arrays(factor.content) and "gram" in arrays(triangle.content)
     received = [read_statistics_reply(reply, request).statistics[0].summed() for reply in (factor, triangle)]
     assert same_bits(received[0].class_sums, received[1].class_sums)
-    assert relative_difference(received[0].gram, received[1].gram) < 3 * float(torch.finfo(WIRE[wire_dtype]).eps)
+    assert relative_difference(received[0].gram, received[1].gram) < 10 * float(torch.finfo(WIRE[wire_dtype]).eps)
 
 
 @pytest.mark.parametrize("wire_dtype", NUMBER_BYTES)
