@@ -33,7 +33,8 @@ trap stop_superlink EXIT
 cp -R "$app" clone
 step "make the environment" python3 -m venv venv
 . venv/bin/activate
-step "install" pip install --quiet -e clone
+step "install uv" pip install --quiet uv
+step "install" uv pip install --quiet -e clone
 
 echo "A hospital engineer"
 step "the run of the README" flwr run clone --stream
@@ -42,7 +43,7 @@ step "predict" fedstats predict latest sites/new.png
 test -s fedstats-runs/*/report.html
 
 echo "A researcher"
-step "install the extra for onnx" pip install --quiet -e "clone[export]"
+step "install the extra for onnx" uv pip install --quiet -e "clone[export]"
 step "check the folder" fedstats check --data "dataset='$PWD/sites/images/site-a'" num-clients=3
 step "run on the folder" flwr run clone --stream -c "dataset='$PWD/sites/images/site-a' num-clients=3 min-clients=3"
 step "export to onnx" fedstats export latest --onnx picture.onnx

@@ -35,8 +35,9 @@ def readme_command() -> str:
     """Return the README's first command, from where the app is installed."""
     blocks = re.findall(r"```(?:bash|sh)\n(.*?)```", (REPOSITORY / "README.md").read_text(), flags=re.DOTALL)
     line = next(block for block in blocks if "flwr run ." in block).strip()
-    assert line.startswith("pip install -e . && "), line
-    return line.removeprefix("pip install -e . && ")
+    install = "pip install uv && uv pip install -e . && "
+    assert line.startswith(install), line
+    return line.removeprefix(install)
 
 
 @pytest.fixture(scope="module")
