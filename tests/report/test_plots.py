@@ -106,6 +106,15 @@ def test_the_front_is_what_no_point_beats(points: list[CostPoint]) -> None:
     assert [point.megabytes for point in front] == sorted({point.megabytes for point in front})
 
 
+def test_twice_as_many_methods_as_colours_are_told_apart_and_all_are_named() -> None:
+    figure = accuracy_figure([CostPoint(f"method {k}", k + 1.0, k / 20) for k in range(14)], "Title")
+    _, *dots = figure.axes[0].lines
+    assert len({(dot.get_marker(), dot.get_color()) for dot in dots}) == 14
+    figure.draw_without_rendering()
+    legend = figure.legends[0].get_window_extent()
+    assert 0 <= legend.y0 and legend.y1 <= figure.bbox.y1
+
+
 def test_methods_and_their_front_are_where_they_belong() -> None:
     figure = accuracy_figure(POINTS, "CIFAR-100, 100 clients")
     axes = figure.axes[0]

@@ -53,7 +53,7 @@ class CostPoint(NamedTuple):
 @plot_style()
 def accuracy_figure(points: Sequence[CostPoint], title: str) -> Figure:
     """Draw accuracy over megabytes up (log), one point per method, at least one, and their Pareto front."""
-    figure = new_figure(8.5, 4.6)
+    figure = new_figure(8.5, max(4.6, 0.43 * len(points)))
     axes = figure.add_subplot()
     log_x(axes, [1e6 * point.megabytes for point in points], "B")
     front = pareto_front(points)
@@ -61,10 +61,12 @@ def accuracy_figure(points: Sequence[CostPoint], title: str) -> Figure:
     heights = [100 * point.accuracy for point in (*front, front[-1])]
     axes.step(ends, heights, where="post", color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
     for index, point in enumerate(points):
-        sent, accuracy, marker = 1e6 * point.megabytes, 100 * point.accuracy, _MARKERS[index % len(_MARKERS)]
+        sent, accuracy = 1e6 * point.megabytes, 100 * point.accuracy
+        again, colour = divmod(index, len(METHOD_COLOURS))  # a colour that comes again has another marker
+        marker = _MARKERS[(colour + again) % len(_MARKERS)]
         text = f"{point.label}\n{accuracy:.1f} %, {bytes_with_unit(sent)}"
         look: dict[str, Any] = {"markersize": 9, "markeredgecolor": "white", "zorder": 3}
-        axes.plot(sent, accuracy, marker, color=METHOD_COLOURS[index % 7], label=text, **look)
+        axes.plot(sent, accuracy, marker, color=METHOD_COLOURS[colour], label=text, **look)
     set_title(axes, title, "dashed: the most accurate method for the bytes", inches=7.0)
     axes.set_xlabel("sent by all clients together (log scale)")
     axes.set_ylabel("test accuracy")
