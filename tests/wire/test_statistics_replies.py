@@ -84,8 +84,9 @@ def test_sums_arrive_bit_for_bit_or_rounded_once(specs: tuple[StatisticsSpec, ..
         assert expected.gram is None or same_bits(got.gram, expected.gram.to(dtype).to(torch.float64))
 
 
-@pytest.mark.parametrize("wire_dtype", ["float32", "float64"])
-def test_few_samples_give_the_same_sums_in_either_form(wire_dtype: str) -> None:
+# In float64 the rounding of the factor itself shows, which is another with each BLAS: 5 were seen.
+@pytest.mark.parametrize(("wire_dtype", "roundings"), [("float32", 3), ("float64", 10)])
+def test_few_samples_give_the_same_sums_in_either_form(wire_dtype: str, roundings: int) -> None:
     """A client that has only the matrix sends its triangle; the other, who had the features, the factor of it."""
     request = request_for(wire_dtype=wire_dtype)
     features, labels = features_and_labels(n=FEW)
@@ -97,7 +98,8 @@ def test_few_samples_give_the_same_sums_in_either_form(wire_dtype: str) -> None:
     assert "gram-factor" in arrays(factor.content) and "gram" in arrays(triangle.content)
     received = [read_statistics_reply(reply, request).statistics[0].summed() for reply in (factor, triangle)]
     assert same_bits(received[0].class_sums, received[1].class_sums)
-    assert relative_difference(received[0].gram, received[1].gram) < 10 * float(torch.finfo(WIRE[wire_dtype]).eps)
+    eps = float(torch.finfo(WIRE[wire_dtype]).eps)
+    assert relative_difference(received[0].gram, received[1].gram) < roundings * eps
 
 
 @pytest.mark.parametrize("wire_dtype", NUMBER_BYTES)
