@@ -6,7 +6,7 @@ without it, and the question which clients a node hosts is answered without.
 
 from __future__ import annotations
 
-from fedstats_app.threads import PROCESS, lasting_imports, num_threads  # first: it must come before torch
+from fedstats_app.base.threads import PROCESS, lasting_imports, num_threads  # first: it must come before torch
 
 # isort: split
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedstats_app.threads import lasting_imports  # first: it must come before torch
+from fedstats_app.base.threads import lasting_imports  # first: it must come before torch
 
 # isort: split
 
@@ -13,7 +13,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 with lasting_imports():
-    from fedstats_app.grid.progress import Progress, print_any_text
+    from fedstats_app.base.progress import Progress, print_any_text
     from fedstats_app.report.state import State
     from fedstats_app.server.closed_form import solve_heads
     from fedstats_app.server.lifetime import how_to_stop, lifetime, quiet_flower

@@ -14,9 +14,9 @@ import sys
 import textwrap
 from pathlib import Path
 
+from fedstats_app.base.option import Check, Options
 from fedstats_app.methods import RECORDS
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import Check, Options
 
 PYPROJECT, PAGE = Path("pyproject.toml"), Path("docs/settings.md")
 _HEADER = "[tool.flwr.app.config]"

@@ -16,6 +16,7 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, r
 
 import fedstats_app
 from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.base.option import ConfigError
 from fedstats_app.client import evaluation as client_evaluation
 from fedstats_app.client.site import Site
 from fedstats_app.data import load_dataset
@@ -24,7 +25,6 @@ from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ri
 from fedstats_app.methods import METHODS, record_of
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError
 from tests.support.local_grid import FIRST_NODE_ID, Fault
 from tests.support.simulation import (
     central,

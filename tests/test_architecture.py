@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "fedstats_app"
 
 # The rooms of each level; a room imports only from rooms of lower levels, also inside functions and for types.
 LEVELS = (
-    {"rank_rule", "threads", "storage", "secure", "settings.option", "__version__"},
+    {"base", "secure", "__version__"},
     {"statistics", "data"},
     {"heads"},
     {"backbones", "methods"},
@@ -24,7 +24,6 @@ LEVELS = (
     {"wire", "privacy"},
     {"grid"},
     {"strategies", "report", "sklearn"},
-    {"personal"},
     {"settings"},
     {"client", "server"},
     {"client_app", "server_app"},
@@ -33,12 +32,12 @@ LEVELS = (
     {"cli"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
-KNOW_FLOWER = {"wire", "grid", "strategies", "personal", "client", "server", "client_app", "server_app"}
+KNOW_FLOWER = {"wire", "grid", "strategies", "client", "server", "client_app", "server_app"}
 KNOW_FLOWER |= {"cli.supernode", "simulation"}
 # A SuperNode with other processes than Flower's own needs what is not public, and so does a run in one process.
 KNOW_FLOWERS_INSIDES = {"fedstats_app.cli.supernode.flower", "fedstats_app.simulation"}
 PUBLIC_FLOWER = {"flwr.app", "flwr.clientapp", "flwr.clientapp.mod", "flwr.serverapp", "flwr.serverapp.strategy"}
-TORCH_ONLY = {"settings.option", "storage", "statistics", "heads", "training", "fedmezo"}
+TORCH_ONLY = {"base", "statistics", "heads", "training", "fedmezo"}
 MODULES = {
     ".".join(("fedstats_app", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
@@ -46,7 +45,7 @@ MODULES = {
 
 
 def room(module: str) -> str:
-    """Name the room of a module; `settings` has two floors, what an option is and the readers of all of them."""
+    """Name the room of a module."""
     names = (module.split(".") + ["__init__"])[1:]
     return ".".join(names[:2]) if ".".join(names[:2]) in LEVEL else names[0]
 

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fedstats_app.base.ledger import LedgerFile
 from fedstats_app.cli import main
 from fedstats_app.report.statistics_file import load_statistics
-from fedstats_app.storage.ledger import LedgerFile
 from tests.docs.markdown import DOCS, blocks
 from tests.server.test_exact_sums import weights
 from tests.support.deployment import Deployment, wait_until

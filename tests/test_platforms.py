@@ -14,14 +14,14 @@ from pathlib import Path, PureWindowsPath
 
 import pytest
 
-from fedstats_app import cli, threads
+from fedstats_app import cli
+from fedstats_app.base import files, threads
 from fedstats_app.cli.check import machine
 from fedstats_app.data.data_options import dataset_spec
 from fedstats_app.data.feature_cache import FeatureCache
 from fedstats_app.data.paths import without_folders
 from fedstats_app.grid import federation_options
 from fedstats_app.server.closed_form import give_back_memory
-from fedstats_app.storage import files
 from tests.support.commands import REPOSITORY
 from tests.support.simulation import nodes_of, simulate
 

@@ -20,10 +20,10 @@ import torch
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedstats_app
-from fedstats_app.settings.option import ConfigError
+from fedstats_app.base.json_digest import read_json_lines
+from fedstats_app.base.option import ConfigError
+from fedstats_app.base.threads import num_threads
 from fedstats_app.simulation import UnknownFlower, check_flower, task
-from fedstats_app.storage.json_digest import read_json_lines
-from fedstats_app.threads import num_threads
 from tests.support import simulation
 from tests.support.commands import REPOSITORY
 from tests.support.simulation import head_bytes, read_json

@@ -24,7 +24,7 @@ from fedstats_app.backbones.names import (
     is_text_backbone,
     parse_arguments,
 )
-from fedstats_app.settings.option import Check, Options, is_absolute, number, one_of, option, text, whole
+from fedstats_app.base.option import Check, Options, is_absolute, number, one_of, option, text, whole
 
 BACKBONES = (
     "efficientnet_lite0",

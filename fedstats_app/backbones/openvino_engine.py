@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fedstats_app import __version__
 from fedstats_app.backbones.engine import BOUND, EngineError, openvino_version
 from fedstats_app.backbones.transform import InputTransform
-from fedstats_app.storage.files import read_tensors, write_tensors
+from fedstats_app.base.files import read_tensors, write_tensors
 
 logger = logging.getLogger("fedstats_app")
 

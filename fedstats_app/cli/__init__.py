@@ -13,8 +13,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from fedstats_app.base.threads import lasting_imports  # it must come before torch
 from fedstats_app.cli.arguments import COMMANDS, parsed
-from fedstats_app.threads import lasting_imports  # it must come before torch
 
 # As shells say it of what Ctrl-C ended.
 STOPPED = 130
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         `check`); 2 if it could not do its work; 130 after Ctrl-C. Wrong arguments and `--help` end the process, as
         argparse does.
     """
-    from fedstats_app.grid.progress import print_any_text  # --help does without
+    from fedstats_app.base.progress import print_any_text  # --help does without
 
     arguments = parsed(argv)
     print_any_text()

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedstats_app import __version__
 from fedstats_app.backbones.engine import NODE_ENGINES
-from fedstats_app.storage.runs import run_named
+from fedstats_app.base.runs import run_named
 
 _LEDGER = "node ledger"
 _EXIT = "exit code: 0 if all is well, 1 if something is wrong (said in the output), 2 if there is no result"

@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
+from fedstats_app.base.files import to_json
+from fedstats_app.base.progress import Progress
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.inputs import calibration_note, head_entries, in_chunks, load_classifier, tell_unreadable
 from fedstats_app.cli.terminal import WIDTH, printable, table, told
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.clients import data_spec
-from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import ConfusionMatrix, HeadScores
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.method_result import quality, wilson_interval
 from fedstats_app.report.text_columns import area, percent
-from fedstats_app.storage.files import to_json
 
 # Scores of so many images are in memory at a time.
 CHUNK = 1024

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.base.files import to_json, write_atomically
+from fedstats_app.base.progress import Progress
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.inputs import (
     calibration_note,
@@ -20,11 +22,9 @@ from fedstats_app.cli.inputs import (
 )
 from fedstats_app.cli.terminal import counted, told
 from fedstats_app.data import Sample, load_dataset
-from fedstats_app.grid.progress import Progress
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.export.hub_folder import write_hub_folder
 from fedstats_app.report.export.onnx_file import TOLERANCE, Agreement, OnnxModel, compare, to_onnx
-from fedstats_app.storage.files import to_json, write_atomically
 
 # Of the built-in images, where none are named: they take seconds.
 _FEW = 32

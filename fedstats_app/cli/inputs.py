@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedstats_app.backbones.weights import WeightsError
+from fedstats_app.base.json_digest import read_json_file
+from fedstats_app.base.progress import Progress
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.terminal import counted, printable
 from fedstats_app.data import Dataset, Sample, UnreadableSampleError
@@ -16,9 +18,7 @@ from fedstats_app.data.columns import Reading
 from fedstats_app.data.dataset import Kind
 from fedstats_app.data.layout import SUFFIXES, visible_files
 from fedstats_app.data.loading import TABLES, unlabelled_files, unlabelled_table
-from fedstats_app.grid.progress import Progress
 from fedstats_app.report.classifier import Classifier, load
-from fedstats_app.storage.json_digest import read_json_file
 
 
 def load_classifier(arguments: argparse.Namespace) -> Classifier:

@@ -40,11 +40,11 @@ def node(arguments: argparse.Namespace) -> int:
 
 def ledger(arguments: argparse.Namespace) -> int:
     """Print what is in every ledger of a folder, after it was reset if that is asked for."""
+    from fedstats_app.base.ledger import PATTERN, LedgerError, LedgerFile
     from fedstats_app.cli.terminal import printable
     from fedstats_app.data.feature_cache import default_cache_root
     from fedstats_app.secure.account import composed, epsilon_of
     from fedstats_app.settings.node_config import STATE_FOLDER
-    from fedstats_app.storage.ledger import PATTERN, LedgerError, LedgerFile
 
     given = arguments.state_dir
     folder = Path(given).expanduser() if given else default_cache_root() / STATE_FOLDER

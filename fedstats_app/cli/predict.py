@@ -8,6 +8,8 @@ import itertools
 import sys
 from collections.abc import Iterator
 
+from fedstats_app.base.files import to_json
+from fedstats_app.base.progress import Progress
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.inputs import (
     calibration_note,
@@ -21,10 +23,8 @@ from fedstats_app.cli.inputs import (
 from fedstats_app.cli.terminal import WIDTH, printable, told
 from fedstats_app.data import Dataset
 from fedstats_app.data.loading import unlabelled_texts
-from fedstats_app.grid.progress import Progress
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.text_columns import percent
-from fedstats_app.storage.files import to_json
 
 # So many samples at a time, so that results appear early; in memory there is one image and a batch of small ones.
 CHUNK = 256

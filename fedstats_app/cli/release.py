@@ -9,6 +9,8 @@ from typing import Any
 
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.backbones.weights import WeightsError
+from fedstats_app.base.files import to_json
+from fedstats_app.base.option import ConfigError
 from fedstats_app.cli import COULD_NOT_WORK, CommandError
 from fedstats_app.cli.settings import read_in_turn, read_settings
 from fedstats_app.cli.terminal import paragraph, printable, told
@@ -19,10 +21,8 @@ from fedstats_app.privacy import says_much_about_samples
 from fedstats_app.privacy.node_policy import SAMPLES_PER_DIRECTION
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.simulation import UnknownFlower, make_release, run_on
 from fedstats_app.statistics import merge_specs
-from fedstats_app.storage.files import to_json
 from fedstats_app.wire import RejectedReply
 from fedstats_app.wire.release import Release, in_words, read_release
 

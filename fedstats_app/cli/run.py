@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fedstats_app.base.option import ConfigError
 from fedstats_app.cli import COULD_NOT_WORK, STOPPED, CommandError
 from fedstats_app.cli.settings import read_in_turn, settings_of_app
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.simulation import UnknownFlower, run_on, simulated
 
 

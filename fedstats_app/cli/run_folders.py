@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.base.files import to_json
+from fedstats_app.base.runs import DEFAULT_OUTPUT_DIR
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.terminal import printable, table, told
 from fedstats_app.data.paths import without_folders
@@ -14,8 +16,6 @@ from fedstats_app.methods import display_name
 from fedstats_app.report.page import write_report
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.text_columns import three_figures
-from fedstats_app.storage.files import to_json
-from fedstats_app.storage.runs import DEFAULT_OUTPUT_DIR
 
 _HEADING = ("date (UTC)", "status", "data", "backbone", "methods", "best", "accuracy", "MB", "folder")
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeVar
 
-from fedstats_app.grid.progress import Progress, Step
+from fedstats_app.base.progress import Progress, Step
 from fedstats_app.report.text_columns import aligned, widths_of
 
 WIDTH = 100

@@ -23,14 +23,8 @@ import numpy as np
 from flwr.app import Array, Context, Message, RecordDict
 from numpy.typing import NDArray
 
-from fedstats_app.data.clients import data_spec, own_dataset
-from fedstats_app.data.contents import draw_cells, sample_identities
-from fedstats_app.data.data_options import is_table
-from fedstats_app.data.feature_cache import default_cache_root
-from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.node_config import STATE_FOLDER, NodeConfig
-from fedstats_app.storage.files import write_atomically
-from fedstats_app.storage.ledger import (
+from fedstats_app.base.files import write_atomically
+from fedstats_app.base.ledger import (
     Cell,
     Exhausted,
     LedgerError,
@@ -40,6 +34,12 @@ from fedstats_app.storage.ledger import (
     cells_of,
     newest_generation,
 )
+from fedstats_app.data.clients import data_spec, own_dataset
+from fedstats_app.data.contents import draw_cells, sample_identities
+from fedstats_app.data.data_options import is_table
+from fedstats_app.data.feature_cache import default_cache_root
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import STATE_FOLDER, NodeConfig
 from fedstats_app.training.limits import RefusedByPolicy
 from fedstats_app.wire.keeping import arrays_digest, content_digest, content_from_bytes, content_to_bytes
 

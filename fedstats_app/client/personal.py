@@ -17,13 +17,13 @@ from flwr.app import Context, Message
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.base.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.client.evaluation import score_heads
 from fedstats_app.client.site import Site, samples_of
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import choose_mixing, personal_head
 from fedstats_app.privacy import NodePolicy, mean_loss_above_floor
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import LocalReport, alignment_loss, train_locally
 from fedstats_app.training.model import TunedModel

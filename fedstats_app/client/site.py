@@ -15,17 +15,17 @@ from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.base.progress import Progress
+from fedstats_app.base.tally import add_to_tally
 from fedstats_app.client.ledger import Ledger, ledger_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set
 from fedstats_app.data.subset import flipped, with_mirror_images
-from fedstats_app.grid.progress import Progress
 from fedstats_app.methods import RECORDS
 from fedstats_app.privacy import Cells, NodePolicy
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import node_of, run_of
-from fedstats_app.storage.tally import add_to_tally
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.samples import Samples, SelectedSamples, TensorSamples
 from fedstats_app.wire import RejectedRequest, StatisticsRequest

@@ -12,8 +12,8 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
+from fedstats_app.base.ledger import ID_BYTES
 from fedstats_app.data.dataset import UNREADABLE, Dataset
-from fedstats_app.storage.ledger import ID_BYTES
 
 DIGEST_BYTES = 16
 # Of images in memory, those that mode, size and bytes describe completely.

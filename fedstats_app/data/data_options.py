@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from fedstats_app.base.option import Options, empty_or, is_absolute, number, one_of, option, text, whole, word_list
 from fedstats_app.data.layout import FOLDER_LEVELS
 from fedstats_app.data.partition import PARTITIONERS, PREFIX, parsed
-from fedstats_app.settings.option import Options, empty_or, is_absolute, number, one_of, option, text, whole, word_list
 
 
 def is_table(spec: str) -> bool:

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstats_app.base.files import write_atomically
 from fedstats_app.data.contents import DIGEST_BYTES
 from fedstats_app.data.paths import absolute_path
-from fedstats_app.storage.files import write_atomically
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from fedstats_app.storage.files import read_tensors, tensors_to_bytes, write_atomically
+from fedstats_app.base.files import read_tensors, tensors_to_bytes, write_atomically
 
 logger = logging.getLogger("fedstats_app")
 

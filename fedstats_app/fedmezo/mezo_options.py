@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedstats_app.settings.option import Options, flag, number, one_of, option, whole
+from fedstats_app.base.option import Options, flag, number, one_of, option, whole
 
 # What can be tuned, besides names:PATTERN,...
 TUNED_PARTS = ("head", "full", "bias", "norm")

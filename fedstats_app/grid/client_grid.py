@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedstats_app.base.progress import Progress, Step
+from fedstats_app.base.tally import Tally
 from fedstats_app.grid.asking import array_bytes
-from fedstats_app.grid.progress import Progress, Step
-from fedstats_app.storage.tally import Tally
 from fedstats_app.wire.serving import pack_requests, unpack_reply
 
 NO_REPLY_CODE = 101

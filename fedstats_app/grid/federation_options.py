@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
+from fedstats_app.base.option import Options, flag, number, one_of, option, run_folder, whole
 from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON, PLACES, Promise
-from fedstats_app.settings.option import Options, flag, number, one_of, option, run_folder, whole
 
 _OF_NOISE = ("dp-delta", "dp-unit", "dp-where", "dp-samples")
 # Of HeadScores: a histogram of 1,281 bins of samples of each class, one of the others, and a row of a matrix.

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from fedstats_app.base.option import Check, ConfigError, Options, from_text, some_of
 from fedstats_app.methods.method import ConfiguredMethod as ConfiguredMethod
 from fedstats_app.methods.method import Method as Method
 from fedstats_app.methods.method import Needs as Needs
 from fedstats_app.methods.method import Personal as Personal
 from fedstats_app.methods.method import Uplink as Uplink
-from fedstats_app.settings.option import Check, ConfigError, Options, from_text, some_of
 
 # One line per method, in the order of tables and plots.
 # isort: off

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from fedstats_app.base.option import Options, flag, number, one_of, option, whole
 from fedstats_app.methods.method import Method, Needs, Personal
-from fedstats_app.settings.option import Options, flag, number, one_of, option, whole
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from fedstats_app.base.option import Options, flag, number, one_of, option, whole
 from fedstats_app.methods.method import Method, Needs, Personal
-from fedstats_app.settings.option import Options, flag, number, one_of, option, whole
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from fedstats_app.base.option import Options, flag_or, number, one_of, option, whole
 from fedstats_app.methods.method import Method, Needs, Uplink
-from fedstats_app.settings.option import Options, flag_or, number, one_of, option, whole
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead

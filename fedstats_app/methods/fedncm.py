@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedstats_app.base.option import Options
 from fedstats_app.methods.method import Method
-from fedstats_app.settings.option import Options
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from fedstats_app.base.option import Options, flag, number, one_of, option, whole
+from fedstats_app.base.rank_rule import RankRule, rank_rule
 from fedstats_app.methods.method import Method, Needs, Personal
-from fedstats_app.rank_rule import RankRule, rank_rule
-from fedstats_app.settings.option import Options, flag, number, one_of, option, whole
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from fedstats_app.settings.option import Options
-from fedstats_app.threads import one_thread
+from fedstats_app.base.option import Options
+from fedstats_app.base.threads import one_thread
 
 if TYPE_CHECKING:
     from torch import Tensor

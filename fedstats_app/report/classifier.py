@@ -19,6 +19,8 @@ from fedstats_app.backbones.names import TextOptions, in_folder
 from fedstats_app.backbones.prompts import Prompted
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.weights import read_state_file
+from fedstats_app.base.json_digest import read_json_file
+from fedstats_app.base.runs import run_named
 from fedstats_app.data import DatasetError, Sample, to_rgb
 from fedstats_app.data.folder import read_text
 from fedstats_app.data.paths import open_image, without_folders
@@ -36,8 +38,6 @@ from fedstats_app.report.head_file import (
 )
 from fedstats_app.report.method_result import head_to_take
 from fedstats_app.statistics import FeatureMap, feature_map_from_dict
-from fedstats_app.storage.json_digest import read_json_file
-from fedstats_app.storage.runs import run_named
 
 logger = logging.getLogger("fedstats_app")
 

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.prompts import Prompted
+from fedstats_app.base.files import read_tensors, tensors_to_bytes
 from fedstats_app.heads import LinearHead
-from fedstats_app.storage.files import read_tensors, tensors_to_bytes
 
 HEAD_FORMAT = "fedstats-head-2"
 # In the header of a head that another one has taken the place of: why, and where that is.

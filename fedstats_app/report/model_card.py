@@ -14,6 +14,8 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedstats_app.backbones.licences import Licence
+from fedstats_app.base.files import write_atomically
+from fedstats_app.base.json_digest import read_json_file
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import Needs, head_parts, is_method, record_of
 from fedstats_app.report.head_file import SUFFIX, read_head
@@ -21,8 +23,6 @@ from fedstats_app.report.method_result import MethodView, head_to_take
 from fedstats_app.report.templates import TEMPLATES
 from fedstats_app.report.text_columns import area, percent
 from fedstats_app.report.wording import privacy_in_words
-from fedstats_app.storage.files import write_atomically
-from fedstats_app.storage.json_digest import read_json_file
 
 CARD_NAME = "README.md"
 _CLASSES_LISTED = 50

@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedstats_app import __version__
+from fedstats_app.base.files import write_atomically
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name
 from fedstats_app.report.method_result import MethodView, wilson_interval
@@ -19,7 +20,6 @@ from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.templates import TEMPLATES
 from fedstats_app.report.text_columns import bytes_with_unit, counted, duration, interval_text, percent, size
 from fedstats_app.report.wording import facts, summary, warnings
-from fedstats_app.storage.files import write_atomically
 
 REPORT_NAME = "report.html"
 _PAIRS = 10

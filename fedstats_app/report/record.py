@@ -17,11 +17,11 @@ from fedstats_app import __version__
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.backbone_options import BackboneOptions
 from fedstats_app.backbones.engine import BFLOAT16
+from fedstats_app.base.json_digest import read_json_file
 from fedstats_app.heads import Calibration
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.statistics import FeatureMap
-from fedstats_app.storage.json_digest import read_json_file
 
 VERSIONED = (
     *("flwr", "flwr-datasets", "ray", "torch", "torchvision", "openvino", "timm", "transformers", "numpy"),

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.base.files import append_lines, tensors_to_bytes, to_json, write_atomically
+from fedstats_app.base.json_digest import read_json_file, to_json_with_digest
+from fedstats_app.base.runs import DEFAULT_OUTPUT_DIR, run_named
 from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import FILE_KEY, PATH_KEYS, Normalisation, head_to_bytes, tuned_metadata, tuned_state
 from fedstats_app.report.training_record import RoundRecord, read_rounds
-from fedstats_app.storage.files import append_lines, tensors_to_bytes, to_json, write_atomically
-from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
-from fedstats_app.storage.runs import DEFAULT_OUTPUT_DIR, run_named
 
 # A block of the disk, which the file has from the beginning: a longer reason needs no other one of a full disk.
 STATUS_BYTES = 4096

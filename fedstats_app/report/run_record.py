@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.base.json_digest import read_json_file, read_json_lines
+from fedstats_app.base.lock import is_running
 from fedstats_app.methods import display_name, head_parts, method_order
 from fedstats_app.report.head_file import SUFFIX, read_head
 from fedstats_app.report.method_result import head_to_take
 from fedstats_app.report.run_folder import DISCLOSURE_FILE
 from fedstats_app.report.training_record import TrainingResult, read_rounds
-from fedstats_app.storage.json_digest import read_json_file, read_json_lines
-from fedstats_app.storage.lock import is_running
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedstats_app.base.files import read_tensors, to_json, write_tensors
 from fedstats_app.statistics import (
     ClassMeanRows,
     ClientStatistics,
@@ -41,7 +42,6 @@ from fedstats_app.statistics import (
     StatisticsSum,
 )
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
-from fedstats_app.storage.files import read_tensors, to_json, write_tensors
 from fedstats_app.training.foretold import ClassMeans
 
 STATISTICS_FORMAT = "fedstats-statistics-1"
@@ -197,7 +197,7 @@ class Accumulated:
     tensors : mapping
         By name.
     record : mapping
-        Whatever else, by the rules of `fedstats_app.storage.files.to_json`.
+        Whatever else, by the rules of `fedstats_app.base.files.to_json`.
     """
 
     sums: Mapping[str, StatisticsSum]

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from fedstats_app.settings.option import Options, option, some_of
+from fedstats_app.base.option import Options, option, some_of
 
 State = Literal["completed", "failed"]
 PROJECT = "fedstats-app"  # W&B's word; MLflow's is experiment

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+from fedstats_app.base.json_digest import read_json_lines, to_json_with_digest
 from fedstats_app.heads import Calibration
 from fedstats_app.report.method_result import QUALITY
-from fedstats_app.storage.json_digest import read_json_lines, to_json_with_digest
 
 RANDOM_START = "random"
 BYTES_PER_NUMBER = 4

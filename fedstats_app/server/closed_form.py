@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, MetricRecord
 
+from fedstats_app.base.progress import Step
 from fedstats_app.data.clients import training_set
 from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.discovery import Federation
 from fedstats_app.grid.evaluation import Scores
-from fedstats_app.grid.progress import Step
 from fedstats_app.methods import display_name, is_experiment
 from fedstats_app.report.advice import Advice, Candidate, Comparisons, Sends, advice_lines, advise
 from fedstats_app.report.method_result import MethodResult

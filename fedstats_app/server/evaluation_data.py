@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
+from fedstats_app.base.progress import Progress
 from fedstats_app.data import Dataset
 from fedstats_app.grid.evaluation import Scores
-from fedstats_app.grid.progress import Progress
 from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.heads.calibration import TEMPERATURES, likely_temperatures
 from fedstats_app.heads.influence import evenly_spaced

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.grid.progress import Progress, in_words
+from fedstats_app.base.progress import Progress, in_words
 from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.report.head_file import PROMPTS, Normalisation, read_head, with_module
 from fedstats_app.report.model_card import write_model_card

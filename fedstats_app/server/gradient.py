@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord
 
+from fedstats_app.base.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.server.training import Training
-from fedstats_app.storage.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, UpdateLimits
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.training.model import TunedModel

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
 
+from fedstats_app.base.files import remove_unfinished
+from fedstats_app.base.lock import lock_folder
+from fedstats_app.base.progress import say
 from fedstats_app.grid.client_grid import SERVER_SIDE_CODES
-from fedstats_app.grid.progress import say
 from fedstats_app.report.run_folder import RunFolder, Status
 from fedstats_app.report.wording import can_resume
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.storage.files import remove_unfinished
-from fedstats_app.storage.lock import lock_folder
 from fedstats_app.wire.disclosure import DisclosureLedger
 
 # In the node-config of a ServerApp that runs in its user's own process.

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.base.files import append_lines
+from fedstats_app.base.json_digest import read_json_file, read_json_lines, to_json_with_digest
 from fedstats_app.fedmezo.log import TrainingFiles
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
@@ -17,8 +19,6 @@ from fedstats_app.grid.evaluation import sum_evaluations
 from fedstats_app.grid.mezo_exchange import MezoAnswers
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.server.training import Training
-from fedstats_app.storage.files import append_lines
-from fedstats_app.storage.json_digest import read_json_file, read_json_lines, to_json_with_digest
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, MezoRound, MezoRounds
 from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.start import best_temperature

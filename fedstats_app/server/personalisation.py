@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedstats_app.grid.progress import in_words
-from fedstats_app.personal.approaches import run_approach
-from fedstats_app.personal.personal_options import PersonalOptions
-from fedstats_app.personal.session import PersonalSession
+from fedstats_app.base.progress import in_words
 from fedstats_app.report.personal_result import PersonalResult, approach_name
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
 from fedstats_app.report.tables import personal_table
+from fedstats_app.server.personal_approaches import run_approach
+from fedstats_app.server.personal_session import PersonalSession
 from fedstats_app.server.run import TRAINING_PASSES, Run
+from fedstats_app.training.personal_options import PersonalOptions
 
 # In results.json, the key under which an entry says which approach it is of: one approach can have several.
 _APPROACH = "approach"

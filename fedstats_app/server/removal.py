@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 
+from fedstats_app.base.files import write_atomically
+from fedstats_app.base.json_digest import read_json_file, read_json_lines
+from fedstats_app.base.lock import lock_folder
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import SUFFIX, SUPERSEDED, head_to_bytes, read_head
 from fedstats_app.report.method_result import MethodResult, quality
@@ -28,9 +31,6 @@ from fedstats_app.report.statistics_file import (
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSum
 from fedstats_app.statistics.collected import sum_without_classes, sum_without_client
-from fedstats_app.storage.files import write_atomically
-from fedstats_app.storage.json_digest import read_json_file, read_json_lines
-from fedstats_app.storage.lock import lock_folder
 
 # What in a head's header is of the statistics that it was solved from.
 _OF_THE_SOLVE = ("format", "temperature", "calibrated-on", SUPERSEDED)

@@ -14,13 +14,14 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader, check_kind
 from fedstats_app.backbones.measurements import FeatureNorm, feature_norm, seconds_per_sample
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.base.progress import Progress
+from fedstats_app.base.tally import tallied
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import client_names, partitions, split_holdout, test_split, training_set
 from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
 from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.client_grid import ClientGrid, Counted
 from fedstats_app.grid.discovery import Federation, discover
-from fedstats_app.grid.progress import Progress
 from fedstats_app.report.record import check_same_run, common_metadata, run_record
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
@@ -29,7 +30,6 @@ from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.server.extension import Extension
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.storage.tally import tallied
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import QUERY_STATISTICS, Limits

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.base.progress import Progress
 from fedstats_app.data.clients import partitions, split_holdout, training_set
 from fedstats_app.data.subset import flipped, with_mirror_images
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.evaluation import Scores, evaluate_on_clients
-from fedstats_app.grid.progress import Progress
 from fedstats_app.methods import FEDNCM
 from fedstats_app.report.method_result import MethodResult, client_spread, quality
 from fedstats_app.report.training_record import BYTES_PER_NUMBER

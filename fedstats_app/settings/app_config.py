@@ -10,6 +10,19 @@ from dataclasses import Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from fedstats_app.backbones.backbone_options import BackboneOptions
+from fedstats_app.base.option import (
+    ConfigError,
+    Options,
+    absolute,
+    flag,
+    folded,
+    number,
+    one_of,
+    option,
+    run_folder_or_latest,
+    unfolded,
+    whole,
+)
 from fedstats_app.data.data_options import CacheOptions, DataOptions, PartitionOptions
 from fedstats_app.fedmezo.mezo_options import FedMeZOOptions
 from fedstats_app.grid.federation_options import FederationOptions
@@ -23,21 +36,8 @@ from fedstats_app.methods import (
     variant_for,
     varied,
 )
-from fedstats_app.personal.personal_options import PersonalOptions
 from fedstats_app.report.trackers import TrackerOptions
-from fedstats_app.settings.option import (
-    ConfigError,
-    Options,
-    absolute,
-    flag,
-    folded,
-    number,
-    one_of,
-    option,
-    run_folder_or_latest,
-    unfolded,
-    whole,
-)
+from fedstats_app.training.personal_options import PersonalOptions
 from fedstats_app.training.trainers import TRAINERS, Trainer
 from fedstats_app.training.training_options import FILE_HEAD, MADE_HEADS, ClientOptions, OptimizerOptions, TuningOptions
 

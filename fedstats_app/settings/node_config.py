@@ -9,12 +9,12 @@ from typing import Literal
 
 from fedstats_app.backbones.backbone_options import backbone_name, network_arguments
 from fedstats_app.backbones.engine import NODE_ENGINES
+from fedstats_app.base.option import ConfigError, Options, flag, number, one_of, option, some_of, text, whole
 from fedstats_app.data.data_options import CacheOptions, DataOptions
 from fedstats_app.data.feature_cache import default_cache_root
 from fedstats_app.data.layout import FOLDER_LEVELS
 from fedstats_app.methods import RECORDS
 from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON
-from fedstats_app.settings.option import ConfigError, Options, flag, number, one_of, option, some_of, text, whole
 from fedstats_app.training.limits import MAX_CLIENT_NAME, NO_LIMITS, RequestLimits
 
 # What a node's owner can allow besides the closed-form methods: all that trains on the node.

@@ -3,7 +3,7 @@
 The law that everything else rests on: ``statistics(A u B) == statistics(A) + statistics(B)``, with an identity
 (``zeros``), whatever the order and the split. Counts are int64, sums and Gram matrices float64.
 
-It may import torch, numpy and of the package the rule for ranks.
+It may import torch, numpy and base.
 """
 
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows as ClassMeanRows

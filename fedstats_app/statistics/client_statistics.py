@@ -7,7 +7,8 @@ import copy
 import torch
 from torch import Tensor
 
-from fedstats_app.rank_rule import RankRule
+from fedstats_app.base.rank_rule import RankRule
+from fedstats_app.base.threads import threads_worth
 from fedstats_app.statistics.accumulation import (
     accumulation_device,
     add_in_blocks,
@@ -20,7 +21,6 @@ from fedstats_app.statistics.class_mean_rows import ClassMeanRows, plan_rows
 from fedstats_app.statistics.exact import on_grid
 from fedstats_app.statistics.factors import GramFactor, ScatterFactor
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
-from fedstats_app.threads import threads_worth
 
 
 class ClientStatistics:

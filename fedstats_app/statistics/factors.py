@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedstats_app.rank_rule import RankRule
+from fedstats_app.base.rank_rule import RankRule
+from fedstats_app.base.threads import one_thread
 from fedstats_app.statistics.accumulation import check_tensor, mirror_upper
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows
 from fedstats_app.statistics.quantisation import direction_codes, unit_rows
-from fedstats_app.threads import one_thread
 
 # Of the trace: what keeps a singular matrix's factor real, a thousandth of what half precision rounds.
 _LIFT = 1e-9

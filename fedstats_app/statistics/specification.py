@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedstats_app.rank_rule import RankRule
+from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.statistics.client_statistics import ClientStatistics, StatisticsAccumulator
 from fedstats_app.statistics.exact import LEAST_BITS, MOST_BITS
 from fedstats_app.statistics.factors import HEADER_BYTES, ScatterSpec, num_factor_numbers

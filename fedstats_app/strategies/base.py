@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedstats_app.base.threads import beside_each_other
 from fedstats_app.grid.asking import first_reasons
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.collection import ClientOutcome, Collection
@@ -24,7 +25,6 @@ from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.methods.method import FEW_FEATURES
 from fedstats_app.statistics import CollectedStatistics, FeatureMap, StatisticsSum, merge_specs
 from fedstats_app.statistics.exact import fraction_bits
-from fedstats_app.threads import beside_each_other
 from fedstats_app.wire import QUERY_STATISTICS, Limits, ReceivedStatistics, StatisticsRequest
 from fedstats_app.wire.arrays import NUMBER_BYTES, to_array
 from fedstats_app.wire.reading import MAX_COUNT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from fedstats_app.settings.option import Options, number, option, whole
+from fedstats_app.base.option import Options, number, option, whole
 from fedstats_app.training.training_options import LocalOptions
 
 # A step multiplies the parameters by one less the learning rate times what pulls them to zero or to the start. Where

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedstats_app.backbones.prompts import Prompted, initial_prompts
+from fedstats_app.base.option import as_text
 from fedstats_app.heads import LinearHead
-from fedstats_app.settings.option import as_text
 from fedstats_app.statistics import FeatureMap, IdentityMap, feature_map_from_dict
 from fedstats_app.statistics.specification import SampleRequest
 from fedstats_app.training.training_options import MAX_PROMPTS, BatchNorm, LocalOptions

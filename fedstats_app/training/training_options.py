@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
+from fedstats_app.base.option import Options, absolute, flag, number, one_of, option, whole, word_list
 from fedstats_app.methods import method_list
-from fedstats_app.settings.option import Options, absolute, flag, number, one_of, option, whole, word_list
 
 OPTIMIZERS = ("fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedadam-torch")
 # Server learning rates where "auto" stands; 1, plain averaging, for the others.

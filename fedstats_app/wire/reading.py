@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast, get_args
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedstats_app.settings.option import Options
+from fedstats_app.base.option import Options
 
 # Larger counts than any site has images: a forged one cannot drown the others without limit.
 MAX_COUNT = 10_000_000

@@ -16,9 +16,9 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
+from fedstats_app.base.files import read_tensors, write_tensors
 from fedstats_app.methods import Needs
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSpec, client_digest
-from fedstats_app.storage.files import read_tensors, write_tensors
 from fedstats_app.wire.arrays import to_array, to_tensors
 from fedstats_app.wire.reading import Malformed, RejectedRequest, check_keys, clean_reason, from_record
 from fedstats_app.wire.serving import NodeInfo, node_info_of, node_info_record

@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from torch import Tensor
 
 from fedstats_app.backbones.engine import ENGINES
-from fedstats_app.settings.option import as_text
+from fedstats_app.base.option import as_text
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from fedstats_app.statistics.specification import SampleRequest
 from fedstats_app.wire.arrays import NUMBER_BYTES

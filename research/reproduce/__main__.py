@@ -2,7 +2,7 @@
 
 import sys
 
-import fedstats_app.threads  # noqa: F401  # first: it must come before torch
+import fedstats_app.base.threads  # noqa: F401  # first: it must come before torch
 from research.reproduce.command import main
 
 if __name__ == "__main__":

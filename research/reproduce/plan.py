@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedstats_app.base.option import ConfigError, Options, unfolded
 from fedstats_app.methods import RECORDS
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError, Options, unfolded
 from research.reproduce.catalogue import PresetError
 from research.reproduce.preset import Column, Preset, Row
 

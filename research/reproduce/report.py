@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.base.files import write_atomically
+from fedstats_app.base.json_digest import read_json_file, to_json_with_digest
 from fedstats_app.report.plots.later_stages import training_figure
 from fedstats_app.report.plots.style import save_png
-from fedstats_app.storage.files import write_atomically
-from fedstats_app.storage.json_digest import read_json_file, to_json_with_digest
 from research.reproduce.catalogue import Catalogue
 from research.reproduce.outcome import CellResult, Comparison, cell_results, compare
 from research.reproduce.picture import draw_curves, panels_of

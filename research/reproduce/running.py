@@ -10,11 +10,11 @@ from typing import Any
 
 import tomli_w
 
+from fedstats_app.base.files import write_atomically
 from fedstats_app.data import DatasetError
 from fedstats_app.data.clients import training_set
 from fedstats_app.report.record import AnotherRunError
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.storage.files import write_atomically
 from research.reproduce.catalogue import Catalogue
 from research.reproduce.plan import PlannedRun
 

@@ -20,11 +20,11 @@ from fedstats_app.backbones.engine import BOUND, SMALL_NETWORK, EngineError, cho
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.transform import ImageTransform
+from fedstats_app.base.option import ConfigError
 from fedstats_app.data import load_dataset
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import refused_choice
-from fedstats_app.settings.option import ConfigError
 from tests.backbones.conftest import features, random_images
 
 openvino = pytest.importorskip("openvino", reason="the extra `fast` is not installed")

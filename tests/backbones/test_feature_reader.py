@@ -16,13 +16,13 @@ from PIL import Image
 
 from fedstats_app.backbones.feature_reader import BLOCK_SIZE, FeatureReader, read_ahead
 from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.base.option import ConfigError
 from fedstats_app.client.site import Site
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.clients import split_holdout
 from fedstats_app.data.dataset import SampleSource
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.settings.option import ConfigError
 from tests.support.simulation import site_folder
 
 

@@ -16,9 +16,9 @@ from fedstats_app.backbones import load_backbone
 from fedstats_app.backbones.architecture import PoweredFeatures, group_norm
 from fedstats_app.backbones.backbone_options import BackboneOptions
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.base.option import ConfigError
 from fedstats_app.report.classifier import load
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError
 from tests.support.networks import small_network
 from tests.support.simulation import simulate
 

@@ -12,12 +12,12 @@ from huggingface_hub import ModelCard
 from PIL import Image
 
 import fedstats_app
+from fedstats_app.base.json_digest import to_json_with_digest
 from fedstats_app.cli import export, main
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.export import onnx_file
 from fedstats_app.report.export.onnx_file import OnnxModel, to_onnx
 from fedstats_app.report.head_file import head_to_bytes, read_head
-from fedstats_app.storage.json_digest import to_json_with_digest
 
 UNKNOWN = {"name": "unknown", "source": "", "terms": []}
 MADE: dict[bytes, OnnxModel] = {}

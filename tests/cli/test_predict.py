@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 import fedstats_app
+from fedstats_app.base.json_digest import to_json_with_digest
 from fedstats_app.cli import main
-from fedstats_app.storage.json_digest import to_json_with_digest
 from tests.cli.conftest import picture
 
 Capture = pytest.CaptureFixture[str]

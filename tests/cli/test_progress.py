@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fedstats_app.base.progress import Progress
 from fedstats_app.cli import evaluate, main, predict
 from fedstats_app.cli import terminal as module
-from fedstats_app.grid.progress import Progress
 from fedstats_app.report.classifier import Classifier
 from tests.support.clock import Clock
 

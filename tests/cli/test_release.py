@@ -14,6 +14,7 @@ import torch
 from flwr.app import Context, Message, RecordDict
 
 from fedstats_app import client_app
+from fedstats_app.base.files import read_tensors, write_tensors
 from fedstats_app.cli import main
 from fedstats_app.report.head_file import read_head
 from fedstats_app.report.plots import first_stage
@@ -21,7 +22,6 @@ from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.feature_maps import RandomProjection
-from fedstats_app.storage.files import read_tensors, write_tensors
 from fedstats_app.wire import NodeInfo, ReceivedStatistics, StatisticsRequest, read_node_info, read_statistics_reply
 from fedstats_app.wire.release import in_words, read_release, write_release
 from tests.docs.markdown import REPOSITORY, blocks

@@ -16,6 +16,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedstats_app import client_app
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.base import ledger as storage_ledger
 from fedstats_app.client import site as client_site
 from fedstats_app.client import statistics as client_statistics
 from fedstats_app.client.ledger import ledger_of
@@ -28,7 +29,6 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.feature_maps import RandomProjection
-from fedstats_app.storage import ledger as storage_ledger
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply
 from fedstats_app.wire.arrays import to_record

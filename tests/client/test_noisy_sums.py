@@ -19,6 +19,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedstats_app import client_app
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.base.option import ConfigError
 from fedstats_app.client import ledger
 from fedstats_app.client.ledger import ledger_of
 from fedstats_app.client.noisy_sums import _blocks
@@ -29,7 +30,6 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.secure.account import Place, epsilon_of, mu_of
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.noisy_words import NoisyLayout
 from fedstats_app.statistics.secure_words import Words, numbers_of

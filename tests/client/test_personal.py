@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.base.checkpoint import save_checkpoint
 from fedstats_app.client import personal as client_personal
 from fedstats_app.client.personal import resumed
 from fedstats_app.heads import LinearHead
@@ -21,7 +22,6 @@ from fedstats_app.methods import METHODS
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.storage.checkpoint import save_checkpoint
 from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.start import random_head
 from fedstats_app.training.training_options import LocalOptions

@@ -13,11 +13,11 @@ from flwr.app import Context, Message, RecordDict
 from safetensors.torch import save_file
 
 from fedstats_app import client_app
+from fedstats_app.base.option import ConfigError
 from fedstats_app.data.feature_cache import default_cache_root
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import REFUSED
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.wire import StatisticsRequest, read_node_info
 from fedstats_app.wire.serving import pack_requests
 from tests.support.local_grid import instruction

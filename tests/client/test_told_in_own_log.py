@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedstats_app import server_app
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.base import tally
 from fedstats_app.client import site
-from fedstats_app.storage import tally
 from tests.support.clock import Clock, Said
 from tests.support.simulation import nodes_of, simulate
 

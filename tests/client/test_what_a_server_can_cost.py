@@ -8,9 +8,9 @@ import pytest
 import torch
 from flwr.app import Message
 
+from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.heads import LinearHead
-from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics import (
     FeatureMap,
     IdentityMap,

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from fedstats_app.base.option import ConfigError
 from fedstats_app.data import PARTITIONERS, Dataset, DatasetError, partition
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError
 from tests.data.conftest import make_dataset
 
 COVERING = ("iid", "dirichlet", "dirichlet-blocks", "natural-id", "domain", "fedcgs")

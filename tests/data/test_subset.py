@@ -14,12 +14,12 @@ from PIL import ImageOps
 
 from fedstats_app.backbones import load_backbone
 from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.base.option import ConfigError
 from fedstats_app.data import DatasetError, load_dataset
 from fedstats_app.data import clients as client_data
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.data.subset import at_most_per_class, flipped, only_classes, with_mirror_images, without_domain
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError
 from tests.data.conftest import make_dataset
 from tests.data.test_folder_layout import tree
 from tests.support.simulation import read_json, simulate, site_folder

@@ -20,7 +20,7 @@ LUCKY = "    lucky_number: int = option(7, whole(1, 9))\n", "lucky-number = 7   
 KEYS = """
 import tomllib, pathlib, torch
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError
+from fedstats_app.base.option import ConfigError
 from fedstats_app.statistics import FeatureStatistics
 declared = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 assert AppConfig().to_run_config() == declared

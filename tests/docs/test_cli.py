@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fedstats_app.base.ledger import LedgerFile
 from fedstats_app.cli import demo, main
 from fedstats_app.cli.arguments import parser
 from fedstats_app.cli.supernode import flower
 from fedstats_app.heads.calibration import NUM_BINS
-from fedstats_app.storage.ledger import LedgerFile
 from tests.cli.certificates import listening, sign, tls
 from tests.docs.markdown import DOCS, blocks, items, prose
 

@@ -7,9 +7,9 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.grid.client_grid import CLIENTS_PER_MESSAGE, CLIENTS_PER_WINDOW
 from fedstats_app.heads.scores import NUM_MARGIN_BINS
-from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics import ScatterSpec, StatisticsSpec
 from fedstats_app.statistics.specification import MAX_CLASSES
 from fedstats_app.wire import (

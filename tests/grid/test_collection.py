@@ -7,9 +7,9 @@ import json
 import pytest
 import torch
 
+from fedstats_app.base.files import to_json
 from fedstats_app.grid.collection import Collection
 from fedstats_app.statistics import StatisticsSpec
-from fedstats_app.storage.files import to_json
 from tests.wire.replies import honest_reply, request_for
 
 REQUEST = request_for(StatisticsSpec(gram=True))

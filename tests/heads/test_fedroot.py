@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.heads import solve_gaussian, solve_ridge
 from fedstats_app.heads.fedroot import complete, shape_weight, solve_completed
-from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics import (
     ClassMeanRows,
     FeatureStatistics,

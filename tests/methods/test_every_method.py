@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.base.option import ConfigError, Options
 from fedstats_app.methods import (
     METHODS,
     PERSONAL_METHODS,
@@ -30,7 +31,6 @@ from fedstats_app.methods.fedcof import FedCOFOptions
 from fedstats_app.report.classifier import load
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError, Options
 from fedstats_app.statistics import StatisticsSpec, StatisticsSum
 from tests.support.clients import NUM_CLASSES, Clients
 from tests.support.compare import same_bits

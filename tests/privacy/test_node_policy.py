@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.methods import METHODS
 from fedstats_app.privacy import NodePolicy, RefusedByPolicy, says_much_about_samples
-from fedstats_app.rank_rule import RankRule
 from fedstats_app.statistics import RandomProjection, ScatterSpec, StatisticsSpec, merge_specs
 from tests.support.options import configured
 

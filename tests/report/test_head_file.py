@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load
 
+from fedstats_app.base.files import tensors_to_bytes
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import HEAD_FORMAT, head_to_bytes, read_head
-from fedstats_app.storage.files import tensors_to_bytes
 from tests.support.damage import flipped
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from scipy.stats import binomtest
 
+from fedstats_app.base.files import to_json
 from fedstats_app.heads import Calibration
 from fedstats_app.report.method_result import MethodResult, client_spread, head_to_take, wilson_interval
-from fedstats_app.storage.files import to_json
 
 Make = Callable[..., MethodResult]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from fedstats_app.base.json_digest import read_json_file, read_json_lines, to_json_with_digest
 from fedstats_app.report.method_result import wilson_interval
 from fedstats_app.report.page import class_shares, report, site_shares, write_report
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.wording import warnings
-from fedstats_app.storage.json_digest import read_json_file, read_json_lines, to_json_with_digest
 from tests.report.conftest import PRIVATE
 
 VOID = {"meta", "link", "br", "img"}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.base.files import to_json
 from fedstats_app.report.personal_result import PersonalResult
-from fedstats_app.storage.files import to_json
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), min_size=1, max_size=30))

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fedstats_app.base.json_digest import to_json_with_digest
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.training_record import TrainingResult, read_rounds
-from fedstats_app.storage.json_digest import to_json_with_digest
 from tests.support.damage import flipped
 from tests.support.trainings import make_training
 

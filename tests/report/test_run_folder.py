@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedstats_app.base.lock import lock_folder
+from fedstats_app.base.runs import run_named
 from fedstats_app.heads import LinearHead
 from fedstats_app.report import run_folder
 from fedstats_app.report.head_file import read_head
 from fedstats_app.report.run_folder import DISCLOSURE_FILE, RunFolder
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.storage.lock import lock_folder
-from fedstats_app.storage.runs import run_named
 
 _NOW = datetime(2026, 3, 1, 23, 5, 9, tzinfo=UTC)
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from fedstats_app.rank_rule import RankRule
+from fedstats_app.base.files import read_tensors, tensors_to_bytes
+from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.report.statistics_file import STATISTICS_FILE, load_statistics, save_statistics
 from fedstats_app.statistics import (
     CollectedStatistics,
@@ -19,7 +20,6 @@ from fedstats_app.statistics import (
     StatisticsSpec,
     StatisticsSum,
 )
-from fedstats_app.storage.files import read_tensors, tensors_to_bytes
 from tests.support.compare import same_bits
 
 SPECS = (

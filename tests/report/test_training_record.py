@@ -7,6 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.base.files import to_json
+from fedstats_app.base.json_digest import read_with_digest
 from fedstats_app.heads import Calibration, HeadScores
 from fedstats_app.report.method_result import QUALITY, client_spread, quality
 from fedstats_app.report.training_record import (
@@ -16,8 +18,6 @@ from fedstats_app.report.training_record import (
     random_head_training,
     training_bytes,
 )
-from fedstats_app.storage.files import to_json
-from fedstats_app.storage.json_digest import read_with_digest
 from fedstats_app.training.trainers import TRAINERS
 from tests.support.golden import published_costs
 from tests.support.trainings import make_training

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedstats_app.rank_rule import RankRule
+from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.server.asking import KeptStatistics
 from fedstats_app.statistics import ClientStatistics, ScatterSpec, StatisticsSpec
 from tests.wire.replies import FEW, NUM_CLASSES, NUM_SAMPLES, features_and_labels

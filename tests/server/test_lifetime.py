@@ -13,8 +13,8 @@ import pytest
 from flwr.app import Context, Message
 
 from fedstats_app import client_app
+from fedstats_app.base.lock import FolderInUseError, lock_folder
 from fedstats_app.report.run_folder import STATUS_BYTES, RunFolder
-from fedstats_app.storage.lock import FolderInUseError, lock_folder
 from tests.support.flower import as_flower_ends
 from tests.support.simulation import read_json, simulate
 

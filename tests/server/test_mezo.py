@@ -17,6 +17,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 import fedstats_app
 from fedstats_app import client_app, replay
 from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.base.option import ConfigError
 from fedstats_app.client.replica import replica_of
 from fedstats_app.fedmezo.average import TrainingDiverged
 from fedstats_app.fedmezo.log import TrainingFiles
@@ -25,7 +26,6 @@ from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.strategies.fedmezo import MezoRound, MezoRounds
 from fedstats_app.training.foretold import ClassMeans
 from fedstats_app.training.model import TrainingRequest

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import fedstats_app
+from fedstats_app.base.json_digest import read_json_file, read_json_lines, to_json_with_digest
+from fedstats_app.base.option import ConfigError
 from fedstats_app.cli import main
 from fedstats_app.data.loading import load_dataset
 from fedstats_app.grid.discovery import TooFewClients
@@ -20,10 +22,8 @@ from fedstats_app.report.page import report
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.secure.account import PLACES, Place, Promise, epsilon_of, mu_of
 from fedstats_app.server.noise import KEPT, RATIOS, noise_in_words
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.statistics.noisy_words import NoisyKind, NoisyLayout
 from fedstats_app.statistics.secure_words import Words
-from fedstats_app.storage.json_digest import read_json_file, read_json_lines, to_json_with_digest
 from tests.support.commands import REPOSITORY
 from tests.support.simulation import clients, head_bytes, nodes_of, read_json, simulate
 

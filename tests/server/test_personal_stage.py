@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.personal.session import PersonalSession
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.server import personalisation
+from fedstats_app.server.personal_session import PersonalSession
 from tests.support.local_grid import Fault
 from tests.support.simulation import Killed, killed, read_json, simulate
 

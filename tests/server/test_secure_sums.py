@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from fedstats_app import client_app
+from fedstats_app.base.option import ConfigError
 from fedstats_app.client.ledger import Ledger
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.report.head_file import read_head
@@ -27,7 +28,6 @@ from fedstats_app.secure.plan import Plan, PublicKeys
 from fedstats_app.server.lifetime import IN_PROCESS, how_to_stop, lifetime
 from fedstats_app.server.run import Run
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.statistics.secure_words import SecureLayout
 from fedstats_app.strategies import secure_sums
 from fedstats_app.wire.reading import Malformed

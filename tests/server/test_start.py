@@ -11,9 +11,9 @@ import torch
 from flwr.app import Context, Message
 
 from fedstats_app import client_app
+from fedstats_app.base.option import ConfigError
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.training.evaluation import losses_by_temperature
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples

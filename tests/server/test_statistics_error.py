@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 
+from fedstats_app.base.option import ConfigError
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.feature_statistics import statistics_error
 from tests.support.draws import Sample, samples

@@ -12,11 +12,11 @@ import torch
 from sklearn.metrics import balanced_accuracy_score, f1_score, log_loss, roc_auc_score
 
 import fedstats_app
+from fedstats_app.base.option import ConfigError
 from fedstats_app.data import load_dataset
 from fedstats_app.report.head_file import read_head
 from fedstats_app.report.method_result import wilson_interval
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError
 from tests.server.test_training_stage import interrupted
 from tests.support.simulation import read_json, rounds, simulate, site_folder
 

@@ -17,11 +17,11 @@ import fedstats_app
 from fedstats_app import client_app
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.base.option import ConfigError
 from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.training.samples import batch_order
 from fedstats_app.training.start import random_head
 from tests.support.local_grid import Fault, clients_in

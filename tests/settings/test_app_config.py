@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fedstats_app.backbones.backbone_options import BACKBONES
 from fedstats_app.backbones.names import is_text_backbone
+from fedstats_app.base.option import ConfigError
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.training.trainers import TRAINERS
 from research.settings_page import page, with_run_config
 

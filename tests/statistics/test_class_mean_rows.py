@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.base.option import ConfigError
 from fedstats_app.methods.fedcof import FEDCOF, FedCOFOptions
 from fedstats_app.privacy import NodePolicy, statistics_above_floor
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec, merge_specs
 from fedstats_app.statistics.class_mean_rows import plan_rows
 from tests.support.compare import array, relative_difference

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedstats_app.base.threads import one_thread
 from fedstats_app.statistics import GramFactor, StatisticsSpec
 from fedstats_app.statistics.factors import num_factor_numbers
-from fedstats_app.threads import one_thread
 from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples
 

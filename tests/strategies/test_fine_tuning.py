@@ -12,10 +12,10 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
+from fedstats_app.base.checkpoint import read_checkpoint, save_checkpoint
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
-from fedstats_app.storage.checkpoint import read_checkpoint, save_checkpoint
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, UpdateLimits
 from fedstats_app.strategies.server_optimizers import OPTIMIZERS, load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.training.foretold import ClassMeans

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from fedstats_app.grid.progress import SECONDS_PER_BEAT, Progress
+from fedstats_app.base.progress import SECONDS_PER_BEAT, Progress
 
 
 class Clock:

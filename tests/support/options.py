@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import torch
 
+from fedstats_app.base.option import Check, Options
 from fedstats_app.methods import RECORDS, ConfiguredMethod
-from fedstats_app.settings.option import Check, Options
 
 Group = TypeVar("Group", bound=Options)
 

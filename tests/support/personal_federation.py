@@ -18,15 +18,15 @@ from fedstats_app import client_app
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import DatasetSamples
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.base.progress import Progress
 from fedstats_app.client import personal as client_personal
 from fedstats_app.client import training as client_training
 from fedstats_app.data.clients import partitions, split_holdout, training_set
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.grid.progress import Progress
-from fedstats_app.personal.approaches import run_approach
-from fedstats_app.personal.session import PersonalSession
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.state import SolvedHead
+from fedstats_app.server.personal_approaches import run_approach
+from fedstats_app.server.personal_session import PersonalSession
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.model import TrainingRequest

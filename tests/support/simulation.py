@@ -16,12 +16,12 @@ from PIL import Image
 from fedstats_app import client_app, server_app
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.base.json_digest import read_json_lines
 from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec
-from fedstats_app.storage.json_digest import read_json_lines
 from tests.support.local_grid import App, Fault, LocalGrid
 
 

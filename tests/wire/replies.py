@@ -7,7 +7,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from torch import Tensor
 
-from fedstats_app.rank_rule import RankRule
+from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.statistics import ScatterSpec, StatisticsSpec
 from fedstats_app.wire import StatisticsRequest, statistics_reply
 from tests.support.local_grid import instruction

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedstats_app.base.option import as_text
 from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.methods import METHODS, PERSONAL_METHODS
-from fedstats_app.settings.option import as_text
 from fedstats_app.statistics import FeatureStatistics, RandomFourierFeatures, RandomProjection, StatisticsSpec
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.training_options import LocalOptions

@@ -7,7 +7,7 @@ import pytest
 import torch
 from flwr.app import Message
 
-from fedstats_app.rank_rule import RankRule
+from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.statistics import (
     ClassMeanRows,
     ClientStatistics,

@@ -13,16 +13,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedstats_app.base.option import ConfigError
+from fedstats_app.base.progress import Step
 from fedstats_app.cli.check.machine import check_local_superlink, check_versions
 from fedstats_app.cli.settings import SettingsError, read_settings, run_config_words
 from fedstats_app.cli.terminal import Finding, print_findings, told
 from fedstats_app.data import DatasetError
 from fedstats_app.data.folder import layout_at
 from fedstats_app.data.loading import resolved
-from fedstats_app.grid.progress import Step
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.settings.option import ConfigError
 
 _VARIABLE = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 # What a backbone of this prefix needs, and the extra that has it.

@@ -15,16 +15,16 @@ import numpy as np
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.backbones.weights import WeightsError
+from fedstats_app.base.progress import Step
+from fedstats_app.base.runs import DEFAULT_OUTPUT_DIR
 from fedstats_app.cli.inputs import readable
 from fedstats_app.cli.terminal import Finding, printable
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import data_spec, own_dataset, partitions, test_split, training_set
 from fedstats_app.data.description import check_classes, description, doubts
-from fedstats_app.grid.progress import Step
 from fedstats_app.report.text_columns import bytes_with_unit
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.storage.runs import DEFAULT_OUTPUT_DIR
 
 # Spread over all of them: damaged files often come together.
 SAMPLES_READ = 200

@@ -16,7 +16,7 @@ import zipfile
 from dataclasses import dataclass
 from typing import Any
 
-from fedstats_app.settings.option import ConfigError
+from fedstats_app.base.option import ConfigError
 from fedstats_app.wire import PROTOCOL_VERSION
 
 PROJECT_FILE = "pyproject.toml"

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.base.files import to_json, write_atomically
+from fedstats_app.base.json_digest import read_json_file
 from fedstats_app.data.paths import without_folders
 from fedstats_app.report.head_file import FILE_KEY, head_to_bytes, read_head
 from fedstats_app.report.model_card import CARD_NAME, model_card
-from fedstats_app.storage.files import to_json, write_atomically
-from fedstats_app.storage.json_digest import read_json_file
 
 PREPROCESSING = "preprocessor_config.json"
 # What of results.json the card of one head tells. The rest is about other heads, or about sites.

@@ -20,7 +20,7 @@ from matplotlib.font_manager import findfont, fontManager, get_font
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
-from fedstats_app.storage.files import write_atomically
+from fedstats_app.base.files import write_atomically
 
 INK = "#222222"
 MUTED = "#6b6b6b"

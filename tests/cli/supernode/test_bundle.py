@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.base.option import ConfigError
 from fedstats_app.cli.supernode import MAX_PROJECT_SIZE, CodePolicy, RefusedApp, project_of
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.wire import PROTOCOL_VERSION
 from tests.support.flower import REPOSITORY
 

@@ -16,12 +16,12 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.run import Run
 
+from fedstats_app.base.option import ConfigError
 from fedstats_app.cli.supernode import CodePolicy, RefusedApp, flower
 from fedstats_app.cli.supernode.process import answer, command
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import REFUSED
-from fedstats_app.settings.option import ConfigError
 from fedstats_app.wire import QUERY_CLIENTS, read_node_info
 from tests.support.deployment import wait_until
 from tests.support.flower import REPOSITORY

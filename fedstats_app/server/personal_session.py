@@ -10,15 +10,15 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from fedstats_app.base.progress import Progress
 from fedstats_app.grid.asking import Answers
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.grid.progress import Progress
 from fedstats_app.methods import PERSONAL_METHODS, ConfiguredMethod, record_of
-from fedstats_app.personal.personal_options import PersonalOptions
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.state import SolvedHead
 from fedstats_app.statistics import CollectedStatistics, FeatureStatistics
 from fedstats_app.training.model import TrainingRequest
+from fedstats_app.training.personal_options import PersonalOptions
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.personal import PersonalMetrics
 

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedstats_app.storage.tally import TALLIES, add_to_tally, tallied
+from fedstats_app.base.tally import TALLIES, add_to_tally, tallied
 
 ADDING = """
 import sys
 from pathlib import Path
-from fedstats_app.storage.tally import add_to_tally
+from fedstats_app.base.tally import add_to_tally
 for _ in range(500):
     add_to_tally(Path(sys.argv[1]), "run", 2, known=False)
 add_to_tally(Path(sys.argv[1]), "run", 7, known=True)

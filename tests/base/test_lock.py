@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.storage.lock import FolderInUseError, lock_folder
+from fedstats_app.base.lock import FolderInUseError, lock_folder
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="flock")
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from fedstats_app.storage.lock import lock_folder
+from fedstats_app.base.lock import lock_folder
 with lock_folder(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedstats_app.storage.files import read_tensors, tensors_to_bytes, to_json, write_atomically
+from fedstats_app.base.files import read_tensors, tensors_to_bytes, to_json, write_atomically
 
 CHECKPOINT_FORMAT = "fedstats-checkpoint-1"
 _KEPT = 2  # the newest may turn out to be damaged
@@ -47,7 +47,7 @@ def save_checkpoint(
     """Write a checkpoint in one step and keep only the one of the round before it besides.
 
     The folder is of one training and one process, and made if it does not exist. Tensors are kept to the bit, in any
-    dtype; the metadata are written as JSON by `fedstats_app.storage.files.to_json`'s rules.
+    dtype; the metadata are written as JSON by `fedstats_app.base.files.to_json`'s rules.
 
     Raises
     ------

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from fedstats_app.base.threads import FEW_NUMBERS, beside_each_other, num_threads, threads_worth, usable_cores
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import StatisticsSum
-from fedstats_app.threads import FEW_NUMBERS, beside_each_other, num_threads, threads_worth, usable_cores
 from tests.support.commands import output_of
 from tests.support.compare import same_bits
 
@@ -38,7 +38,9 @@ def test_threads_are_those_that_torch_will_have(
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a process has all cores here")
 @pytest.mark.parametrize("asked", ["", "2,1"])
 def test_torch_itself_has_as_many_in_a_process_of_one_core(asked: str) -> None:
-    code = "from fedstats_app.threads import num_threads; import torch; print(num_threads(), torch.get_num_threads())"
+    code = (
+        "from fedstats_app.base.threads import num_threads; import torch; print(num_threads(), torch.get_num_threads())"
+    )
     core = min(os.sched_getaffinity(0))
     env = {name: value for name, value in os.environ.items() if "_NUM_THREADS" not in name}
     env |= {"OMP_NUM_THREADS": asked} if asked else {}

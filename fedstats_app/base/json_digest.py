@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.storage.files import to_plain
+from fedstats_app.base.files import to_plain
 
 _KEY, _PREFIX = "digest", "sha256:"
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -21,7 +21,7 @@ _logger = logging.getLogger("fedstats_app")
 
 
 def to_json_with_digest(entries: Mapping[str, object], *, indent: int | None = 2) -> str:
-    """Write an object with a digest, by `fedstats_app.storage.files.to_plain`'s rules.
+    """Write an object with a digest, by `fedstats_app.base.files.to_plain`'s rules.
 
     Raises
     ------

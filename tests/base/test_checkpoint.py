@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedstats_app.storage.checkpoint import latest_checkpoint, read_checkpoint, save_checkpoint
-from fedstats_app.storage.files import tensors_to_bytes
+from fedstats_app.base.checkpoint import latest_checkpoint, read_checkpoint, save_checkpoint
+from fedstats_app.base.files import tensors_to_bytes
 
 ARRAYS = {
     "head.weight": torch.tensor([[1.0, -0.0], [torch.finfo(torch.float32).tiny, 3e38]]),

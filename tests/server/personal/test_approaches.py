@@ -18,14 +18,14 @@ from fedstats_app.grid.asking import Answers
 from fedstats_app.heads import LinearHead, solve_gaussian, solve_ridge
 from fedstats_app.heads.fedroot import solve_completed
 from fedstats_app.heads.personal import choose_mixing, personal_head
-from fedstats_app.personal import approaches as personal
-from fedstats_app.personal.personal_options import APPROACHES as APPROACH_NAMES
-from fedstats_app.personal.session import personal_result
 from fedstats_app.report.personal_result import PersonalResult
+from fedstats_app.server import personal_approaches as personal
+from fedstats_app.server.personal_session import personal_result
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import alignment_loss, train_locally
 from fedstats_app.training.model import TunedModel
+from fedstats_app.training.personal_options import APPROACHES as APPROACH_NAMES
 from fedstats_app.training.start import random_head
 from fedstats_app.wire.personal import PersonalMetrics
 from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, Handler, federation

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.rank_rule import RankRule, rank_rule
+from fedstats_app.base.rank_rule import RankRule, rank_rule
 
 RULES = {
     "sqrt(n)": RankRule("root", 1.0),

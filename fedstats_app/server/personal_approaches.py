@@ -18,8 +18,8 @@ from torch import Tensor
 from fedstats_app.grid.asking import Answers, ask
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads.personal import MIXING_GRID
-from fedstats_app.personal.session import PersonalSession, personal_result
 from fedstats_app.report.personal_result import PersonalResult
+from fedstats_app.server.personal_session import PersonalSession, personal_result
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import EVERYBODY
 from fedstats_app.training.model import TunedModel

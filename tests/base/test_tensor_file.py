@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
 
-from fedstats_app.storage.files import (
+from fedstats_app.base.files import (
     read_tensors,
     remove_unfinished,
     tensors_to_bytes,
@@ -163,7 +163,7 @@ def test_large_tensors_take_little_more_memory(tmp_path: Path) -> None:
 from pathlib import Path
 import torch
 from research.benchmarks.memory import with_peak_memory
-from fedstats_app.storage.files import write_tensors
+from fedstats_app.base.files import write_tensors
 write_tensors(Path("small"), {"a": torch.zeros(3)}, {})  # imports
 rows = torch.rand(6_000_000)  # 24 MB
 print(with_peak_memory(lambda: write_tensors(Path("file"), {"rows": rows}, {}))[1])

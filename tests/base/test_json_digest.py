@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.storage.files import to_json, to_plain
-from fedstats_app.storage.json_digest import read_json_file, read_json_lines, read_with_digest, to_json_with_digest
+from fedstats_app.base.files import to_json, to_plain
+from fedstats_app.base.json_digest import read_json_file, read_json_lines, read_with_digest, to_json_with_digest
 from tests.support.damage import flipped
 
 ENTRIES = {"name": "Größe", "values": [1, 0.1, None, True, "inf"], "inner": {"b": {}, "a": -0.0}}

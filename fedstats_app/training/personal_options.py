@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedstats_app.settings.option import Options, number, option, some_of, whole
+from fedstats_app.base.option import Options, number, option, some_of, whole
 from fedstats_app.training.training_options import LocalOptions
 
 # Ways to a model of one's own for every client, and what they are compared with.

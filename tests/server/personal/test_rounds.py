@@ -10,7 +10,7 @@ from flwr.app import Context, Message
 from flwr.serverapp.strategy import FedAvg
 
 from fedstats_app.client import personal as client_personal
-from fedstats_app.personal.approaches import mean_prototypes
+from fedstats_app.server.personal_approaches import mean_prototypes
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.strategies.fine_tuning import FineTuning
 from fedstats_app.strategies.server_optimizers import EVERYBODY
