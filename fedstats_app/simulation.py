@@ -1,7 +1,4 @@
-"""A whole run in this process: the same ServerApp and ClientApp, without Ray, servers or further processes.
-
-This needs of Flower, beyond its public API, that messages are built outside of Flower's own tasks (`_task`).
-"""
+"""A whole run in this process: the same ServerApp and ClientApp, without Ray, servers or further processes."""
 
 from __future__ import annotations
 
@@ -14,12 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flwr.app import Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedstats_app import client_app, server_app
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.data.clients import own_dataset
-from fedstats_app.grid.in_process import InProcessGrid, Value
+from fedstats_app.grid.in_process import SERVER_NODE_ID, InProcessGrid, Value, task
 from fedstats_app.server.lifetime import FOLDER_NAME, IN_PROCESS, LastWord, folder_of
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
@@ -31,10 +27,6 @@ from fedstats_app.wire.release import write_release
 DEFAULT_SUPERNODES = 2
 # Whose insides were looked at and tried; in both they are the same.
 FLOWER_VERSIONS = ("1.41", "1.42")
-# The sender that Flower gives to messages of a ServerApp.
-SERVER_NODE_ID = 1
-
-_one_run = threading.Lock()
 
 
 class UnknownFlower(RuntimeError):
@@ -187,23 +179,3 @@ def _stopped_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def task(run_id: int) -> Iterator[None]:
-    """Let this process build messages of a run, as Flower's processes for tasks do.
-
-    Raises
-    ------
-    RuntimeError
-        If another run is under way in this process.
-    """
-    if not _one_run.acquire(blocking=False):
-        raise RuntimeError("another run is under way in this process: one at a time")
-    before = (TaskIdentity._run_id, TaskIdentity._task_id, TaskIdentity._node_id)
-    try:
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = run_id, run_id, SERVER_NODE_ID
-        yield
-    finally:
-        TaskIdentity._run_id, TaskIdentity._task_id, TaskIdentity._node_id = before
-        _one_run.release()

@@ -25,7 +25,7 @@ from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ri
 from fedstats_app.methods import METHODS, record_of
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
-from tests.support.local_grid import FIRST_NODE_ID, Fault
+from fedstats_app.testing import FIRST_NODE_ID, Fault
 from tests.support.simulation import (
     central,
     clients,

@@ -9,8 +9,8 @@ from flwr.app import Context, Message
 
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.testing import LocalGrid
 from fedstats_app.wire import per_client
-from tests.support.local_grid import LocalGrid
 
 
 def ask(
@@ -32,7 +32,7 @@ def ask(
     num_clients, hosts : int
         How many clients and nodes.
     **how
-        As :class:`tests.support.local_grid.LocalGrid`.
+        As :class:`fedstats_app.testing.LocalGrid`.
     """
 
     @per_client

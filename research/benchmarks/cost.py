@@ -18,9 +18,9 @@ from flwr.app import Message
 
 from fedstats_app.methods import METHODS
 from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.testing import instruction
 from fedstats_app.wire import read_statistics_request, statistics_reply
 from research.benchmarks.lines import parser_of
-from tests.support.local_grid import instruction
 
 TOLERANCE = 0.15
 REPEATS = 2

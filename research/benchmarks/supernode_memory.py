@@ -69,8 +69,8 @@ def answer(data_path: str, backbone: str, weights: str, input_size: int) -> floa
     from fedstats_app.client_app import app
     from fedstats_app.settings.app_config import AppConfig
     from fedstats_app.statistics import StatisticsSpec
+    from fedstats_app.testing import instruction
     from fedstats_app.wire import StatisticsRequest, read_statistics_reply
-    from tests.support.local_grid import instruction
 
     settings: dict[str, str | int] = {"backbone": backbone, "backbone-weights": weights, "input-size": input_size}
     context = Context(

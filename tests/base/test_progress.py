@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from fedstats_app.base.progress import LONGEST_SILENCE, Progress, in_words
 from fedstats_app.base import progress as module
+from fedstats_app.base.progress import LONGEST_SILENCE, Progress, in_words
 from tests.support.clock import Clock, Said
 
 

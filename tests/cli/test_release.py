@@ -22,10 +22,10 @@ from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.feature_maps import RandomProjection
+from fedstats_app.testing import instruction
 from fedstats_app.wire import NodeInfo, ReceivedStatistics, StatisticsRequest, read_node_info, read_statistics_reply
 from fedstats_app.wire.release import in_words, read_release, write_release
 from tests.docs.markdown import REPOSITORY, blocks
-from tests.support.local_grid import instruction
 from tests.support.simulation import clients, head_bytes, read_json, simulate, site_folder
 
 SITES = {"east": ("black", "grey"), "north": ("black", "white"), "south": ("white", "grey")}

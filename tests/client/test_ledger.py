@@ -29,13 +29,13 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.feature_maps import RandomProjection
+from fedstats_app.testing import instruction
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.evaluation import evaluation_content
 from fedstats_app.wire.keeping import content_digest, content_to_bytes
 from fedstats_app.wire.reading import to_values
-from tests.support.local_grid import instruction
 from tests.support.simulation import site_folder
 
 CLASSES = ("ant", "bee")

@@ -22,11 +22,11 @@ from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.testing import FIRST_NODE_ID, LocalGrid
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.evaluation import evaluation_content
 from tests.support.compare import relative_difference
-from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 from tests.support.simulation import clients, read_json, simulate, site_folder
 
 SIZES = {"a": {"ant": 12, "bee": 12, "zzyzx": 3}, "b": {"ant": 10, "bee": 11}, "c": {"bee": 9, "cat": 13}}

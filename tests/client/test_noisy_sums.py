@@ -35,10 +35,10 @@ from fedstats_app.statistics.noisy_words import NoisyLayout
 from fedstats_app.statistics.secure_words import Words, numbers_of
 from fedstats_app.strategies.noisy_sums import ClearRun, NoisyRun
 from fedstats_app.strategies.secure_sums import NothingUnmasked
+from fedstats_app.testing import FIRST_NODE_ID, Fault, LocalGrid, instruction
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.reading import RejectedRequest
 from fedstats_app.wire.secure import SECURE_NOISY, NoisyRequest, read_noisy_request, sums_content
-from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid, instruction
 from tests.support.simulation import nodes_of, site_folder
 
 CLASSES, DELTA = ("ant", "bee", "cat"), 1e-3

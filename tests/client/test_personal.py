@@ -22,6 +22,7 @@ from fedstats_app.methods import METHODS
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.testing import instruction
 from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.start import random_head
 from fedstats_app.training.training_options import LocalOptions
@@ -40,7 +41,6 @@ from fedstats_app.wire.personal import (
     read_prototype_reply,
 )
 from tests.support.compare import same_bits
-from tests.support.local_grid import instruction
 from tests.support.simulation import site_folder
 
 NAMES, DIM = ("ant", "bee"), 32

@@ -23,10 +23,10 @@ from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.secure_words import Kind, SecureLayout
 from fedstats_app.strategies import secure_sums
 from fedstats_app.strategies.secure_sums import NothingUnmasked, SecureRun
+from fedstats_app.testing import LocalGrid, instruction
 from fedstats_app.wire import RejectedReply, StatisticsRequest
 from fedstats_app.wire.secure import SECURE_KEYS, SECURE_SUMS, keys_reader
 from tests.support.commands import printed_by
-from tests.support.local_grid import LocalGrid, instruction
 
 # Five clients of a node: keys, shares, and a question to unmask, which they refuse because they sent no words.
 WITHOUT_TORCH = """
@@ -37,7 +37,7 @@ from fedstats_app.secure.plan import Plan, PublicKeys
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.wire.secure import Round, keys_content, shares_content, unmask_content
 from fedstats_app.wire.serving import pack_requests
-from tests.support.local_grid import instruction
+from fedstats_app.testing import instruction
 
 context = Context(1, 1, {"partition-id": 0, "num-partitions": 1}, RecordDict(), AppConfig().to_run_config())
 def answer(kind, content):

@@ -18,9 +18,9 @@ from fedstats_app.data.feature_cache import default_cache_root
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import REFUSED
+from fedstats_app.testing import instruction
 from fedstats_app.wire import StatisticsRequest, read_node_info
 from fedstats_app.wire.serving import pack_requests
-from tests.support.local_grid import instruction
 from tests.support.simulation import site_folder
 
 

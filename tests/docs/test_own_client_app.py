@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from fedstats_app.heads import solve_ridge
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.strategies import Fed3R
+from fedstats_app.testing import LocalGrid
 from tests.docs.markdown import DOCS, REPOSITORY, blocks
 from tests.docs.test_documents import run
-from tests.support.local_grid import LocalGrid
 
 PAGE = DOCS / "own-client-app.md"
 EXAMPLE = REPOSITORY / "examples" / "own-flower-app" / "own_app"

@@ -12,6 +12,7 @@ from fedstats_app.grid.client_grid import CLIENTS_PER_MESSAGE, CLIENTS_PER_WINDO
 from fedstats_app.heads.scores import NUM_MARGIN_BINS
 from fedstats_app.statistics import ScatterSpec, StatisticsSpec
 from fedstats_app.statistics.specification import MAX_CLASSES
+from fedstats_app.testing import LocalGrid
 from fedstats_app.wire import (
     QUERY_STATISTICS,
     ReceivedStatistics,
@@ -25,7 +26,6 @@ from fedstats_app.wire.reading import MAX_COUNT, MAX_REASON
 from fedstats_app.wire.serving import MAX_CLASS_NAME_LENGTH, MAX_CLASS_NAMES
 from fedstats_app.wire.statistics import MAX_GRAM_DIM, MAX_MEANS_PER_CLASS, MAX_SPECS
 from tests.docs.markdown import DOCS, items, prose, rows
-from tests.support.local_grid import LocalGrid
 
 PAGE = DOCS / "protocol.md"
 CLASSES, PRESENT, DIM, FEW = 10, 3, 1280, 60

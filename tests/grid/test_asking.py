@@ -8,8 +8,8 @@ from flwr.clientapp import ClientApp
 
 from fedstats_app.grid.asking import Answers, array_bytes, ask, first_reasons, num_bytes, usable
 from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.testing import FIRST_NODE_ID, LocalGrid
 from fedstats_app.wire import RejectedReply, guard, per_client
-from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
 QUESTION = RecordDict({"arrays": ArrayRecord({"x": Array(np.zeros(8, np.float32))}), "config": ConfigRecord({"a": 1})})
 

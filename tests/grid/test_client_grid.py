@@ -14,10 +14,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
 
 from fedstats_app.grid.client_grid import CLIENTS_PER_MESSAGE, CLIENTS_PER_WINDOW, ClientGrid
+from fedstats_app.grid.in_process import begin_task
 from fedstats_app.strategies import Fed3R
+from fedstats_app.testing import FIRST_NODE_ID, RUN_ID, Fault, LocalGrid
 from fedstats_app.wire import guard, per_client
 from tests.support.clients import NUM_CLASSES, Clients, silent
-from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid, begin_run
 
 app = ClientApp(mods=[guard])
 
@@ -41,7 +42,7 @@ def grid_of(num_clients: int, num_hosts: int, *, inner: dict[str, object] | None
 
 
 def requests(clients: list[int], size: int = 10) -> list[Message]:
-    begin_run()
+    begin_task(RUN_ID)
     content = RecordDict({"request": ConfigRecord({"bytes": size})})
     return [Message(content, dst_node_id=client, message_type="query.number", group_id="1") for client in clients]
 
@@ -75,7 +76,7 @@ def test_several_clients_share_a_message() -> None:
     ask(grid)
 
     assert wire_messages(grid) == 100 / CLIENTS_PER_MESSAGE
-    assert grid.inner.clients_asked == 100  # type: ignore[attr-defined]
+    assert grid.inner.clients_requested == 100  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("num_hosts", [1, 2, 8])
@@ -134,7 +135,7 @@ def test_limits_must_be_positive(key: str) -> None:
 def outstanding(grid: ClientGrid, messages: list[Message]) -> Iterator[int]:
     """Yield, at every reply, how many clients were asked and not yet handed on."""
     for handed_on, _ in enumerate(grid.send_and_receive(messages)):
-        yield grid.inner.clients_asked - handed_on  # type: ignore[attr-defined]
+        yield grid.inner.clients_requested - handed_on  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("inner", [{}, {"shuffle_seed": 5, "per_pull": 3}], ids=["in order", "shuffled"])
@@ -160,7 +161,7 @@ def test_requests_stop_while_the_first_in_turn_is_late() -> None:
     first = next(replies)
 
     assert first.metadata.src_node_id == 0
-    assert grid.inner.clients_asked <= 10 and grid.inner.clients_answered == grid.inner.clients_asked  # type: ignore[attr-defined]
+    assert grid.inner.clients_requested <= 10 and grid.inner.clients_answered == grid.inner.clients_requested  # type: ignore[attr-defined]
     assert numbers([first, *replies]) == list(range(100))
 
 
@@ -229,7 +230,7 @@ def test_nothing_is_sent_before_somebody_reads() -> None:
 
     grid.send_and_receive(requests([0, 1, 2]))
 
-    assert grid.inner.clients_asked == 0  # type: ignore[attr-defined]
+    assert grid.inner.clients_requested == 0  # type: ignore[attr-defined]
 
 
 def test_a_silent_node_costs_its_clients_and_its_time_limit() -> None:
@@ -385,4 +386,4 @@ def test_what_is_fetched_while_nodes_are_silent_still_fits_the_window() -> None:
         silent_so_far = sum(position <= handed_on for position in faults)
         held.append(grid.inner.clients_answered - handed_on + silent_so_far)  # type: ignore[attr-defined]
 
-    assert grid.inner.clients_asked == 60 and max(held) <= 10  # type: ignore[attr-defined]
+    assert grid.inner.clients_requested == 60 and max(held) <= 10  # type: ignore[attr-defined]

@@ -10,9 +10,9 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedstats_app.grid.discovery import Federation, TooFewClients, discover, wait_for_nodes
+from fedstats_app.testing import FIRST_NODE_ID, Fault, LocalGrid
 from fedstats_app.wire import NodeInfo, guard, node_info_reply
 from tests.support.clients import Clients, silent, strategy_for
-from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
 
 app = ClientApp(mods=[guard])
 

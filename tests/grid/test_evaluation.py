@@ -18,6 +18,7 @@ from fedstats_app.heads import ClientScores, HeadScores
 from fedstats_app.heads.calibration import TEMPERATURES
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.strategies.base import StatisticsStrategy
+from fedstats_app.testing import FIRST_NODE_ID, LocalGrid
 from fedstats_app.training.evaluation import losses_by_temperature
 from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.training.samples import TensorSamples
@@ -26,7 +27,6 @@ from fedstats_app.wire import guard, per_client
 from fedstats_app.wire.evaluation import evaluation_reply, read_evaluation_request
 from fedstats_app.wire.training import losses_reply, nothing_to_train_reply, read_training_task
 from tests.support.clients import NUM_CLASSES, Clients, strategy_for
-from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
 CLIENTS = Clients(9)
 

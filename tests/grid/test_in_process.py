@@ -11,8 +11,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from fedstats_app.grid.in_process import FIRST_NODE_ID, App, InProcessGrid, copied_content
-from fedstats_app.simulation import task
+from fedstats_app.grid.in_process import FIRST_NODE_ID, App, InProcessGrid, copied_content, task
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.privacy import Cells, NodePolicy, StatisticsAboveFloor, statistics_above_floor
 from fedstats_app.privacy.suppression import merged
 from fedstats_app.statistics import ClientStatistics, RandomProjection, ScatterSpec, StatisticsSpec
+from fedstats_app.testing import instruction
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
 from tests.support.compare import relative_difference, same_bits
-from tests.support.local_grid import instruction
 
 NUM_CLASSES, DIM = 6, 4
 SPECS = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.local_grid import Fault
+from fedstats_app.testing import Fault
 from tests.support.simulation import simulate, site_folder
 
 # Where somebody's data lie is nobody else's business.

@@ -15,8 +15,8 @@ from fedstats_app.report.head_file import read_head
 from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.server.removal import remove_clients
 from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.testing import FIRST_NODE_ID
 from tests.support.compare import relative_difference
-from tests.support.local_grid import FIRST_NODE_ID
 from tests.support.simulation import clients, read_json, simulate, site_folder
 
 Nodes = list[dict[str, object]]

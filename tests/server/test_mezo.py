@@ -27,10 +27,10 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.strategies.fedmezo import MezoRound, MezoRounds
+from fedstats_app.testing import FIRST_NODE_ID, Fault, LocalGrid
 from fedstats_app.training.foretold import ClassMeans
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.start import random_head
-from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
 from tests.support.simulation import nodes_of, read_json, share_right, site_folder
 from tests.support.simulation import rounds as training_rounds
 from tests.support.simulation import simulate as simulate_app

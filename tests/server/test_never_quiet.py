@@ -15,8 +15,8 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics.noisy_words import NoisyKind
 from fedstats_app.statistics.secure_words import Kind
 from fedstats_app.strategies import StatisticsStrategy, secure_sums
+from fedstats_app.wire.serving import clients_in
 from tests.support.clock import Clock, Said
-from tests.support.local_grid import clients_in
 from tests.support.simulation import simulate
 
 SECONDS_PER_CLIENT, SECONDS_OF_SERVER = 11.0, 35.0

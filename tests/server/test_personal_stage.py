@@ -9,7 +9,7 @@ import pytest
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.server import personalisation
 from fedstats_app.server.personal_session import PersonalSession
-from tests.support.local_grid import Fault
+from fedstats_app.testing import Fault
 from tests.support.simulation import Killed, killed, read_json, simulate
 
 SHORT = "@epochs=1@rounds=2@batch-size=64"

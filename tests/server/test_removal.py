@@ -20,7 +20,7 @@ from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.server import removal
 from fedstats_app.server.removal import remove_classes, remove_clients
 from fedstats_app.statistics import CollectedStatistics
-from tests.support.local_grid import FIRST_NODE_ID
+from fedstats_app.testing import FIRST_NODE_ID
 from tests.support.simulation import clients, nodes_of, read_json, simulate, site_folder
 
 TWO_MEANS = {"fedcof_means_per_class": 2, "fedroot_means_per_class": 2}

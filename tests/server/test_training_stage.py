@@ -22,9 +22,10 @@ from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.testing import Fault
 from fedstats_app.training.samples import batch_order
 from fedstats_app.training.start import random_head
-from tests.support.local_grid import Fault, clients_in
+from fedstats_app.wire.serving import clients_in
 from tests.support.simulation import Killed, clients, killed, read_json, rounds, share_right, simulate, site_folder
 
 FAST: Mapping[str, Any] = {"method": "fedncm", "num_server_rounds": 3, "fine_tune": "probe", "learning_rate": 0.1}

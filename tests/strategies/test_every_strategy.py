@@ -16,10 +16,10 @@ from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_n
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
 from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass
+from fedstats_app.testing import FIRST_NODE_ID, Fault, LocalGrid
 from fedstats_app.wire import read_statistics_request, statistics_reply
 from tests.support.clients import DIM, NUM_CLASSES, STRATEGIES, Clients, run, strategy_for
 from tests.support.compare import relative_difference
-from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
 
 CLIENTS = Clients()
 GRAM = StatisticsSpec(gram=True)
@@ -93,7 +93,7 @@ def test_rounds_cover_every_client_once_with_the_head_of_one_round(name: str) ->
     rounds = [outcome.server_round for outcome in strategy.outcomes]
     assert [rounds.count(number) for number in range(1, strategy.num_rounds + 1)] == [3, 3, 3, 1]
     assert sorted(outcome.client for outcome in strategy.outcomes) == list(range(10))
-    assert grid.inner.clients_asked == 10  # type: ignore[attr-defined]
+    assert grid.inner.clients_requested == 10  # type: ignore[attr-defined]
     assert [metrics["num-clients"] for metrics in result.train_metrics_clientapp.values()] == [3, 6, 9, 10]
     for method, head in once.heads.items():
         assert relative_difference(strategy.heads[method].weight, head.weight) < 1e-9
@@ -270,7 +270,7 @@ def test_a_second_start_asks_nobody_again() -> None:
     first = run(strategy, grid)
 
     assert run(strategy, grid) == first
-    assert grid.inner.clients_asked == CLIENTS.num_clients  # type: ignore[attr-defined]
+    assert grid.inner.clients_requested == CLIENTS.num_clients  # type: ignore[attr-defined]
 
 
 def test_the_result_is_the_head() -> None:

@@ -15,10 +15,10 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.report.statistics_file import load_statistics, save_statistics
 from fedstats_app.statistics import StatisticsSum
 from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.testing import FIRST_NODE_ID, LocalGrid
 from fedstats_app.wire import guard, per_client, read_statistics_request, statistics_reply
 from tests.support.clients import NUM_CLASSES, STRATEGIES, Clients
 from tests.support.compare import relative_difference
-from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
 CLIENTS = Clients()
 ALL = range(CLIENTS.num_clients)

@@ -17,12 +17,12 @@ from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.mezo_exchange import MezoExchange
 from fedstats_app.strategies.fedmezo import MezoRounds
+from fedstats_app.testing import FIRST_NODE_ID, LocalGrid
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire.mezo import MezoReply, MezoRequest, mezo_reply, read_mezo_request
 from tests.support.compare import absolute_difference
 from tests.support.fedmezo import Exact, Stored
 from tests.support.golden import load
-from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
 Answer = Callable[[MezoRequest, int], MezoReply]
 FIXED: dict[str, Any] = {"weighting": "uniform", "clip": 0.0, "outlier": 0.0}

@@ -16,8 +16,10 @@ from fedstats_app.base.checkpoint import read_checkpoint, save_checkpoint
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
+from fedstats_app.grid.in_process import begin_task
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, UpdateLimits
 from fedstats_app.strategies.server_optimizers import OPTIMIZERS, load_optimizer_state, make_optimizer, optimizer_state
+from fedstats_app.testing import RUN_ID, Fault, LocalGrid
 from fedstats_app.training.foretold import ClassMeans
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.training_options import OPTIMIZERS as NAMES
@@ -27,7 +29,6 @@ from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.reading import metrics_reply
 from fedstats_app.wire.training import EvaluationCounts, read_training_task, training_reply
 from tests.support.clients import silent
-from tests.support.local_grid import Fault, LocalGrid, begin_run
 
 START = {"head.bias": torch.zeros(2), "head.weight": torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0]])}
 
@@ -259,7 +260,7 @@ def test_who_claims_to_evaluate_more_samples_than_its_statistics_allow_is_left_o
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
-    begin_run()
+    begin_task(RUN_ID)
     with pytest.raises(TooFewClients, match="no client can train"):
         FineTuning(FedAvg(), TrainingRequest(2), {})
     with pytest.raises(ValueError, match=r"fraction must lie in \(0, 1\]"):

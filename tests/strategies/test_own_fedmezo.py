@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedstats_app.client.own_replica import mezo_answer
 from fedstats_app.strategies import FedMeZO
+from fedstats_app.testing import LocalGrid
 from fedstats_app.wire import guard
-from tests.support.local_grid import LocalGrid
 
 DIM, CLASSES = 6, 3
 Data = tuple[Tensor, Tensor]

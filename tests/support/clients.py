@@ -18,8 +18,8 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import ClientStatistics, RandomProjection, StatisticsSpec
 from fedstats_app.strategies import Fed3R, FedCGS, FedCOF, FedNCM, OnePass, StatisticsStrategy
+from fedstats_app.testing import FIRST_NODE_ID, Fault, LocalGrid
 from fedstats_app.wire import NodeInfo, guard, node_info_reply, per_client, read_statistics_request, statistics_reply
-from tests.support.local_grid import FIRST_NODE_ID, Fault, LocalGrid
 from tests.support.options import configured
 
 NUM_CLASSES, DIM = 6, 8

@@ -19,8 +19,8 @@ from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.client.site import ClientSplit, Site
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.testing import FIRST_NODE_ID, LocalGrid
 from fedstats_app.training.samples import TensorSamples
-from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 from tests.support.simulation import site_folder
 
 CLASSES = ("ant", "bee")

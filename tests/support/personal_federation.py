@@ -29,9 +29,9 @@ from fedstats_app.server.personal_approaches import run_approach
 from fedstats_app.server.personal_session import PersonalSession
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.strategies import StatisticsStrategy
+from fedstats_app.testing import FIRST_NODE_ID, LocalGrid
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import guard, per_client
-from tests.support.local_grid import FIRST_NODE_ID, LocalGrid
 
 NUM_CLASSES, NUM_CLIENTS = 5, 5
 Handler = Callable[[Message, Context, int | None], Message]

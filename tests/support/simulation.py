@@ -22,7 +22,7 @@ from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec
-from tests.support.local_grid import App, Fault, LocalGrid
+from fedstats_app.testing import App, Fault, LocalGrid
 
 
 def simulate(

@@ -13,7 +13,7 @@ from flwr.app import Context, RecordDict
 import fedstats_app
 from fedstats_app import client_app, server_app
 from fedstats_app.settings.app_config import AppConfig
-from tests.support.local_grid import LocalGrid
+from fedstats_app.testing import LocalGrid
 
 
 def main() -> None:

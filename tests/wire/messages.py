@@ -16,11 +16,11 @@ from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.heads import ClientScores, ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.testing import instruction
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire import evaluation, mezo, personal, training
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.reading import metrics_reply
-from tests.support.local_grid import instruction
 from tests.wire.replies import (
     DIM,
     FEW,

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.statistics import ScatterSpec, StatisticsSpec
+from fedstats_app.testing import instruction
 from fedstats_app.wire import StatisticsRequest, statistics_reply
-from tests.support.local_grid import instruction
 
 NUM_CLASSES, DIM, NUM_SAMPLES = 5, 6, 30
 GRAM = (StatisticsSpec(gram=True),)

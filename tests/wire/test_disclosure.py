@@ -11,11 +11,11 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.testing import begin_run, instruction
 from fedstats_app.wire import NodeInfo, RejectedReply, node_info_reply, read_statistics_reply, statistics_reply
 from fedstats_app.wire.disclosure import MAX_ERRORS, MAX_FIELDS, DisclosureLedger
 from fedstats_app.wire.reading import MAX_REASON
 from fedstats_app.wire.serving import unpack_reply
-from tests.support.local_grid import begin_run, instruction
 from tests.wire.replies import DIM, features_and_labels, honest_reply, request_for
 
 

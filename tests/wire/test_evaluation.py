@@ -17,9 +17,9 @@ from fedstats_app.heads import (
 )
 from fedstats_app.privacy import confusion_above_floor, margins_above_floor
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
+from fedstats_app.testing import instruction
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.evaluation import evaluation_content, evaluation_reply, read_evaluation_reply
-from tests.support.local_grid import instruction
 
 C, D = 4, 3
 REQUEST = StatisticsRequest(C, (StatisticsSpec(), StatisticsSpec(feature_map=RandomProjection(7, 0))), holdout=0.25)

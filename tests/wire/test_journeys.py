@@ -18,6 +18,7 @@ from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.methods import METHODS, PERSONAL_METHODS
 from fedstats_app.statistics import FeatureStatistics, RandomFourierFeatures, RandomProjection, StatisticsSpec
+from fedstats_app.testing import instruction
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire import (
@@ -51,7 +52,6 @@ from fedstats_app.wire.training import (
     training_content,
 )
 from tests.support.compare import relative_difference
-from tests.support.local_grid import instruction
 from tests.support.options import configured
 from tests.wire.messages import ARRAYS, ASKED, FED3R, KINDS, REQUEST, SETUP, SHAPES, STATISTICS
 from tests.wire.replies import DIM, NUM_CLASSES, features_and_labels

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from fedstats_app.grid.collection import Collection
 from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.testing import instruction
 from fedstats_app.wire import RejectedReply, read_statistics_reply
-from tests.support.local_grid import instruction
 from tests.wire.replies import (
     DIM,
     FEW,

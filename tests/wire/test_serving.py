@@ -11,10 +11,10 @@ from flwr.clientapp import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.testing import instruction
 from fedstats_app.wire import guard, per_client
 from fedstats_app.wire.reading import MAX_REASON, clean_reason
 from fedstats_app.wire.serving import pack_requests, unpack_reply
-from tests.support.local_grid import instruction
 
 NOWHERE = Context(1, 1, {}, RecordDict(), {})
 REQUEST = RecordDict({"request": ConfigRecord({"what": "ids"})})

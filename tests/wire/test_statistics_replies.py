@@ -24,12 +24,12 @@ from fedstats_app.statistics import (
     RandomProjection,
     StatisticsSpec,
 )
+from fedstats_app.testing import instruction
 from fedstats_app.wire import RejectedReply, StatisticsRequest, read_statistics_reply, statistics_reply
 from fedstats_app.wire.arrays import NUMBER_BYTES
 from fedstats_app.wire.statistics_checks import Limits
 from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples
-from tests.support.local_grid import instruction
 from tests.wire.replies import (
     DIM,
     FEW,

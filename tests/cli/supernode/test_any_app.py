@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.local_grid import FIRST_NODE_ID
+from fedstats_app.testing import FIRST_NODE_ID
 from tests.support.simulation import nodes_of, read_json, simulate
 
 

@@ -22,10 +22,10 @@ from fedstats_app.cli.supernode.process import answer, command
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import REFUSED
+from fedstats_app.testing import instruction
 from fedstats_app.wire import QUERY_CLIENTS, read_node_info
 from tests.support.deployment import wait_until
 from tests.support.flower import REPOSITORY
-from tests.support.local_grid import instruction
 from tests.support.simulation import site_folder
 
 # Flower's bundle of an app of the same name, which tells on import that it was imported.

@@ -11,9 +11,9 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 from fedstats_app.grid.asking import array_bytes
+from fedstats_app.testing import LocalGrid
 from research.benchmarks.rounds import SAID
 from research.benchmarks.scale import PEER
-from tests.support.local_grid import LocalGrid
 
 
 def test_it_sends_what_it_is_told_to(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
