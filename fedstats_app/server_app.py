@@ -18,7 +18,6 @@ with lasting_imports():
     from fedstats_app.server.closed_form import solve_heads
     from fedstats_app.server.lifetime import how_to_stop, lifetime, quiet_flower
     from fedstats_app.server.run import Run, prepare, samples_counted
-    from fedstats_app.server.tracking import tracked
 
 app = ServerApp()
 
@@ -44,10 +43,9 @@ def main(grid: Grid, context: Context) -> None:
     with lifetime(context) as (config, folder, ledger):
         progress = Progress()
         progress.say(how_to_stop(folder, context))
-        with progress.heartbeat(), tracked(config, folder, progress.say) as stage_done:
+        with progress.heartbeat():
             run = prepare(config, folder, grid, progress, ledger.note)
             state = State()
             with quiet_flower(), samples_counted(run):
                 for stage in stages(run):
                     state = stage(run, state)
-                    stage_done()

@@ -1,9 +1,11 @@
 """The scripts of examples/ run, with the smallest networks, and are short."""
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -64,6 +66,20 @@ def test_remove_a_site(small: dict[str, Any]) -> None:
 
 def test_more_data_later(tmp_path: Path, small: dict[str, Any]) -> None:
     assert example("more_data_later").main(tmp_path, **small) == [5, 9]
+
+
+def test_track_a_run(small: dict[str, Any]) -> None:
+    run = fedstats_app.simulate({**small, "num-clients": 4, "fine-tune": "probe", "num-server-rounds": 2})
+    writer = Mock()  # no tracker is installed for the tests
+
+    example("track_a_run").main(run, writer)
+
+    points = {call.args[0]: call.args[1:] for call in writer.add_scalar.call_args_list}
+    accuracy, step = points["fed3r/accuracy"]
+    assert accuracy == json.loads((run / "results.json").read_text())["methods"]["fed3r"]["accuracy"]
+    assert step == 1
+    assert {"fed3r-probe/loss", "fed3r-probe/bytes_up", "fedncm/wire_bytes"} <= points.keys()
+    assert points["fed3r-probe/loss"][1] == 2
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -89,8 +89,6 @@ class RunFolder:
         self.started = started
         self._rounds = path / "rounds.jsonl"
         self._last: dict[tuple[str, str], int] = {}  # by training, its last round that this process wrote
-        # A hook for trackers; it sees every round of training when it is written down.
-        self.on_round: Callable[[RoundRecord], None] | None = None
 
     @classmethod
     def create(cls, output_dir: str, run_id: int | str, *, name: str = "") -> Self:
@@ -232,8 +230,6 @@ class RunFolder:
             write_atomically(self._rounds, "".join(one.line() + "\n" for one in kept).encode())
         self._last[training] = record.round
         append_lines(self._rounds, record.line())
-        if self.on_round is not None:
-            self.on_round(record)
 
     def read_rounds(self) -> list[RoundRecord]:
         """Read rounds.jsonl, as `fedstats_app.report.training_record.read_rounds` does."""

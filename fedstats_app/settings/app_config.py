@@ -36,7 +36,6 @@ from fedstats_app.methods import (
     variant_for,
     varied,
 )
-from fedstats_app.report.trackers import TrackerOptions
 from fedstats_app.training.personal_options import PersonalOptions
 from fedstats_app.training.trainers import TRAINERS, Trainer
 from fedstats_app.training.training_options import FILE_HEAD, MADE_HEADS, ClientOptions, OptimizerOptions, TuningOptions
@@ -99,7 +98,6 @@ class AppConfig:
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     fedmezo: FedMeZOOptions = field(default_factory=FedMeZOOptions)
     personal: PersonalOptions = field(default_factory=PersonalOptions)
-    tracker: TrackerOptions = field(default_factory=TrackerOptions)
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -47,11 +47,8 @@ NOT_FOR_FEDNCM = (
     "fedstats_app.strategies.fedmezo",
     "fedstats_app.strategies.fine_tuning",
     "matplotlib",
-    "mlflow",
-    "tensorboard",
     "tokenizers",
     "transformers",
-    "wandb",
 )
 
 

@@ -140,7 +140,6 @@ def _unclear(spec: str, levels: str) -> str:
 def _check_libraries(config: AppConfig) -> Iterator[Finding]:
     name = config.backbone.backbone
     needed = {f"backbone {name!r}": _LIBRARIES[prefix] for prefix in _LIBRARIES if name.startswith(prefix)}
-    needed |= {f"tracker {tracker!r}": (tracker, tracker) for tracker in config.tracker.names}
     for what, (library, extra) in needed.items():
         if not _installed(library):
             message = f"{what} needs {library}, which is not installed for {sys.executable}"

@@ -104,7 +104,6 @@ def test_all_mistakes_are_named_at_once(capsys: Capture) -> None:
     [
         ("backbone='timm:resnet10t'", "timm", "timm"),
         ("backbone='vision:some/model'", "transformers", "vision"),
-        ("tracker='mlflow'", "mlflow", "mlflow"),
         ("backbone='sentence:some/model'", "transformers", "text"),
     ],
 )
