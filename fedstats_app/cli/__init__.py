@@ -20,6 +20,8 @@ from fedstats_app.cli.arguments import COMMANDS, parsed
 STOPPED = 130
 # As argparse's own for wrong arguments. 1 is for a command that did its work and found something wrong.
 COULD_NOT_WORK = 2
+# Flower reports when it starts and ends, and looks for updates, unless these are set before it is imported.
+_QUIET_FLOWER = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
 class CommandError(Exception):
@@ -44,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from fedstats_app.base.progress import print_any_text  # --help does without
 
     arguments = parsed(argv)
+    for name, value in _QUIET_FLOWER.items():
+        os.environ.setdefault(name, value)
     print_any_text()
     try:
         code: int = _command(COMMANDS[arguments.command].home)(arguments)
