@@ -117,6 +117,6 @@ def licence_of_card(folder: Path, default: str = UNKNOWN_LICENCE) -> str:
     matter = re.match(r"\ufeff?---\r?\n(.*?)\r?\n---", text, re.DOTALL)
     # `key: value`, or a list, whose first entry is taken.
     entry = re.compile(r"^(license|license_name):[ \t]*(?:\r?\n- *)?(.+?)\s*$", re.MULTILINE)
-    values = {key: value.strip("\"'") for key, value in entry.findall(matter[1])} if matter else {}
+    values: dict[str, str] = {key: value.strip("\"'") for key, value in entry.findall(matter[1])} if matter else {}
     named = values.get("license", "other")
     return values.get("license_name", default) if named in ("other", "unknown") else named

@@ -20,7 +20,7 @@ from fedstats_app.grid.asking import first_reasons
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.collection import ClientOutcome, Collection
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
-from fedstats_app.heads import LinearHead, solve_ncm
+from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.methods.method import FEW_FEATURES
 from fedstats_app.statistics import CollectedStatistics, FeatureMap, StatisticsSum, merge_specs
@@ -236,10 +236,6 @@ class StatisticsStrategy(WithoutEvaluation):
     def mapped_heads(self) -> dict[str, tuple[FeatureMap, LinearHead]]:
         """The heads by method, each with the feature map that it was solved for."""
         return {name: (self._methods[name].specification.feature_map, head) for name, head in self.heads.items()}
-
-    def nearest_mean(self) -> LinearHead:
-        """Return FedNCM's head, which needs no more than class means, whatever methods are served."""
-        return solve_ncm(self.collection.statistics(0).summed(gram=False))
 
     def spec_index(self, method: str) -> int:
         """Index of the request's specification that serves a method."""
