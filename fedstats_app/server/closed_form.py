@@ -36,7 +36,7 @@ from fedstats_app.report.statistics_file import (
 from fedstats_app.report.tables import results_table
 from fedstats_app.report.wording import NO_NOISE, privacy_in_words
 from fedstats_app.server.asking import Asked
-from fedstats_app.server.influence import Harm, find_harm, harm_lines, with_shares
+from fedstats_app.server.influence import Examined, examine_clients
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import measured_error, method_result, method_results, score
 from fedstats_app.statistics import CollectedStatistics
@@ -115,15 +115,12 @@ def solve_heads(run: Run, state: State) -> State:
         )
         give_back_memory()
         with progress.doing("measuring what each client changes"):
-            test = None if run.test_set is None else run.test_set.evenly_spaced
-            outcomes, influential, without = strategy.outcomes, list[str](), None
-            if not sums_only:
-                suspicion, harm = find_harm(strategy, asked.kept, test)
-                total = strategy.collection.statistics(0)
-                outcomes = with_shares(strategy.outcomes, asked.kept, total, suspicion, run.class_names)
-                influential = harm_lines(harm, outcomes, run.class_names, str(folder.path))
-                without = _without(run, asked, harm)
-            folder.write_clients(outcome.to_json() for outcome in outcomes)
+            examined = (
+                Examined(strategy.outcomes, [], None)
+                if sums_only
+                else examine_clients(strategy, asked, run.test_set, run.class_names, config.run)
+            )
+            folder.write_clients(outcome.to_json() for outcome in examined.outcomes)
         error = None
         if config.run.statistics_error:
             with progress.doing("comparing the statistics with those of all samples in one place"):
@@ -139,8 +136,8 @@ def solve_heads(run: Run, state: State) -> State:
                     **_of_clients(strategy, run.federation),
                     "differential_privacy": promise,
                     "extends": run.extension.to_json(),
-                    "influential_clients": influential,
-                    "without_influential": without,
+                    "influential_clients": examined.lines,
+                    "without_influential": examined.without,
                     **scores.to_json(),
                     "rounds": asked.rounds,
                     "seconds": round(progress.seconds, 3),
@@ -151,26 +148,11 @@ def solve_heads(run: Run, state: State) -> State:
             _keep_means(run, strategy, asked.label_counts)
             drawn.result()
     forget_accumulated(folder.path)
-    for line in (*_what_failed(strategy.outcomes, scores), *influential):
+    for line in (*_what_failed(strategy.outcomes, scores), *examined.lines):
         progress.say(line)
     progress.say(f"done after {progress.elapsed}")
     # Later stages build on what the folder says, whether the run was interrupted or not.
     return read_state(folder.path, collected if needed else None)
-
-
-def _without(run: Run, asked: Asked, harm: Harm | None) -> dict[str, object] | None:
-    """Keep what clients that harm have sent, so that they can be removed, and score the heads without them."""
-    if harm is None:
-        return None
-    if run.config.run.save_statistics:
-        for client, statistics in asked.kept:
-            if client in harm.clients:
-                asked.save(client, statistics)
-    accuracies: dict[str, float] = {}
-    if run.test_set is not None:
-        confusion = run.test_set.evaluate(harm.heads, mask_absent=run.config.run.mask_absent)
-        accuracies = {name: matrix.accuracy for name, matrix in confusion.items()}
-    return {"clients": list(harm.clients), "accuracy": accuracies}
 
 
 def _keep_means(run: Run, strategy: StatisticsStrategy, label_counts: Mapping[int, np.ndarray]) -> None:
