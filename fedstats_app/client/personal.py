@@ -1,28 +1,23 @@
-"""What a client does for a model of its own: ``train.personalise``, ``train.prototypes``, ``train.personal_heads``.
+"""Answers about personal models: ``train.personalise``, ``train.personal_heads``, ``evaluate.personal``.
 
-Personal models stay on the node. What leaves is how many of the client's test samples are predicted right, and for
-FedProto the means of its classes.
+Personal models stay on the node. Only the number of the client's test samples that are predicted right leaves.
 """
 
 from __future__ import annotations
 
-import logging
-import shutil
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from flwr.app import Context, Message
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.base.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.client.evaluation import score_heads
 from fedstats_app.client.site import Site, samples_of
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import choose_mixing, personal_head
-from fedstats_app.privacy import NodePolicy, mean_loss_above_floor
+from fedstats_app.privacy import NodePolicy
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import LocalReport, alignment_loss, train_locally
@@ -32,31 +27,22 @@ from fedstats_app.training.start import random_head
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.personal import (
     HeadMetrics,
-    LocalPrototypes,
     PersonalMetrics,
     PersonalTask,
-    PrototypeMetrics,
     head_scores_reply,
-    prototype_reply,
     read_personal_heads_task,
     read_personal_task,
-    read_prototype_task,
 )
 from fedstats_app.wire.reading import metrics_reply
 from fedstats_app.wire.training import TrainingTask
 
 # Keeps the draw of what is held out to choose a head apart from that of batches.
 VALIDATION_STREAM = 0x5E1F
-# Samples per forward pass where nothing is trained; it changes the last bits only.
-FEATURE_BATCH = 64
-HEAD = {"head.weight", "head.bias"}
-
-logger = logging.getLogger("fedstats_app")
 
 
 @dataclass(frozen=True)
 class _Client:
-    """What a message may work with: a client's number, its samples, its backbone, policy and own model."""
+    """A client's number, samples, backbone and policy."""
 
     number: int
     training: Samples
@@ -64,7 +50,6 @@ class _Client:
     reader: FeatureReader
     policy: NodePolicy
     mask_absent: bool
-    own_model: Path
 
     @property
     def floor(self) -> int:
@@ -92,51 +77,20 @@ class _Client:
 
 
 def personalise(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Train a model of one's own from the one that was sent, and say how it does beside that one."""
+    """Train a personal model from the head that was sent, and score it."""
     started = time.perf_counter()
     task = read_personal_task(msg)
     client = _client(task.training, context, client_id)
     model = _start_model(task, client)
-    before = client.num_correct(model, task.predictable)
     report = _train(model, task, client)
     metrics = PersonalMetrics(
         report.num_examples,
         client.num_test,
-        before,
         client.num_correct(model, task.predictable),
         report.forward_passes,
         time.perf_counter() - started,
     )
     return metrics_reply(msg, metrics)
-
-
-def prototypes(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Take part in a round of FedProto: go on with one's own model, held near the prototypes, and send class means."""
-    started = time.perf_counter()
-    task, last = read_prototype_task(msg)
-    client, server_round = _client(task.training, context, client_id), task.training.server_round
-    model = _start_model(task, client)
-    restarted = server_round > 1 and not resumed(client.own_model, model, server_round - 1)
-    before = client.num_correct(model, task.predictable) if last else 0
-    report = _train(model, task, client)
-    class_ids, means = _class_means(model, client.training, client.above_floor)
-    if last:
-        shutil.rmtree(client.own_model, ignore_errors=True)
-    else:
-        # What a model learned from few samples can be read from it: only this user may.
-        client.own_model.mkdir(parents=True, exist_ok=True, mode=0o700)
-        save_checkpoint(client.own_model, server_round, model.trained_state(), {}, {})
-    metrics = PrototypeMetrics(
-        report.num_examples,
-        client.num_test if last else 0,
-        before,
-        client.num_correct(model, task.predictable) if last else 0,
-        report.forward_passes + report.num_examples,  # the class means take one more pass
-        time.perf_counter() - started,
-        mean_loss_above_floor(report.loss, report.num_examples, client.floor),
-        int(restarted),
-    )
-    return prototype_reply(msg, LocalPrototypes(class_ids, means, metrics))
 
 
 def personal_heads(msg: Message, context: Context, client_id: int | None) -> Message:
@@ -153,16 +107,14 @@ def personal_heads(msg: Message, context: Context, client_id: int | None) -> Mes
     key, solve = (task.training.request.seed, client.number, VALIDATION_STREAM), task.method.solve_mixture
     choice = choose_mixing(shared, features, labels, solve, in_global=client.above_floor, key=key, grid=task.grid)
     own = FeatureStatistics.from_features(features, labels, shared.num_classes)
-    before, after = (
-        _num_head_correct(personal_head(shared, own, mixing, solve), client) for mixing in (0.0, choice.mixing)
-    )
+    num_correct = _num_head_correct(personal_head(shared, own, choice.mixing, solve), client)
     seconds = time.perf_counter() - started
-    metrics = HeadMetrics(len(labels), client.num_test, before, after, len(labels), seconds, choice.mixing)
+    metrics = HeadMetrics(len(labels), client.num_test, num_correct, len(labels), seconds, choice.mixing)
     return metrics_reply(msg, metrics)
 
 
 def evaluate_personal(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Say how many of the client's own test samples each of the federation's heads predicts right."""
+    """Score each of the federation's heads on the client's own test samples."""
     scores = score_heads(msg, context, client_id)
     num_test = max((found.confusion.num_examples for found in scores.values()), default=0)
     num_correct = {name: found.confusion.num_correct for name, found in scores.items()}
@@ -173,30 +125,11 @@ def _client(task: TrainingTask, context: Context, client_id: int | None) -> _Cli
     request, site = task.request, Site.of(context, client_id)
     split, reader = site.split_for(request), site.reader(request.backbone_fingerprint)
     training, test = (samples_of(request, reader, split.dataset, part)[0] for part in (split.kept, split.held_out))
-    name = context.node_id if client_id is None else client_id
-    own_model = site.node.state_root(site.config.cache) / f"{context.run_id}-{name}"
-    return _Client(site.number, training, test, reader, site.policy, site.config.run.mask_absent, own_model)
-
-
-def resumed(own_model: Path, model: TunedModel, server_round: int) -> bool:
-    """Load what a client kept of its model after this round, and return whether it has; if not, the log says why.
-
-    In deployment every message is a process. What is kept goes when the last round is done; that of interrupted runs
-    stays, and may be deleted. An older model would not be what the server thinks it is.
-    """
-    try:
-        kept = latest_checkpoint(own_model)
-        if kept is None or kept.round != server_round:
-            raise ValueError(f"there is none of round {server_round}")
-        model.load_trained_state(kept.arrays)
-    except ValueError as error:
-        logger.warning("%s: the client starts again: %s", own_model, error)
-        return False
-    return True
+    return _Client(site.number, training, test, reader, site.policy, site.config.run.mask_absent)
 
 
 def _start_model(task: PersonalTask, client: _Client) -> TunedModel:
-    """Return the model to start from: a head of the seed's, a head that was sent, or a whole model."""
+    """Return the model to start from: the node's backbone under the head that was sent, or one drawn by the seed."""
     request, tensors, backbone = task.training.request, task.training.trained, client.reader.backbone
     dim = request.feature_map.output_dim(backbone.feature_dim)
     if task.prototypes is not None and task.prototypes.means.shape[1] != dim:
@@ -208,8 +141,6 @@ def _start_model(task: PersonalTask, client: _Client) -> TunedModel:
             else random_head(request.num_classes, dim, request.seed)
         )
         model = TunedModel.of(request, head, backbone.module)
-        if not set(tensors) <= HEAD:
-            model.load_trained_state(tensors)
     except (KeyError, ValueError) as error:
         raise RejectedRequest(f"the model does not fit: {type(error).__name__}: {error}") from error
     return model.to(backbone.device)
@@ -223,27 +154,13 @@ def _train(model: TunedModel, task: PersonalTask, client: _Client) -> LocalRepor
     prototypes, training = task.prototypes, task.training
     # Without a term there is no call for it: not one bit differs from training that knows nothing of prototypes.
     extra_loss = (
-        alignment_loss(prototypes.form, prototypes.means, prototypes.present, prototypes.weight)
+        alignment_loss(prototypes.means, prototypes.present, prototypes.weight)
         if prototypes is not None and prototypes.weight
         else None
     )
     key, options = (training.request.seed, client.number, training.server_round), training.request.options
     smallest = client.policy.limits.min_batch_size
     return train_locally(model, client.training, options, key=key, extra_loss=extra_loss, smallest_batch=smallest)
-
-
-def _class_means(model: TunedModel, samples: Samples, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the classes (m,) of the chosen samples (n,) and their mean features (m, D) float32 under the model."""
-    total = FeatureStatistics.zeros(model.num_classes, model.head.weight.shape[1], gram=False)
-    model.eval()
-    with torch.no_grad():
-        for indices in torch.split(chosen.nonzero().squeeze(1), FEATURE_BATCH):
-            if not len(indices):
-                continue  # an empty tensor splits into one empty part
-            features = model.features(samples.inputs(indices).to(model.device)).cpu()
-            total += FeatureStatistics.from_features(features, samples.labels[indices], model.num_classes, gram=False)
-    present = total.present
-    return present.nonzero().squeeze(1), total.class_means[present].float()
 
 
 def _num_head_correct(head: LinearHead, client: _Client) -> int:

@@ -254,7 +254,6 @@ _MESSAGES = {
     "train.mezo": "Slopes of the loss, for training",
     "train.personalise": "Updates and scores of personal models",
     "train.personal_heads": "Scores of personal heads",
-    "train.prototypes": "Class means, in training",
 }
 
 

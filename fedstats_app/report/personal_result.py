@@ -1,4 +1,4 @@
-"""What one way to personal models achieved, client by client, and what it cost."""
+"""Accuracy of one approach to personal models, client by client, and its cost."""
 
 from __future__ import annotations
 
@@ -10,14 +10,7 @@ from typing import Any, Self
 
 from fedstats_app.methods import display_name
 
-_NAMES = {
-    "local-only": "local training only",
-    "one-shot": "FedCGS one-shot",
-    "one-shot-sum": "FedCGS one-shot, eq. 12",
-    "fedavg": "FedAvg",
-    "fedavg-ft": "FedAvg, fine-tuned",
-    "fedproto": "FedProto",
-}
+_NAMES = {"local-only": "local training only", "one-shot": "FedCGS one-shot"}
 
 
 @dataclass(frozen=True)
@@ -41,8 +34,6 @@ class PersonalResult:
         Wall-clock time of the whole approach.
     mixing : dict
         From client to the weight of its own statistics, for the closed form.
-    notes : tuple of str
-        What else happened.
     """
 
     approach: str
@@ -54,7 +45,6 @@ class PersonalResult:
     forward_passes: int = 0
     seconds: float = 0.0
     mixing: Mapping[int, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
     @property
     def accuracies(self) -> dict[int, float]:
@@ -92,7 +82,6 @@ class PersonalResult:
             "forward_passes": self.forward_passes,
             "seconds": round(self.seconds, 3),
             "mixing": {str(client): mixing for client, mixing in self.mixing.items()},
-            "notes": list(self.notes),
         }
 
     @classmethod
@@ -105,8 +94,7 @@ class PersonalResult:
         num_test = by_client("num_test")
         correct = {client: round(share * num_test[client]) for client, share in by_client("accuracies").items()}
         costs = {name: entry[name] for name in ("bytes_down", "bytes_up", "forward_passes", "seconds")}
-        notes = tuple(entry["notes"])
-        return cls(approach, correct, num_test, by_client("failures"), **costs, mixing=by_client("mixing"), notes=notes)
+        return cls(approach, correct, num_test, by_client("failures"), **costs, mixing=by_client("mixing"))
 
 
 def approach_name(approach: str) -> str:

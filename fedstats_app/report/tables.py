@@ -144,8 +144,7 @@ def personal_table(results: Sequence[PersonalResult]) -> str:
     lines = [_PERSONAL_HEADINGS, *map(_personal_cells, results)]
     widths = widths_of(lines)
     head, *body = (aligned(line, widths, {0}) for line in lines)
-    notes = (f"{approach_name(result.approach)}: {note}" for result in results for note in result.notes)
-    return "\n".join([ruled([head], body), *_wrapped(notes)])
+    return ruled([head], body)
 
 
 def _personal_cells(result: PersonalResult) -> tuple[str, ...]:

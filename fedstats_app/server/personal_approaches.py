@@ -1,155 +1,145 @@
-"""Personal models side by side: every way from a finished first stage to one model per client, tested by the clients.
+"""Personal models side by side: every approach from a finished first stage to a model per client.
 
-A personal model never leaves its client, and no approach tells the server more than how many test samples are
-predicted right; FedProto's class means and FedAvg's models are what those methods exchange.
+A personal model never leaves its client; the server learns how many test samples each predicts right.
 """
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
-from flwr.serverapp.strategy import FedAvg
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedstats_app.base.progress import Progress
 from fedstats_app.grid.asking import Answers, ask
-from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.heads.personal import MIXING_GRID
+from fedstats_app.methods import PERSONAL_METHODS, ConfiguredMethod, record_of
 from fedstats_app.report.personal_result import PersonalResult
-from fedstats_app.server.personal_session import PersonalSession, personal_result
-from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
-from fedstats_app.strategies.server_optimizers import EVERYBODY
-from fedstats_app.training.model import TunedModel
-from fedstats_app.training.start import random_head
-from fedstats_app.wire.arrays import to_record, to_tensors
+from fedstats_app.report.state import SolvedHead
+from fedstats_app.statistics import CollectedStatistics, FeatureStatistics
+from fedstats_app.training.model import TrainingRequest
+from fedstats_app.training.personal_options import PersonalOptions
+from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.evaluation import evaluation_content
 from fedstats_app.wire.personal import (
     EVALUATE_PERSONAL,
     PERSONAL_HEADS,
     PERSONALISE,
-    PROTOTYPES,
-    LocalPrototypes,
     PersonalMetrics,
     Prototypes,
     personal_content,
     personal_heads_content,
-    prototype_content,
     read_head_scores_reply,
     read_personal_heads_reply,
     read_personal_reply,
-    read_prototype_reply,
 )
 
-# Forward and backward pass through the backbone.
-PASSES = 3
+Metrics = TypeVar("Metrics", bound=PersonalMetrics)
 
 
-def fedproto(session: PersonalSession) -> dict[str, PersonalResult]:
-    """Run FedProto (Tan et al., AAAI 2022): models stay with the clients, only class means travel.
+@dataclass(frozen=True)
+class PersonalSession:
+    """Results of the first stage, and how personal models are made from them.
 
-    Every client trains its own model, from a random head on the pre-trained backbone, for one epoch a round, its
-    features held near the prototypes by their mean squared distance, and sends the means of its classes. The server's
-    prototypes are their means over the clients that have the class, each client counting alike, as in the authors'
-    code. A client that fails is asked no more.
+    Attributes
+    ----------
+    clients : mapping
+        From those that take part to their number of training samples.
+    asked : StatisticsRequest
+        As clients were asked for the statistics, with the share of their samples that they keep for testing.
+    statistics : CollectedStatistics
+        Of all clients, without the samples that they kept.
+    methods : mapping
+        From method to how its head was solved.
+    training : TrainingRequest
+        What all that trains has in common; whether images are flipped is among its options.
+
+    Raises
+    ------
+    ValueError
+        If clients kept no samples for testing, or no method that makes personal heads was solved.
     """
-    started, options = time.perf_counter(), session.options
-    active, dim, prototypes = sorted(session.clients), session.start.head.feature_dim, None
-    total: Answers[PersonalMetrics] = Answers()
-    passes, notes = 0, list[str]()
-    with session.progress.doing("round {now} of {total}", options.personal_rounds) as step:
-        for server_round in range(1, options.personal_rounds + 1):
-            step.at(server_round - 1)
-            answers = _fedproto_round(session, prototypes, active, server_round)
-            total.of = {client: answer.metrics for client, answer in answers.of.items()}
-            total.failures |= {client: f"round {server_round}: {reason}" for client, reason in answers.failures.items()}
-            total.add_bytes(answers)
-            passes += sum(metrics.forward_passes for metrics in total.of.values())
-            lost = [client for client, answer in answers.of.items() if answer.metrics.restarted]
-            notes += [f"round {server_round}: client {client} had lost its model and started again" for client in lost]
-            active = list(answers.of)
-            prototypes = mean_prototypes(answers.of, session.predictable.numel(), dim, options.alignment_weight)
-    result = personal_result("fedproto", total, started)
-    return {"fedproto": replace(result, forward_passes=passes, notes=tuple(notes))}
+
+    options: PersonalOptions
+    grid: ClientGrid
+    clients: Mapping[int, int]
+    asked: StatisticsRequest
+    heads: Mapping[str, SolvedHead]
+    statistics: CollectedStatistics
+    methods: Mapping[str, ConfiguredMethod]
+    training: TrainingRequest
+    backbone: nn.Module
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        if not self.asked.holdout:
+            raise ValueError("personal models are tested on samples that clients keep: holdout must be above 0, got 0")
+        if not self.start_methods:
+            needed, solved = " or ".join(PERSONAL_METHODS), ", ".join(self.heads)
+            raise ValueError(f"personal models need the head of {needed}, got {solved}")
+
+    @property
+    def start_methods(self) -> tuple[str, ...]:
+        """The methods solved that make personal heads; models start from the first one's head."""
+        solved = [name for name in self.heads if record_of(name).name in PERSONAL_METHODS]
+        return tuple(sorted(solved, key=lambda name: PERSONAL_METHODS.index(record_of(name).name)))
+
+    @property
+    def start(self) -> SolvedHead:
+        """The head that one-shot personalisation starts from."""
+        return self.heads[self.start_methods[0]]
+
+    def spec_index(self, head: SolvedHead) -> int:
+        """Return which of the specifications a head was solved from: there is one per feature map."""
+        return next(i for i, spec in enumerate(self.asked.specs) if spec.feature_map == head.feature_map)
+
+    def statistics_of(self, method: str) -> FeatureStatistics:
+        """Return the federation's statistics that a method's head was solved from."""
+        return self.methods[method].sums(self.statistics.sums[self.spec_index(self.heads[method])])
+
+    def head_arrays(self) -> dict[str, Tensor]:
+        """Return the head to start from as it travels: float32, with a bias of 0 where an absent class has none."""
+        head = self.start.head
+        bias = torch.where(head.present, head.bias, torch.zeros_like(head.bias))
+        return {"head.weight": head.weight.float(), "head.bias": bias.float()}
+
+    @property
+    def request(self) -> TrainingRequest:
+        """How clients train a whole model, the same in all approaches."""
+        return replace(
+            self.training,
+            tune="full",
+            options=self.options.local(flip=self.training.options.flip),
+            tune_bias=True,
+            feature_map=self.start.feature_map,
+        )
 
 
-def _fedproto_round(
-    session: PersonalSession, prototypes: Prototypes | None, clients: list[int], server_round: int
-) -> Answers[LocalPrototypes]:
-    request, last = session.request(1), server_round == session.options.personal_rounds
-    content = prototype_content(request, prototypes, session.predictable, server_round=server_round, last=last)
-    classes, dim = request.num_classes, session.start.head.feature_dim
-    return ask(session.grid, content, PROTOTYPES, clients, lambda reply: read_prototype_reply(reply, classes, dim))
-
-
-def mean_prototypes(
-    answers: dict[int, LocalPrototypes], num_classes: int, feature_dim: int, weight: float
-) -> Prototypes:
-    """Return the clients' class means, averaged class by class over the clients that have it."""
-    sums = torch.zeros(num_classes, feature_dim, dtype=torch.float64)
-    counts = torch.zeros(num_classes, 1, dtype=torch.float64)
-    for client in sorted(answers):
-        sums[answers[client].class_ids] += answers[client].means.double()
-        counts[answers[client].class_ids] += 1
-    return Prototypes((sums / counts.clamp(min=1)).float(), counts.squeeze(1) > 0, "mean-square", weight)
-
-
-def fedavg_fine_tuned(session: PersonalSession) -> dict[str, PersonalResult]:
-    """Run FedAvg from a random head, "fedavg", then let every client train a copy alone, "fedavg-ft"."""
-    started, options = time.perf_counter(), session.options
-    shared, own = options.personal_rounds, options.personal_epochs
-    with session.progress.doing("the shared model", shared + own) as step:
-        step.at(0, within=shared)
-        arrays, rounds = _fedavg(session)
-        step.at(shared, "each client's own", within=own)
-        content = personal_content(session.request(own), arrays, None, session.predictable)
-        answers = ask(session.grid, content, PERSONALISE, session.clients, read_personal_reply)
-    answers.bytes_down += sum(one.bytes_down for one in rounds)
-    answers.bytes_up += sum(one.bytes_up for one in rounds)
-    passes = PASSES * sum(sum(one.num_examples.values()) for one in rounds)
-    dropped = defaultdict(list)
-    for one in rounds:
-        for client, reason in one.failures.items():
-            dropped[client].append(f"client {client} is not in round {one.server_round}: {reason}")
-    notes = tuple(reasons[0] + (f" (and {len(reasons) - 1} more)" * (len(reasons) > 1)) for reasons in dropped.values())
-    results = {}
-    for approach, before in (("fedavg", True), ("fedavg-ft", False)):
-        result = personal_result(approach, answers, started, before=before)
-        results[approach] = replace(result, forward_passes=result.forward_passes + passes, notes=notes)
-    return results
-
-
-def _fedavg(session: PersonalSession) -> tuple[dict[str, Tensor], list[TrainingRound]]:
-    """Return the model after all rounds, by the names of :meth:`TunedModel.trained_state`, and the rounds."""
-    request, num_rounds = session.request(1), session.options.personal_rounds
-    head = random_head(request.num_classes, session.start.head.feature_dim, request.seed)
-    model = TunedModel.of(request, head, session.backbone)
-    rounds: list[TrainingRound] = []
-
-    def after_round(one: TrainingRound) -> None:
-        rounds.append(one)
-        line = f"fedavg: round {one.server_round} of {num_rounds}, training loss {one.train_loss:.3f}"
-        session.progress.now_and_then(line)
-
-    inner = FedAvg(**EVERYBODY)  # type: ignore[arg-type]  # floats and ints by name
-    strategy = FineTuning(inner, request, session.clients)
-    strategy.on_round = after_round
-    result = strategy.start(session.grid, to_record(model.trained_state()), num_rounds)
-    return to_tensors(result.arrays), rounds
+def personal_result(approach: str, answers: Answers[Metrics], started: float) -> PersonalResult:
+    """Return the result of an approach, which began at ``started`` by ``time.perf_counter()``."""
+    tested = {client: metrics for client, metrics in answers.of.items() if metrics.num_test}
+    return PersonalResult(
+        approach,
+        {client: metrics.num_correct for client, metrics in tested.items()},
+        {client: metrics.num_test for client, metrics in tested.items()},
+        answers.failures,
+        answers.bytes_down,
+        answers.bytes_up,
+        sum(metrics.forward_passes for metrics in answers.of.values()),
+        time.perf_counter() - started,
+    )
 
 
 def run_approach(session: PersonalSession, approach: str) -> dict[str, PersonalResult]:
-    """Run one approach that ``personalise`` can name, on the same clients, splits, options and seeds as all others.
+    """Run one approach of ``personalise``, on the same clients, splits, options and seeds as all others.
 
-    ``global`` and ``closed-form`` have a result for each method ("global-fedncm"), and ``fedavg-ft`` has "fedavg"
-    beside it, the shared model before fine-tuning.
+    ``global`` and ``closed-form`` have a result for each method ("global-fedncm").
     """
-    try:
-        results = APPROACHES[approach](session)
-    except TooFewClients as error:
-        results = {approach: PersonalResult(approach, {}, {}, notes=(str(error),))}
+    results = APPROACHES[approach](session)
     for result in results.values():
         session.progress.say(_line(result))
     return results
@@ -190,24 +180,23 @@ def local_only(session: PersonalSession) -> dict[str, PersonalResult]:
     return _trained_alone(session, "local-only", {}, None)
 
 
-def one_shot(session: PersonalSession, approach: str, form: str) -> dict[str, PersonalResult]:
+def one_shot(session: PersonalSession) -> dict[str, PersonalResult]:
     """Personalise in one shot (FedCGS, Guan et al. 2025): global head and class means down once, then local training.
 
     The whole model is trained on cross-entropy and a term that holds features near the class means of the federation,
-    which stay fixed. Its form is "mean-square", as the practice that the paper cites, or "class-mean-sum", its eq. 12
-    as it was meant.
+    which stay fixed: the mean square, as the practice that the paper cites has it.
     """
     statistics = session.statistics_of(session.start_methods[0])
     means, present = statistics.class_means.float().cpu(), statistics.present.cpu()
-    prototypes = Prototypes(means, present, form, session.options.alignment_weight)
-    return _trained_alone(session, approach, session.head_arrays(), prototypes)
+    prototypes = Prototypes(means, present, session.options.alignment_weight)
+    return _trained_alone(session, "one-shot", session.head_arrays(), prototypes)
 
 
 def _trained_alone(
     session: PersonalSession, approach: str, arrays: Mapping[str, Tensor], prototypes: Prototypes | None
 ) -> dict[str, PersonalResult]:
-    started, request = time.perf_counter(), session.request(session.options.personal_epochs)
-    content = personal_content(request, arrays, prototypes, session.predictable)
+    started = time.perf_counter()
+    content = personal_content(session.request, arrays, prototypes, session.start.head.present)
     answers = ask(session.grid, content, PERSONALISE, session.clients, read_personal_reply)
     return {approach: personal_result(approach, answers, started)}
 
@@ -218,7 +207,7 @@ def closed_form(session: PersonalSession) -> dict[str, PersonalResult]:
     for method in session.start_methods:
         started, name, solved = time.perf_counter(), f"closed-form-{method}", session.heads[method]
         content = personal_heads_content(
-            replace(session.request(1), tune="probe", feature_map=solved.feature_map),
+            replace(session.request, tune="probe", feature_map=solved.feature_map),
             session.statistics_of(method),
             session.methods[method].fixed(solved.head.report.parameters),
             MIXING_GRID,
@@ -230,13 +219,10 @@ def closed_form(session: PersonalSession) -> dict[str, PersonalResult]:
     return results
 
 
-# From a name of `personalise` to what runs it.
+# From a name of `personalise` to its function.
 APPROACHES: dict[str, Callable[[PersonalSession], dict[str, PersonalResult]]] = {
     "global": global_heads,
     "local-only": local_only,
-    "one-shot": lambda session: one_shot(session, "one-shot", "mean-square"),
-    "one-shot-sum": lambda session: one_shot(session, "one-shot-sum", "class-mean-sum"),
-    "fedavg-ft": fedavg_fine_tuned,
-    "fedproto": fedproto,
+    "one-shot": one_shot,
     "closed-form": closed_form,
 }

@@ -9,8 +9,7 @@ from fedstats_app.report.personal_result import PersonalResult, approach_name
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
 from fedstats_app.report.tables import personal_table
-from fedstats_app.server.personal_approaches import run_approach
-from fedstats_app.server.personal_session import PersonalSession
+from fedstats_app.server.personal_approaches import PersonalSession, run_approach
 from fedstats_app.server.run import TRAINING_PASSES, Run
 from fedstats_app.training.personal_options import PersonalOptions
 

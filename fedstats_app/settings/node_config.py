@@ -75,7 +75,7 @@ class NodeConfig(Options):
     allowed_methods : tuple of str or None
         The closed-form methods, and "training", that the node works for; None for all.
     state_dir : str
-        Where a personal model, or a replica, lasts from round to round; "" for a folder beside the feature cache.
+        Folder of FedMeZO's replica; "" for a folder beside the feature cache.
     any_app : bool
         Whether any app's code runs here: what `fedstats node --any-app` says.
     deployed : bool

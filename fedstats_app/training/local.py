@@ -1,8 +1,8 @@
 """Local training: some epochs of SGD or Adam on one client's samples, with feature alignment as an extra loss.
 
 Feature alignment holds a client's features near the federation's class means ("prototypes"), which stay fixed while the
-backbone moves: FedCGS (Guan et al. 2025), "personalised one-shot", eq. 12; FedProto (Tan et al., AAAI 2022) and FedPAC
-(Xu et al., ICLR 2023).
+backbone moves: FedCGS (Guan et al. 2025), "personalised one-shot"; FedProto (Tan et al., AAAI 2022) and FedPAC (Xu et
+al., ICLR 2023).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,65 +18,26 @@ from torch.nn import functional as F
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from fedstats_app.statistics.accumulation import check_labels, check_tensor
+from fedstats_app.statistics.accumulation import check_labels
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, batch_order, generator, reproducible_kernels
 from fedstats_app.training.training_options import ADAM_BETAS, ADAM_EPS, LocalOptions
 
 
-def class_mean_sum(features: Tensor, labels: Tensor, prototypes: Tensor, present: Tensor) -> Tensor:
-    """Return the sum over classes of the class mean of ||f - mu_c||^2: eq. 12 of FedCGS as it was meant.
+def alignment_loss(prototypes: Tensor, present: Tensor, weight: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the extra loss for :func:`train_locally` that holds features near class means.
 
-    As printed, the 1/N_c stands outside of the sum over the classes c whose samples it counts. Features f (B, D) of
-    labels (B,) count if their class is present, (C,) bool: if it has a mean mu_c among the prototypes (C, D). The sum
-    is 0 if none counts.
+    It is ``weight`` times the mean of (f - mu_c)^2 over samples and coordinates, as FedProto and FedPAC have it with a
+    weight of 1; FedCGS gives no weight. Prototypes (C, D) are used in the features' dtype and on their device. Samples
+    count if their class is present, (C,) bool; without any the loss is 0.
     """
-    offsets, labels = _offsets(features, labels, prototypes, present)
-    counts = labels.bincount(minlength=len(prototypes)).to(offsets.dtype)
-    return (offsets.square().sum(dim=1) / counts[labels]).sum()
 
+    def loss(features: Tensor, labels: Tensor) -> Tensor:
+        counted = present.to(labels.device)[labels]
+        offsets = features[counted] - prototypes.to(features)[labels[counted]]
+        return weight * (offsets.square().mean() if len(offsets) else offsets.sum())
 
-def mean_square(features: Tensor, labels: Tensor, prototypes: Tensor, present: Tensor) -> Tensor:
-    """Return the mean of (f - mu_c)^2 over samples and coordinates: FedProto's and FedPAC's mean squared error.
-
-    Smaller than :func:`class_mean_sum`, whose parameters it has, by a factor of about D times the number of classes.
-    """
-    offsets, _ = _offsets(features, labels, prototypes, present)
-    return offsets.square().mean() if len(offsets) else offsets.sum()
-
-
-# From a form's name to its function.
-ALIGNMENT_FORMS: MappingProxyType[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = MappingProxyType(
-    {"class-mean-sum": class_mean_sum, "mean-square": mean_square}
-)
-
-
-def check_alignment(form: str, prototypes: Tensor, present: Tensor, weight: float) -> None:
-    """Refuse with a ValueError what is no form, no prototypes (C, D) with present (C,) bool, or no weight."""
-    if form not in ALIGNMENT_FORMS:
-        raise ValueError(f"form must be one of {', '.join(ALIGNMENT_FORMS)}, got {form!r}")
-    check_tensor("prototypes", prototypes, (None, None), prototypes.dtype)
-    check_tensor("present", present, (len(prototypes),), torch.bool)
-    if not bool(prototypes[present].isfinite().all()):
-        raise ValueError("prototypes of present classes must be finite")
-    if not 0.0 <= weight < math.inf:
-        raise ValueError(f"weight must be at least 0 and finite, got {weight}")
-
-
-def alignment_loss(form: str, prototypes: Tensor, present: Tensor, weight: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the extra loss ``weight * R`` for :func:`train_locally`; R is one of ``ALIGNMENT_FORMS``.
-
-    Prototypes are used in the features' dtype and on their device. FedCGS gives no weight; FedProto and FedPAC use 1
-    with the mean square.
-    """
-    function = ALIGNMENT_FORMS[form]
-    return lambda features, labels: weight * function(features, labels, prototypes, present)
-
-
-def _offsets(features: Tensor, labels: Tensor, prototypes: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """Return f - mu_c, (m, D), and the labels, (m,), of the samples whose class has a prototype."""
-    counted = present.to(labels.device)[labels]
-    return features[counted] - prototypes.to(features)[labels[counted]], labels[counted]
+    return loss
 
 
 # Keeps the draw of flips apart from that of the batches. Not 0: numpy pads short keys with zeros.

@@ -8,8 +8,10 @@ from typing import ClassVar
 from fedstats_app.base.option import Options, number, option, some_of, whole
 from fedstats_app.training.training_options import LocalOptions
 
-# Ways to a model of one's own for every client, and what they are compared with.
-APPROACHES = ("global", "local-only", "one-shot", "one-shot-sum", "fedavg-ft", "fedproto", "closed-form")
+# Ways to a personal model for every client, and what they are compared with.
+APPROACHES = ("global", "local-only", "one-shot", "closed-form")
+# FedCGS's, after FedPAC.
+MOMENTUM, WEIGHT_DECAY = 0.5, 5e-4
 
 
 @dataclass(frozen=True)
@@ -19,18 +21,13 @@ class PersonalOptions(Options):
     owner: ClassVar[str] = "personalise"
 
     personalise: str = option(
-        "none",
-        some_of(APPROACHES, "none", "all"),
-        "none | all | some of global, local-only, one-shot, one-shot-sum, fedavg-ft, fedproto, closed-form",
+        "none", some_of(APPROACHES, "none", "all"), "none | all | some of global, local-only, one-shot, closed-form"
     )
-    personal_epochs: int = option(20, whole(1, 100_000), "of local-only, one-shot, fedavg-ft", at="@epochs")
-    personal_rounds: int = option(20, whole(1, 100_000), "of one local epoch: fedavg-ft, fedproto", at="@rounds")
+    personal_epochs: int = option(20, whole(1, 100_000), "of local-only and one-shot", at="@epochs")
     personal_batch_size: int = option(128, whole(1, 1_000_000), "samples per step", at="@batch-size")
     personal_learning_rate: float = option(0.01, number(0.0, open_low=True), "of SGD", at="@learning-rate")
-    personal_momentum: float = option(0.5, number(0.0, 1.0), "of SGD", at="@momentum")
-    personal_weight_decay: float = option(5e-4, number(0.0), "of SGD", at="@weight-decay")
     alignment_weight: float = option(
-        1.0, number(0.0), "pulls features to class means (one-shot, fedproto)", at="@alignment-weight"
+        1.0, number(0.0), "pulls features to class means (one-shot)", at="@alignment-weight"
     )
 
     @property
@@ -40,18 +37,16 @@ class PersonalOptions(Options):
         return named.get(self.personalise, tuple(self.personalise.split(",")))
 
     def epochs(self, approach: str) -> int:
-        """Return how often, in an approach, every client trains its whole network on all of its samples; 0 = never."""
-        rounds, alone = self.personal_rounds, self.personal_epochs
-        own = {"fedproto": rounds, "fedavg-ft": rounds + alone, "global": 0, "closed-form": 0}
-        return own.get(approach, alone)
+        """Return how often every client trains its whole network on all of its samples in an approach."""
+        return 0 if approach in ("global", "closed-form") else self.personal_epochs
 
-    def local(self, epochs: int, *, flip: bool) -> LocalOptions:
-        """Return how clients train for so many epochs, the same in all approaches."""
+    def local(self, *, flip: bool) -> LocalOptions:
+        """Return how clients train."""
         return LocalOptions(
-            epochs=epochs,
+            epochs=self.personal_epochs,
             batch_size=self.personal_batch_size,
             learning_rate=self.personal_learning_rate,
-            momentum=self.personal_momentum,
-            weight_decay=self.personal_weight_decay,
+            momentum=MOMENTUM,
+            weight_decay=WEIGHT_DECAY,
             flip=flip,
         )

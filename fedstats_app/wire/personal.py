@@ -1,14 +1,12 @@
-"""Models of the clients' own, which stay on their nodes.
+"""Personal models, which stay on their clients' nodes.
 
-They are trained by ``train.personalise`` and ``train.prototypes`` (FedProto), or solved by ``train.personal_heads``;
-``evaluate.personal`` scores the federation's own heads on each client's samples.
+``train.personalise`` trains one, ``train.personal_heads`` solves one, and ``evaluate.personal`` scores the federation's
+own heads on each client's samples.
 
-Requests to train are those of a training round (``config``, ``arrays``, ``fixed``), in which ``arrays`` is the model to
-start from: nothing, for a head drawn by the seed on the node's pre-trained backbone; ``head.weight`` and ``head.bias``,
-for that head on it; or a whole model. A ConfigRecord ``personal`` lists the classes that must not be predicted, and an
-ArrayRecord ``prototypes``, if there is one, holds the class means to hold features near. For FedProto a ConfigRecord
-``round`` says whether the round is the last, and the reply has an ArrayRecord ``prototypes`` (``class-ids`` (m,) int64,
-``means`` (m, D) float32) besides.
+A request to train is that of a training round (``config``, ``arrays``, ``fixed``), in which ``arrays`` is the head to
+start from on the node's pre-trained backbone: ``head.weight`` and ``head.bias``, or nothing, for a head drawn by the
+seed. A ConfigRecord ``personal`` lists the classes that must not be predicted, and an ArrayRecord ``prototypes``, if
+there is one, holds the class means to hold features near.
 
 Personal heads are solved from an ArrayRecord ``statistics`` (``class-counts`` (C,) int64, ``class-sums`` (C, D),
 ``gram`` (D (D + 1) / 2,), its upper triangle row by row) and a ConfigRecord ``solver``: a method and all its options by
@@ -30,7 +28,6 @@ from torch import Tensor
 from fedstats_app.methods import METHODS, PERSONAL_METHODS, ConfiguredMethod
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
-from fedstats_app.training.local import check_alignment
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, WIRE_DTYPES, read_array, to_record
 from fedstats_app.wire.reading import (
@@ -41,9 +38,7 @@ from fedstats_app.wire.reading import (
     list_of,
     measured,
     metrics_reader,
-    metrics_reply,
     number,
-    read_metrics,
     reads_replies,
     reads_requests,
     record_of,
@@ -51,11 +46,9 @@ from fedstats_app.wire.reading import (
     whole,
 )
 from fedstats_app.wire.statistics import MAX_GRAM_DIM
-from fedstats_app.wire.statistics_checks import MAX_FEATURE, check_rows
 from fedstats_app.wire.training import TrainingTask, read_training_task, training_content
 
-PERSONALISE, PROTOTYPES = "train.personalise", "train.prototypes"
-PERSONAL_HEADS, EVALUATE_PERSONAL = "train.personal_heads", "evaluate.personal"
+PERSONALISE, PERSONAL_HEADS, EVALUATE_PERSONAL = "train.personalise", "train.personal_heads", "evaluate.personal"
 
 # Above any real number of epochs times samples.
 MAX_FORWARD_PASSES = 2**53
@@ -64,7 +57,7 @@ MAX_GRID = 1000
 
 @dataclass(frozen=True)
 class PersonalMetrics:
-    """What a client says of its personal model.
+    """Scores and costs of a client's personal model.
 
     Attributes
     ----------
@@ -72,8 +65,8 @@ class PersonalMetrics:
         Samples that it trained on.
     num_test : int
         Samples that it kept for testing; 0 if nothing was tested.
-    correct_before, correct_after : int
-        How many of these the model to start from, and the personal one, predict right.
+    num_correct : int
+        Test samples that the personal model predicts right.
     forward_passes : int
         Compute, a backward pass counting as two.
     seconds : float
@@ -82,15 +75,14 @@ class PersonalMetrics:
 
     num_examples: int = counted()
     num_test: int = counted()
-    correct_before: int = counted("num_test")
-    correct_after: int = counted("num_test")
+    num_correct: int = counted("num_test")
     forward_passes: int = counted(MAX_FORWARD_PASSES)
     seconds: float = measured()
 
 
 @dataclass(frozen=True)
 class HeadMetrics(PersonalMetrics):
-    """What a client says of its head in closed form, beside which "before" is the federation's.
+    """Scores and costs of a client's head in closed form.
 
     Attributes
     ----------
@@ -106,9 +98,6 @@ read_personal_reply = metrics_reader(PersonalMetrics)
 read_personal_heads_reply = metrics_reader(HeadMetrics)
 
 
-# A model to train: one shot, or FedProto's rounds
-
-
 @dataclass(frozen=True, eq=False)
 class Prototypes:
     """Class means that a client holds its features near while it trains.
@@ -119,24 +108,18 @@ class Prototypes:
         (C, D) float32; the row of a class without one is zero.
     present : Tensor
         (C,) bool, classes that have one.
-    form : str
-        One of ``fedstats_app.training.ALIGNMENT_FORMS``.
     weight : float
         Of the term in the loss, at least 0.
     """
 
     means: Tensor
     present: Tensor
-    form: str
     weight: float
-
-    def __post_init__(self) -> None:
-        check_alignment(self.form, self.means, self.present, self.weight)
 
 
 @dataclass(frozen=True)
 class PersonalTask:
-    """A request as a client reads it: how to train, and in ``training.trained`` the model to start from.
+    """A request as a client reads it: how to train, and in ``training.trained`` the head to start from.
 
     ``predictable`` is (C,) bool, the classes that the model may predict when it is scored.
     """
@@ -147,24 +130,19 @@ class PersonalTask:
 
 
 def personal_content(
-    request: TrainingRequest,
-    start: Mapping[str, Tensor],
-    prototypes: Prototypes | None,
-    predictable: Tensor,
-    *,
-    server_round: int = 1,
+    request: TrainingRequest, start: Mapping[str, Tensor], prototypes: Prototypes | None, predictable: Tensor
 ) -> RecordDict:
-    """Write a request to train a model of one's own, which :func:`read_personal_task` reads.
+    """Write a request to train a personal model, which :func:`read_personal_task` reads.
 
-    ``start`` holds float32, finite tensors: none, ``head.weight`` and ``head.bias``, or all that a model has trained.
+    ``start`` holds float32, finite tensors: ``head.weight`` and ``head.bias``, or none.
     """
-    content = training_content(request, to_record(start), ArrayRecord(), server_round=server_round)
+    content = training_content(request, to_record(start), ArrayRecord())
     content["personal"] = ConfigRecord({"absent-classes": (~predictable).nonzero().squeeze(1).tolist()})
     if prototypes is not None:
         content["prototypes"] = to_record(
             {"means": prototypes.means.float(), "present": prototypes.present.to(torch.uint8)}
         )
-        content["alignment"] = ConfigRecord({"form": prototypes.form, "weight": float(prototypes.weight)})
+        content["alignment"] = ConfigRecord({"weight": float(prototypes.weight)})
     return content
 
 
@@ -173,6 +151,8 @@ def read_personal_task(msg: Message) -> PersonalTask:
     """Read a message with :func:`personal_content`."""
     content, training = msg.content, read_training_task(msg)
     num_classes = training.request.num_classes
+    if training.trained and training.trained.keys() != {"head.weight", "head.bias"}:
+        raise Malformed(f"arrays: must be head.weight and head.bias, or none, got {', '.join(training.trained):.60}")
     absent = list_of(record_of(content, "personal", ConfigRecord), "absent-classes", int)
     if not all(0 <= one < num_classes for one in absent):
         raise Malformed(f"absent-classes: must be class ids in [0, {num_classes}), got {absent!r:.60}")
@@ -183,80 +163,8 @@ def read_personal_task(msg: Message) -> PersonalTask:
     arrays, alignment = record_of(content, "prototypes", ArrayRecord), record_of(content, "alignment", ConfigRecord)
     means = read_array(arrays, "means", torch.float32, (num_classes, range(1, MAX_FEATURE_DIM + 1)))
     present = read_array(arrays, "present", torch.uint8, (num_classes,)).to(torch.bool)
-    prototypes = Prototypes(means, present, typed(alignment, "form", str), number(alignment, "weight"))
+    prototypes = Prototypes(means, present, number(alignment, "weight"))
     return PersonalTask(training, prototypes, predictable)
-
-
-def prototype_content(
-    request: TrainingRequest, prototypes: Prototypes | None, predictable: Tensor, *, server_round: int, last: bool
-) -> RecordDict:
-    """Write the request of a round of FedProto; after the ``last`` one clients score their model and forget it."""
-    content = personal_content(request, {}, prototypes, predictable, server_round=server_round)
-    content["round"] = ConfigRecord({"last": last})
-    return content
-
-
-@reads_requests("for prototypes")
-def read_prototype_task(msg: Message) -> tuple[PersonalTask, bool]:
-    """Read what a round asks for, and whether it is the last."""
-    task = read_personal_task(msg)
-    last = typed(record_of(msg.content, "round", ConfigRecord), "last", bool)
-    if task.training.server_round < 1:
-        raise Malformed(f"server-round: must count from 1, got {task.training.server_round}")
-    return task, last
-
-
-@dataclass(frozen=True)
-class PrototypeMetrics(PersonalMetrics):
-    """What a client says of its own model in a round of FedProto; nothing is tested before the last round.
-
-    Attributes
-    ----------
-    loss : float
-        Mean over its samples, in the last epoch.
-    restarted : int
-        1 if it started again because it no longer had the model of the round before, else 0.
-    """
-
-    loss: float = measured()
-    restarted: int = counted(1)
-
-
-@dataclass(frozen=True, eq=False)
-class LocalPrototypes:
-    """A client's part of a round.
-
-    Attributes
-    ----------
-    class_ids : Tensor
-        (m,) int64, ascending: its classes.
-    means : Tensor
-        (m, D) float32, of the features that its own model gives their samples.
-    metrics : PrototypeMetrics
-        Of its model.
-    """
-
-    class_ids: Tensor
-    means: Tensor
-    metrics: PrototypeMetrics
-
-
-def prototype_reply(msg: Message, local: LocalPrototypes) -> Message:
-    """Answer ``train.prototypes``."""
-    return metrics_reply(msg, local.metrics, prototypes=to_record({"class-ids": local.class_ids, "means": local.means}))
-
-
-@reads_replies
-def read_prototype_reply(reply: Message, num_classes: int, feature_dim: int) -> LocalPrototypes:
-    """Read a client's part of a round."""
-    metrics = read_metrics(reply.content, PrototypeMetrics, "prototypes")
-    arrays = record_of(reply.content, "prototypes", ArrayRecord, {"class-ids", "means"})
-    ids = read_array(arrays, "class-ids", torch.int64, (range(num_classes + 1),))
-    check_rows(ids, torch.ones_like(ids), num_classes, 1)
-    means = read_array(arrays, "means", torch.float32, (len(ids), feature_dim))
-    if len(ids) and float(means.abs().max()) > MAX_FEATURE:
-        raise Malformed(f"means: must lie within {MAX_FEATURE:.0e}, got {float(means.abs().max()):.3g}")
-    return LocalPrototypes(ids, means, metrics)
 
 
 # Heads in closed form

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedstats_app.training.local import ExtraLoss, train_locally
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.samples import TensorSamples, generator
+from fedstats_app.training.samples import Samples, TensorSamples, generator
 from fedstats_app.training.training_options import LocalOptions
 
 # Keeps the draws of the start and of the rounds' clients apart from those of batches.
@@ -50,7 +50,7 @@ def head_on(layer: nn.Module, head: tuple[Tensor, Tensor]) -> TunedModel:
 
 def federated_average(
     model: TunedModel,
-    clients: Sequence[tuple[Tensor, Tensor]],
+    clients: Sequence[tuple[Tensor, Tensor] | Samples],
     options: LocalOptions,
     *,
     num_rounds: int,
@@ -66,8 +66,8 @@ def federated_average(
     ----------
     model : TunedModel
         Whatever of it is trained is averaged.
-    clients : sequence of tuple of Tensor
-        Inputs (n, ...) and labels (n,) int64 of each; those without samples are never drawn.
+    clients : sequence
+        Samples, or inputs (n, ...) and labels (n,) int64, of each; those without any are never drawn.
     options : LocalOptions
         Of the clients' training.
     num_rounds : int
@@ -97,23 +97,24 @@ def federated_average(
     """
     if num_rounds < 1 or not 0.0 < fraction <= 1.0:
         raise ValueError(f"num_rounds must be at least 1 and fraction in (0, 1], got {num_rounds} and {fraction}")
-    able = [client for client, (_, labels) in enumerate(clients) if len(labels)]
+    own = [TensorSamples(*one) if isinstance(one, tuple) else one for one in clients]
+    able = [client for client, samples in enumerate(own) if len(samples.labels)]
     if not able:
         raise ValueError(f"clients: one must have a sample, got {len(clients)} without")
     drawn = max(1, round(fraction * len(able)))
     for server_round in range(1, num_rounds + 1):
         chosen = sorted(generator((seed, server_round), _CLIENTS).choice(able, drawn, replace=False).tolist())
-        total = sum(len(clients[client][1]) for client in chosen)
+        total = sum(len(own[client].labels) for client in chosen)
         start = model.trained_state()
         mean = {name: torch.zeros_like(value) for name, value in start.items()}
         for client in chosen:
             model.load_trained_state(start)
-            samples = TensorSamples(*clients[client])
-            train_locally(model, samples, options, key=(seed, client, server_round), extra_loss=extra_loss)
+            key = (seed, client, server_round)
+            train_locally(model, own[client], options, key=key, extra_loss=extra_loss)
             state = model.trained_state()
             after_client(client, state)
             for name, value in state.items():
-                mean[name].add_(value, alpha=len(samples.labels) / total)
+                mean[name].add_(value, alpha=len(own[client].labels) / total)
         model.load_trained_state(mean)
         after_round()
     return 2 * num_rounds * drawn

@@ -13,6 +13,7 @@ from fedstats_app.methods import RECORDS
 from fedstats_app.settings.app_config import AppConfig
 from research.reproduce.catalogue import PresetError
 from research.reproduce.preset import Column, Preset, Row
+from research.reproduce.simulated import Simulation, of_app
 
 # The table has a picture of its own. Numbers travel as in the papers, and neither the extras that are installed nor
 # what this app does to help changes one.
@@ -45,7 +46,7 @@ class PlannedRun:
     Attributes
     ----------
     settings : dict
-        All of its run-config keys.
+        All of its run-config keys, and those of :mod:`research.reproduce.simulated`.
     cells : list of tuple
         Each cell with the name of its entry in results.json.
     """
@@ -81,7 +82,7 @@ class PlannedRun:
                 return False
             name, settings = _widened(settings, cell.settings, name)
         try:
-            AppConfig.from_run_config(settings)
+            AppConfig.from_run_config(of_app(settings))
         except ConfigError:
             return False
         self.settings = settings
@@ -128,8 +129,9 @@ def cells_of(
         for column in columns:
             settings = _folded({**_DEFAULTS, **_readable(preset.settings(row, column), given), **given})
             try:
-                AppConfig.from_run_config(settings)
-            except ConfigError as error:
+                AppConfig.from_run_config(of_app(settings))
+                Simulation.of(settings)
+            except (ConfigError, PresetError) as error:
                 raise PresetError(f"{preset.name}: {row.name}, {column.name}: {error}") from error
             found += [Cell(row, column, seed, {**settings, "seed": seed}) for seed in seeds]
     return found

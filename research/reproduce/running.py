@@ -17,6 +17,7 @@ from fedstats_app.report.record import AnotherRunError
 from fedstats_app.settings.app_config import AppConfig
 from research.reproduce.catalogue import Catalogue
 from research.reproduce.plan import PlannedRun
+from research.reproduce.simulated import complete, of_app
 
 # Run-config keys to the run folder of a completed run, as `fedstats_app.simulate`.
 Simulate = Callable[[Mapping[str, Any]], Path]
@@ -41,7 +42,7 @@ def check_data(runs: Iterable[PlannedRun], catalogue: Catalogue) -> None:
     DataMissingError
         With all that cannot be reached.
     """
-    wanted = {AppConfig.from_run_config(run.settings).data: run for run in runs}
+    wanted = {AppConfig.from_run_config(of_app(run.settings)).data: run for run in runs}
     missing = []
     for options, run in wanted.items():
         try:
@@ -113,12 +114,13 @@ def make_runs(
             write_atomically(place / SETTINGS, tomli_w.dumps(settings).encode())
             began = time.monotonic()
             try:
-                done = _made(settings, place, simulate, say)
+                done = _made(of_app(settings), place, simulate, say)
             except Exception as error:  # whatever a run may end with
                 raise RunFailedError(f"{what} failed: {error}. Those before it are kept: repeat the command") from error
             say(f"  {time.monotonic() - began:.0f} seconds")
         else:
             say(f"{what}: completed before")
+        complete(done, run.settings, say)
         made[run.name] = done
     return made
 

@@ -11,36 +11,27 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 from PIL import Image
-from torch import Tensor, nn
 
-from fedstats_app.backbones.registry import loaded_backbone
-from fedstats_app.base.checkpoint import save_checkpoint
 from fedstats_app.client import personal as client_personal
-from fedstats_app.client.personal import resumed
-from fedstats_app.heads import LinearHead
 from fedstats_app.methods import METHODS
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.testing import instruction
-from fedstats_app.training.model import TrainingRequest, TunedModel
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.start import random_head
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.personal import (
     PERSONAL_HEADS,
     PERSONALISE,
-    PROTOTYPES,
     PersonalMetrics,
     Prototypes,
     personal_content,
     personal_heads_content,
-    prototype_content,
     read_personal_heads_reply,
     read_personal_reply,
-    read_prototype_reply,
 )
-from tests.support.compare import same_bits
 from tests.support.simulation import site_folder
 
 NAMES, DIM = ("ant", "bee"), 32
@@ -94,15 +85,14 @@ def heads_content(statistics: FeatureStatistics) -> RecordDict:
     ("content", "reason"),
     [
         (start(request=replace(REQUEST, backbone_fingerprint="0" * 64)), "is not the server's, fingerprint"),
-        (start(prototypes=Prototypes(torch.zeros(2, 5), EVERY, "mean-square", 1.0)), "must have 32 features, got 5"),
-        (start(start={"head.weight": torch.zeros(2, DIM)}), "the model does not fit: KeyError: 'head.bias'"),
+        (start(prototypes=Prototypes(torch.zeros(2, 5), EVERY, 1.0)), "must have 32 features, got 5"),
+        (
+            start(start={"head.weight": torch.zeros(2, DIM)}),
+            "arrays: must be head.weight and head.bias, or none, got head.weight",
+        ),
         (
             personal_content(replace(REQUEST, num_classes=3, class_names=()), {}, None, EVERY[[0, 0, 0]]),
             "data has 2 classes, the server's model 3",
-        ),
-        (
-            start(start={"head.weight": torch.zeros(2, DIM), "head.bias": torch.zeros(2), "backbone.x": torch.ones(1)}),
-            "the model does not fit: ValueError: the trained state",
         ),
     ],
 )
@@ -117,13 +107,9 @@ def test_statistics_of_other_features_are_refused(site: Path) -> None:
         client_personal.personal_heads(instruction(content, PERSONAL_HEADS), context(site), None)
 
 
-def test_a_whole_model_and_a_head_on_the_same_backbone_are_the_same_start(site: Path) -> None:
-    config, head = AppConfig.from_run_config(context(site).run_config), random_head(2, DIM, 0)
-    backbone = loaded_backbone(config.backbone_for(own_data=True))
-    whole = TunedModel(head, backbone=backbone.module, tune="full").trained_state()
-    replies = [personalised(content, context(site)) for content in (start(), start(start=whole), start(start={}))]
-    assert len({(reply.correct_before, reply.correct_after) for reply in replies}) == 1
-    assert {reply.num_test for reply in replies} == {4}
+def test_without_a_head_the_start_is_the_one_that_the_seed_draws(site: Path) -> None:
+    drawn, sent = (personalised(content, context(site)) for content in (start(start={}), start()))
+    assert (drawn.num_correct, drawn.num_test) == (sent.num_correct, sent.num_test) and sent.num_test == 4
 
 
 def test_a_client_with_nothing_takes_part_without_a_model(tmp_path: Path, site: Path) -> None:
@@ -133,9 +119,6 @@ def test_a_client_with_nothing_takes_part_without_a_model(tmp_path: Path, site: 
     empty = context(tmp_path)
     alone = personalised(start(), empty)
     assert (alone.num_examples, alone.num_test, alone.forward_passes) == (0, 0, 0)
-    last = prototype_content(REQUEST, None, EVERY, server_round=1, last=True)
-    proto = read_prototype_reply(client_personal.prototypes(instruction(last, PROTOTYPES), empty, None), 2, DIM)
-    assert len(proto.class_ids) == 0 and proto.metrics.num_test == 0
     statistics = FeatureStatistics.from_features(torch.rand(9, DIM), torch.arange(9) % 2, 2)
     heads = client_personal.personal_heads(instruction(heads_content(statistics), PERSONAL_HEADS), empty, None)
     metrics = read_personal_heads_reply(heads)
@@ -145,55 +128,18 @@ def test_a_client_with_nothing_takes_part_without_a_model(tmp_path: Path, site: 
 def test_absent_classes_are_not_predicted_unless_asked_for(tmp_path: Path) -> None:
     """A head that says "bee" to everything, where nobody is thought to have bees."""
     says_bee = {"head.weight": torch.zeros(2, DIM), "head.bias": torch.tensor([0.0, 9.0])}
-    content = start(start=says_bee, predictable=torch.tensor([True, False]))
+    still = replace(REQUEST, options=LocalOptions(batch_size=8, learning_rate=1e-9))
+    content = start(start=says_bee, predictable=torch.tensor([True, False]), request=still)
     for name, images in (("ant", 8), ("bee", 16)):
         site_folder(tmp_path / "site", (name,), seed=images, images=images)
     masked, plain = context(tmp_path / "site"), context(tmp_path / "site")
     plain.run_config["mask-absent"] = False
-    assert [personalised(content, one).correct_before for one in (masked, plain)] == [2, 3]
+    assert [personalised(content, one).num_correct for one in (masked, plain)] == [2, 3]
 
 
 def test_few_test_samples_are_not_counted_under_a_floor(site: Path) -> None:
     reply = personalised(start(), context(site, min_class_count=6, min_batch_size=4))
-    assert reply.num_test == 0 and reply.correct_after == 0
-
-
-def model(seed: int, width: int = 3) -> TunedModel:
-    generator = torch.Generator().manual_seed(seed)
-    backbone = nn.Linear(4, width)
-    for parameter in backbone.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator)
-    return TunedModel(
-        LinearHead(torch.randn(2, width, generator=generator), torch.zeros(2)), backbone=backbone, tune="full"
-    )
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(same_bits(one[name], other[name]) for name in one)
-
-
-def test_a_model_goes_on_after_the_round_it_was_kept_in_only(tmp_path: Path) -> None:
-    trained, again = model(0), model(1)
-    save_checkpoint(tmp_path, 3, trained.trained_state(), {}, {})
-    assert resumed(tmp_path, again, 3)
-    assert same(again.trained_state(), trained.trained_state())
-    assert not resumed(tmp_path, again, 4)
-
-
-@pytest.mark.parametrize("what", ["missing", "damaged", "another model"])
-def test_what_cannot_be_used_is_left_alone_and_said(
-    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = save_checkpoint(tmp_path, 2, model(0, width=5 if what == "another model" else 3).trained_state(), {}, {})
-    if what == "missing":
-        path.unlink()
-    elif what == "damaged":
-        path.write_bytes(path.read_bytes()[:-20])
-    fresh = model(1)
-    before = fresh.trained_state()
-    assert not resumed(tmp_path, fresh, 2)
-    assert same(fresh.trained_state(), before)
-    assert "the client starts again" in caplog.text
+    assert reply.num_test == 0 and reply.num_correct == 0
 
 
 def test_the_owner_says_where_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

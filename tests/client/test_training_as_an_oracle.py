@@ -177,7 +177,7 @@ def test_every_preset_keeps_to_the_defaults(path: Path) -> None:
     limits = NodeConfig.from_node_config({"data-path": "/d"}).request_limits
     proximal = replace(config.local.with_rate(), proximal_mu=config.optimizer.proximal_mu)
 
-    for options in (proximal, config.personal.local(config.personal.personal_epochs, flip=False)):
+    for options in (proximal, config.personal.local(flip=False)):
         limits.check_training(options, num_examples=50_000)
     limits.check_mezo(config.fedmezo.num_z, config.fedmezo.batch_size, 50_000)
 

@@ -23,7 +23,9 @@ def changed_copy(root: Path, page: Path, *, num_files: int) -> Path:
     assert len(files) == num_files and not any(path.exists() for path, _ in files)
     for path, code in files:
         path.write_text(code)
-    apply(blocks(page, "diff")[0].code, root)
+    line = blocks(page, "diff")[0].code
+    assert line.count("\n+") == 1 and "\n-" not in line
+    apply(line, root)
     return root
 
 

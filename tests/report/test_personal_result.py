@@ -24,11 +24,11 @@ def test_moments_are_numpys(pairs: list[tuple[int, int]]) -> None:
 
 
 def test_nobody_has_no_accuracy_and_json_says_so() -> None:
-    result = PersonalResult("x", {}, {}, failures={4: "no reply"}, notes=("a note",))
+    result = PersonalResult("x", {}, {}, failures={4: "no reply"})
     assert math.isnan(result.mean) and math.isnan(result.std) and math.isnan(result.weighted_mean)
     entry = json.loads(to_json(result.to_json()))
     assert entry["accuracy_mean"] is None
-    assert entry["failures"] == {"4": "no reply"} and entry["notes"] == ["a note"]
+    assert entry["failures"] == {"4": "no reply"}
 
 
 def test_json_has_every_number() -> None:
@@ -48,5 +48,4 @@ def test_json_has_every_number() -> None:
         "forward_passes": 30,
         "seconds": 1.235,
         "mixing": {"0": 0.5, "2": 0.0},
-        "notes": [],
     }

@@ -46,7 +46,7 @@ def test_options_written_after_a_word_are_read_and_written_again() -> None:
     given = {
         "fine-tune": "fedmezo@num-z=2@tune=names:backbone.0.*,head.*@max-tuning-share=0.5",
         "optimizer": "fedprox@proximal-mu=1e-3",
-        "personalise": "global,fedproto@epochs=3",
+        "personalise": "global,one-shot@epochs=3",
         "partitioner": "pathological@classes-per-client=3@flips=random",
         "method": "fed3r,fedcof@count-noise=laplace@count-noise-seed=4",
     }
@@ -54,7 +54,7 @@ def test_options_written_after_a_word_are_read_and_written_again() -> None:
     assert (config.trainer, config.fedmezo.num_z, config.tuning.max_tuning_share) == (TRAINERS["fedmezo"], 2, 0.5)
     assert config.fedmezo.tune == "names:backbone.0.*,head.*"
     assert (config.optimizer.optimizer, config.optimizer.proximal_mu) == ("fedprox", 1e-3)
-    assert (config.personal.approaches, config.personal.personal_epochs) == (("global", "fedproto"), 3)
+    assert (config.personal.approaches, config.personal.personal_epochs) == (("global", "one-shot"), 3)
     assert (config.partition.classes_per_client, config.partition.training_flips) == (3, "random")
     assert AppConfig.from_run_config(config.to_run_config()) == config
 

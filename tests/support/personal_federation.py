@@ -20,13 +20,11 @@ from fedstats_app.backbones.feature_reader import DatasetSamples
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.base.progress import Progress
 from fedstats_app.client import personal as client_personal
-from fedstats_app.client import training as client_training
 from fedstats_app.data.clients import partitions, split_holdout, training_set
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.state import SolvedHead
-from fedstats_app.server.personal_approaches import run_approach
-from fedstats_app.server.personal_session import PersonalSession
+from fedstats_app.server.personal_approaches import PersonalSession, run_approach
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.testing import FIRST_NODE_ID, LocalGrid
@@ -54,8 +52,7 @@ def personal_app(**handlers: Handler) -> ClientApp:
     """Return a ClientApp with all handlers of personal models, some of them replaced."""
     app = ClientApp(mods=[guard])
     app.query("statistics")(client_app.answered_by("client.statistics", "statistics"))
-    app.train()(per_client(handlers.get("train", client_training.train)))
-    for name in ("personalise", "prototypes", "personal_heads"):
+    for name in ("personalise", "personal_heads"):
         app.train(name)(per_client(handlers.get(name, getattr(client_personal, name))))
     app.evaluate("personal")(per_client(handlers.get("evaluate_personal", client_personal.evaluate_personal)))
     return app
@@ -120,7 +117,7 @@ def federation(
     state: Path,
     *,
     personalise: str = "none",
-    training: str = "@epochs=2@rounds=2@batch-size=16",
+    training: str = "@epochs=2@batch-size=16",
     hosts: int = 1,
     app: ClientApp | None = None,
     **settings: object,

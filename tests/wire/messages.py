@@ -51,17 +51,14 @@ REQUEST = training.TrainingRequest(
 ARRAYS = {"head.weight": torch.rand(NUM_CLASSES, DIM), "head.bias": torch.zeros(NUM_CLASSES)}
 SHAPES = {name: tuple(tensor.shape) for name, tensor in ARRAYS.items()}
 MOST = torch.arange(NUM_CLASSES) != 2
-SHARED = personal.Prototypes(torch.rand(NUM_CLASSES, DIM), MOST, "mean-square", 0.5)
+SHARED = personal.Prototypes(torch.rand(NUM_CLASSES, DIM), MOST, 0.5)
 HEAD = LinearHead(torch.rand(NUM_CLASSES, DIM).double(), torch.zeros(NUM_CLASSES).double(), MOST)
 STATISTICS = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES)
 SETUP = MezoSetup(REQUEST, tuned="norm", epsilon=0.01, num_directions=2, distribution="gaussian", dtype="float64")
 MEZO_REQUEST = mezo.MezoRequest(0, 2, 6, (Update(5, (0.5, 0.25)),), "curvature", True, setup=SETUP, start=ARRAYS)
 MEZO_REPLY, BEHIND = mezo.MezoReply((0.5,), 3, bytes(range(16))), mezo.Behind(3)
-METRICS = personal.PersonalMetrics(100, 25, 10, 20, 6000, 1.5)
+METRICS = personal.PersonalMetrics(100, 25, 20, 6000, 1.5)
 HEAD_METRICS = personal.HeadMetrics(**vars(METRICS), mixing=0.3)
-LOCAL = personal.LocalPrototypes(
-    torch.tensor([0, 3]), torch.rand(2, DIM), personal.PrototypeMetrics(**vars(METRICS), loss=0.75, restarted=1)
-)
 PARTITION = wire.NodeInfo(1, 3, trains=False, any_app=True, process=2**62, threads=2)
 CLASSES = wire.NodeInfo(class_names=("a", "Łódź"), class_ids=(0, 7), trains=False, any_app=True, client_name="é")
 COUNTS = training.EvaluationCounts(4, 3, 1.5)
@@ -198,12 +195,6 @@ KINDS: dict[str, Kind] = {
         "prototypes",
         *ARRAYS,
     ),
-    "prototypes": _request(
-        lambda: personal.prototype_content(REQUEST, SHARED, MOST, server_round=5, last=True),
-        personal.read_prototype_task,
-        (personal.PersonalTask(replace(TASK, server_round=5), SHARED, MOST), True),
-        "prototypes",
-    ),
     "personal heads": _request(
         lambda: personal.personal_heads_content(REQUEST, STATISTICS, FED3R, (0.0, 1.0), wire_dtype="float64"),
         personal.read_personal_heads_task,
@@ -251,11 +242,6 @@ KINDS: dict[str, Kind] = {
     ),
     "model reply": _reply(lambda: metrics_reply(ASKED, COUNTS), training.read_model_evaluation_reply, COUNTS),
     "personalise reply": _reply(lambda: metrics_reply(ASKED, METRICS), personal.read_personal_reply, METRICS),
-    "prototypes reply": _reply(
-        lambda: personal.prototype_reply(ASKED, LOCAL),
-        lambda reply: personal.read_prototype_reply(reply, NUM_CLASSES, DIM),
-        LOCAL,
-    ),
     "personal heads reply": _reply(
         lambda: metrics_reply(ASKED, HEAD_METRICS), personal.read_personal_heads_reply, HEAD_METRICS
     ),

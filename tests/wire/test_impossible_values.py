@@ -146,27 +146,15 @@ IMPOSSIBLE: dict[tuple[str, str], tuple[tuple[str, Any, str], ...]] = {
         ("absent-classes", [C], "absent-classes: must be class ids in"),
         ("absent-classes", [-1], "absent-classes: must be class ids in"),
     ),
-    ("personalise", "alignment"): (
-        ("form", "cosine", "form must be one of"),
-        ("weight", -1.0, "weight: must be a finite float of at least 0"),
-    ),
+    ("personalise", "alignment"): (("weight", -1.0, "weight: must be a finite float of at least 0"),),
     ("personalise", "prototypes"): (
         ("means", np.zeros((C + 1, D), np.float32), "means: must have shape"),
         ("means", np.zeros(C, np.float32), "means: must have shape"),
     ),
     ("personalise reply", "metrics"): (
-        ("correct-after", 26, "correct-after: must be a whole number from 0 to 25, got 26"),
-        ("correct-before", 26, "correct-before: must be a whole number from 0 to 25"),
-        ("correct-after", -1, "correct-after"),
+        ("num-correct", 26, "num-correct: must be a whole number from 0 to 25, got 26"),
+        ("num-correct", -1, "num-correct"),
     ),
-    ("prototypes", "config"): (("server-round", 0, "server-round: must count from 1, got 0"),),
-    ("prototypes reply", "prototypes"): (
-        ("class-ids", np.array([0, C]), "class-ids: must lie in"),
-        ("class-ids", np.array([3, 0]), "class-ids: must ascend"),
-        ("means", np.zeros((2, D + 1), np.float32), "means: must have shape"),
-        ("means", np.full((2, D), 1e11, np.float32), "means: must lie within"),
-    ),
-    ("prototypes reply", "metrics"): (("restarted", 2, "restarted: must be a whole number from 0 to 1"),),
     ("personal heads", "solver"): (
         ("method", "lasso", "method: must be one of fedcgs, fed3r"),
         ("ridge-lambda", -1.0, r"ridge-lambda: must be a number in \[0, inf\)"),
@@ -185,7 +173,7 @@ IMPOSSIBLE: dict[tuple[str, str], tuple[tuple[str, Any, str], ...]] = {
     ),
     ("personal heads reply", "metrics"): (
         ("mixing", 1.5, "mixing: must be a finite float from 0 to 1"),
-        ("num-test", 3, "correct-before: must be a whole number from 0 to 3"),
+        ("num-test", 3, "num-correct: must be a whole number from 0 to 3"),
     ),
     ("scores reply", "metrics"): (("correct.x", 8, "correct.x: must be a whole number from 0 to 7"),),
     ("mezo", "m"): (

@@ -33,14 +33,10 @@ from fedstats_app.wire import (
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.mezo import MAX_SCALAR, MezoReply, MezoRequest, mezo_reply, read_mezo_reply, read_mezo_request
 from fedstats_app.wire.personal import (
-    LocalPrototypes,
-    PrototypeMetrics,
     personal_content,
     personal_heads_content,
-    prototype_reply,
     read_personal_heads_task,
     read_personal_task,
-    read_prototype_reply,
 )
 from fedstats_app.wire.reading import MAX_COUNT, from_values, to_values
 from fedstats_app.wire.training import (
@@ -107,8 +103,6 @@ def test_a_client_without_samples_is_no_failure() -> None:
         check_training_reply(empty, SHAPES, 7)
     with pytest.raises(RejectedReply, match="missing"):
         read_losses_reply(empty, 7)
-    nothing = LocalPrototypes(torch.empty(0, dtype=torch.int64), torch.empty(0, DIM), PrototypeMetrics())
-    assert plain(read_prototype_reply(prototype_reply(ASKED, nothing), NUM_CLASSES, DIM)) == plain(nothing)
 
 
 def test_without_a_start_and_prototypes_nothing_travels_but_settings() -> None:

@@ -65,7 +65,7 @@ def small(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[s
         "num-server-rounds": 1,
         "local-epochs": 1,
         "personalise@epochs": 1,
-        "personalise@rounds": 1,
+        "simulation.rounds": 1,
         "personalise@batch-size": 16,
         "checkpoint-every": 0,
         "plots": False,

@@ -12,7 +12,6 @@ from flwr.app import Context, Message
 
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client import personal as client_personal
-from fedstats_app.client import training as client_training
 from fedstats_app.data.clients import training_set
 from fedstats_app.grid.asking import Answers
 from fedstats_app.heads import LinearHead, solve_gaussian, solve_ridge
@@ -20,7 +19,6 @@ from fedstats_app.heads.fedroot import solve_completed
 from fedstats_app.heads.personal import choose_mixing, personal_head
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.server import personal_approaches as personal
-from fedstats_app.server.personal_session import personal_result
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import alignment_loss, train_locally
@@ -34,7 +32,7 @@ from tests.support.personal_federation import personal_app as app_with
 DIM = 32
 Everything = tuple[Federation, dict[str, PersonalResult]]
 ALL = {
-    *("local-only", "one-shot", "one-shot-sum", "fedavg", "fedavg-ft", "fedproto"),
+    *("local-only", "one-shot"),
     *("closed-form-fedcgs", "closed-form-fed3r", "closed-form-fedroot"),
     *(f"global-{method}" for method in ("fedncm", "fed3r", "fedcof", "fedcgs", "fedroot")),
 }
@@ -63,13 +61,9 @@ def test_every_approach_tests_every_client_on_what_it_kept(everything: Everythin
 def test_costs(everything: Everything) -> None:
     one, results = everything
     examples = sum(len(one.split(client)[0]) for client in range(NUM_CLIENTS))
-    parameters = sum(parameter.numel() for parameter in one.backbone.module.parameters()) + NUM_CLASSES * (DIM + 1)
     passes = {name: result.forward_passes for name, result in results.items()}
-    epochs, rounds = one.config.personal.personal_epochs, one.config.personal.personal_rounds
-    assert passes["local-only"] == passes["one-shot"] == passes["one-shot-sum"] == 3 * epochs * examples
-    assert passes["fedavg"] == 3 * rounds * examples
-    assert passes["fedavg-ft"] == passes["fedavg"] + 3 * epochs * examples
-    assert passes["fedproto"] == (3 + 1) * rounds * examples
+    epochs = one.config.personal.personal_epochs
+    assert passes["local-only"] == passes["one-shot"] == 3 * epochs * examples
     assert passes["closed-form-fedcgs"] == examples and passes["global-fedcgs"] == 0
 
     header = 128
@@ -77,11 +71,6 @@ def test_costs(everything: Everything) -> None:
     head = 4 * NUM_CLASSES * (DIM + 1) + 2 * header
     assert results["local-only"].bytes_down == 0
     assert results["one-shot"].bytes_down == NUM_CLIENTS * (prototypes + head)
-    assert results["fedproto"].bytes_down == NUM_CLIENTS * (rounds - 1) * prototypes  # none before the first round
-    arrays = len(TunedModel(random_head(5, DIM, 0), backbone=one.backbone.module, tune="full").trained_state())
-    model = 4 * parameters + header * arrays
-    assert results["fedavg-ft"].bytes_down == NUM_CLIENTS * (rounds + 1) * model
-    assert results["fedavg-ft"].bytes_up == NUM_CLIENTS * (rounds * model + 6 * 8)
     triangle = DIM * (DIM + 1) // 2
     statistics = 8 * NUM_CLASSES + 8 * NUM_CLASSES * DIM + 8 * triangle + 3 * header
     assert results["closed-form-fed3r"].bytes_down == NUM_CLIENTS * statistics
@@ -104,25 +93,23 @@ def test_global_heads_are_scored_client_by_client(everything: Everything) -> Non
             assert results[f"global-{method}"].num_correct[client] == correct
 
 
-def trained_alone(one: Federation, client: int, head: LinearHead, form: str | None = None, weight: float = 1.0) -> int:
+def trained_alone(one: Federation, client: int, head: LinearHead, *, aligned: bool) -> int:
     """Return how many test samples are right after training without messages."""
     stats = one.strategy.statistics("fedcgs").summed()
     kept, test = one.samples(client)
     model = TunedModel(head, backbone=one.backbone.module, tune="full")
-    options = one.session().request(one.config.personal.personal_epochs).options
-    extra = None if form is None else alignment_loss(form, stats.class_means.float(), stats.present, weight)
+    options = one.session().request.options
+    extra = alignment_loss(stats.class_means.float(), stats.present, 1.0) if aligned else None
     train_locally(model, kept, options, key=(one.config.run.seed, client, 1), extra_loss=extra)
     return int(evaluate(model, test).confusion.matrix.diagonal().sum())
 
 
-@pytest.mark.parametrize(
-    ("approach", "form"), [("local-only", None), ("one-shot", "mean-square"), ("one-shot-sum", "class-mean-sum")]
-)
-def test_training_alone_is_what_it_says(everything: Everything, approach: str, form: str | None) -> None:
+@pytest.mark.parametrize(("approach", "aligned"), [("local-only", False), ("one-shot", True)])
+def test_training_alone_is_what_it_says(everything: Everything, approach: str, aligned: bool) -> None:
     one, results = everything
-    head = random_head(NUM_CLASSES, DIM, one.config.run.seed) if form is None else one.strategy.heads["fedcgs"]
+    head = one.strategy.heads["fedcgs"] if aligned else random_head(NUM_CLASSES, DIM, one.config.run.seed)
     for client in range(NUM_CLIENTS):
-        assert results[approach].num_correct[client] == trained_alone(one, client, head, form)
+        assert results[approach].num_correct[client] == trained_alone(one, client, head, aligned=aligned)
 
 
 def test_the_closed_form_is_solved_from_the_clients_own_statistics(everything: Everything) -> None:
@@ -172,22 +159,14 @@ def diverging(handler: Handler, client: int) -> Handler:
 
 def test_a_client_that_diverges_is_named_and_harms_nobody(data: Path, tmp_path: Path, everything: Everything) -> None:
     _, healthy = everything
-    app = app_with(
-        personalise=diverging(client_personal.personalise, 3),
-        prototypes=diverging(client_personal.prototypes, 3),
-        train=diverging(client_training.train, 3),
-    )
-    results = federation(data, tmp_path, hosts=2, app=app, personalise="all", wire_dtype="float64").run()
-    for name in ("local-only", "one-shot", "one-shot-sum"):
+    app = app_with(personalise=diverging(client_personal.personalise, 3))
+    results = federation(
+        data, tmp_path, hosts=2, app=app, personalise="local-only,one-shot", method="fedcgs", wire_dtype="float64"
+    ).run()
+    for name in ("local-only", "one-shot"):
         assert set(results[name].failures) == {3} and "Diverged" in results[name].failures[3]
         expected = {client: number for client, number in healthy[name].num_correct.items() if client != 3}
         assert results[name].num_correct == expected
-    assert results["fedproto"].failures[3].startswith("round 1: Diverged")
-    assert set(results["fedproto"].num_test) == {0, 1, 2, 4}
-    (note,) = results["fedavg-ft"].notes
-    assert note.startswith("client 3 is not in round 1: Diverged") and note.endswith("(and 1 more)")
-    assert set(results["fedavg-ft"].failures) == {3}
-    assert results["closed-form-fed3r"].num_correct == healthy["closed-form-fed3r"].num_correct
     assert all(math.isfinite(result.mean) for result in results.values())
 
 
@@ -196,18 +175,17 @@ def test_where_everybody_fails_the_other_approaches_go_on(data: Path, tmp_path: 
         raise OSError("no disk")
 
     said: list[str] = []
-    app = app_with(train=broken, personalise=broken)
-    one = federation(data, tmp_path, app=app, personalise="local-only,fedavg-ft,closed-form")
+    app = app_with(personalise=broken)
+    one = federation(data, tmp_path, app=app, personalise="local-only,closed-form", method="fedcgs")
     results = one.run(say=said.append)
     assert set(results["local-only"].failures) == set(range(NUM_CLIENTS)) and math.isnan(results["local-only"].mean)
-    assert "0 of 5 clients sent a usable update" in results["fedavg-ft"].notes[0]
     assert len(results["closed-form-fedcgs"].num_test) == NUM_CLIENTS
     assert said[0] == "personal, local-only: no client could be tested; 5 failed"
-    assert said[2].startswith("personal, closed-form-fedcgs: ") and "over 5 clients" in said[2]
+    assert said[1].startswith("personal, closed-form-fedcgs: ") and "over 5 clients" in said[1]
 
 
 def test_only_the_clients_that_are_named_take_part(data: Path, tmp_path: Path) -> None:
-    results = federation(data, tmp_path, personalise="global,local-only").run(clients={1: 10, 4: 10})
+    results = federation(data, tmp_path, personalise="global,local-only", method="fed3r").run(clients={1: 10, 4: 10})
     assert {frozenset(result.num_test) for result in results.values()} == {frozenset({1, 4})}
 
 
@@ -215,12 +193,12 @@ def test_a_lie_about_right_answers_is_refused(data: Path, tmp_path: Path) -> Non
     def lying(msg: Message, context: Context, client_id: int | None) -> Message:
         reply = client_personal.personalise(msg, context, client_id)
         if client_id == 2:
-            reply.content.metric_records["metrics"]["correct-after"] = 10**6
+            reply.content.metric_records["metrics"]["num-correct"] = 10**6
         return reply
 
     (result,) = federation(data, tmp_path, app=app_with(personalise=lying), personalise="local-only").run().values()
     assert set(result.num_test) == {0, 1, 3, 4}
-    assert result.failures[2].startswith("correct-after: must be a whole number from 0 to ")
+    assert result.failures[2].startswith("num-correct: must be a whole number from 0 to ")
 
 
 def test_nothing_by_class_and_no_model_leaves_a_client(data: Path, tmp_path: Path) -> None:
@@ -236,20 +214,13 @@ def test_nothing_by_class_and_no_model_leaves_a_client(data: Path, tmp_path: Pat
 
         return handle
 
-    names = ("personalise", "personal_heads", "evaluate_personal", "prototypes")
+    names = ("personalise", "personal_heads", "evaluate_personal")
     app = app_with(**{name: watched(name) for name in names})
     federation(data, tmp_path, app=app, personalise="all", method="fed3r").run()
-    common = {"num-examples", "num-test", "correct-before", "correct-after", "forward-passes", "seconds"}
+    common = {"num-examples", "num-test", "num-correct", "forward-passes", "seconds"}
     assert sent["personalise"] == {f"metrics/{key}" for key in common}
     assert sent["personal_heads"] == {f"metrics/{key}" for key in common | {"mixing"}}
     assert sent["evaluate_personal"] == {"metrics/num-test", "metrics/correct.fed3r"}
-    assert sent["prototypes"] == {f"metrics/{key}" for key in common | {"loss", "restarted"}} | {
-        "prototypes/class-ids",
-        "prototypes/means",
-    }
-
-
-def test_every_name_of_the_configuration_has_its_approach() -> None:
     assert tuple(personal.APPROACHES) == APPROACH_NAMES
 
 
@@ -263,10 +234,8 @@ def test_personal_models_need_a_holdout_and_a_head_with_a_gram_matrix(data: Path
 
 
 def test_clients_without_test_samples_have_no_accuracy_but_cost() -> None:
-    metrics = {0: PersonalMetrics(10, 4, 1, 3, 30), 1: PersonalMetrics(20, 0, 0, 0, 60)}
+    metrics = {0: PersonalMetrics(10, 4, 3, 30), 1: PersonalMetrics(20, 0, 0, 60)}
     answers = Answers(metrics, {2: "no disk"}, 5, 6)
-    result = personal_result("x", answers, 0.0)
+    result = personal.personal_result("x", answers, 0.0)
     assert (result.num_correct, result.num_test, result.forward_passes) == ({0: 3}, {0: 4}, 90)
     assert (result.bytes_down, result.bytes_up, result.failures) == (5, 6, {2: "no disk"})
-    before = personal_result("x", answers, 0.0, before=True)
-    assert (before.num_correct, before.forward_passes) == ({0: 1}, 0)

@@ -1,0 +1,113 @@
+"""Cells of a table that are no run of the app: what the papers compare with, simulated beside a run, in its folder.
+
+Keys that begin with "simulation." are this module's; all others are of the app, whose run comes first.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedstats_app.backbones.feature_reader import DatasetSamples
+from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.data.clients import partitions, split_holdout, training_set
+from fedstats_app.report.head_file import read_head
+from fedstats_app.report.personal_result import PersonalResult
+from fedstats_app.report.run_folder import RunFolder
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.training.model import TunedModel
+from fedstats_app.training.start import random_head
+from research.baselines.personal_models import Client, PersonalFederation, class_mean_sum, class_statistics
+from research.reproduce.catalogue import PresetError
+
+PREFIX = "simulation."
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Keys of a simulation.
+
+    Attributes
+    ----------
+    personal : str
+        Approaches to personal models, some of fedavg-ft, fedproto, one-shot-sum; trained as `personalise` says.
+    rounds : int
+        Of fedavg-ft and fedproto.
+    """
+
+    personal: str = ""
+    rounds: int = 1
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Simulation | None:
+        """Read the keys of a cell; None if it has none.
+
+        Raises
+        ------
+        PresetError
+            If a key is unknown.
+        """
+        found = {key.removeprefix(PREFIX): value for key, value in settings.items() if key.startswith(PREFIX)}
+        names = {field.name.replace("_", "-"): field.name for field in fields(cls)}
+        if unknown := sorted(found.keys() - names):
+            raise PresetError(f"{PREFIX}{unknown[0]}: no such key; there are {', '.join(names)}")
+        return cls(**{names[key]: value for key, value in found.items()}) if found else None
+
+
+def of_app(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a cell that the app has."""
+    return {key: value for key, value in settings.items() if not key.startswith(PREFIX)}
+
+
+def complete(folder: Path, settings: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Add what is simulated to the results of a completed run that lacks it."""
+    simulation = Simulation.of(settings)
+    if simulation is None:
+        return
+    config, results = AppConfig.from_run_config(of_app(settings)), RunFolder(folder, "", datetime.now(UTC))
+    for approach in filter(None, simulation.personal.split(",")):
+        if approach not in results.read_results().get("personal", {}):
+            say(f"  simulated: {approach}")
+            results.add_results("personal", personal_models(config, simulation, approach, folder))
+
+
+def personal_models(config: AppConfig, simulation: Simulation, approach: str, folder: Path) -> dict[str, Any]:
+    """Return the entries of results.json of one approach, on the splits of the run in a folder.
+
+    Bytes are not counted.
+    """
+    started, seed = time.perf_counter(), config.run.seed
+    backbone, dataset = loaded_backbone(config.backbone_for(own_data=False)), training_set(config.data)
+    clients = {}
+    for number, part in enumerate(partitions(config.data, config.partition, seed)):
+        kept, held_out = split_holdout(part, config.data.holdout_fraction, seed, number)
+        if len(kept):
+            clients[number] = Client(*(DatasetSamples(dataset, part, backbone) for part in (kept, held_out)))
+    if approach == "one-shot-sum":
+        head, _ = read_head(folder / "heads" / "fedcgs.safetensors")
+    else:
+        head = random_head(len(dataset.class_names), backbone.feature_dim, seed)
+    model = TunedModel(head, backbone=backbone.module, tune="full").to(backbone.device)
+    options = config.personal.local(flip=config.local.flip)
+    federation = PersonalFederation(model, clients, options, simulation.rounds, seed)
+    weight = config.personal.alignment_weight
+    if approach == "fedavg-ft":
+        before, after = federation.fedavg()
+        found = {"fedavg": before, "fedavg-ft": after}
+    elif approach == "fedproto":
+        found = {approach: federation.fedproto(weight)}
+    elif approach == "one-shot-sum":
+        statistics = functools.reduce(operator.add, (class_statistics(model, one.training) for one in clients.values()))
+        extra_loss = class_mean_sum(statistics.class_means.float(), statistics.present, weight)
+        found = {approach: federation.trained_alone(extra_loss)}
+    else:
+        raise PresetError(f"{PREFIX}personal: must be some of fedavg-ft, fedproto, one-shot-sum, got {approach!r}")
+    sizes = {number: len(client.test.labels) for number, client in clients.items()}
+    seconds = time.perf_counter() - started
+    return {name: PersonalResult(name, correct, sizes, seconds=seconds).to_json() for name, correct in found.items()}
