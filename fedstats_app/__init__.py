@@ -25,11 +25,13 @@ __all__ = ["__version__", "load", "replay", "simulate"]
 _HOMES = {"load": "report.classifier", "replay": "server.mezo", "simulate": "simulation"}
 
 
-def __getattr__(name: str) -> object:
-    """Import one of the names that need torch on first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import one of the names that need torch on first use."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

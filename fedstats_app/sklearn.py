@@ -1,15 +1,14 @@
 """The methods as scikit-learn classifiers that can be merged: ``a + b`` is the classifier of both data sets together.
 
-Made from the methods' records, as the Strategy classes are. Needs scikit-learn (extra: sklearn).
+Needs scikit-learn (extra: sklearn). FedRoot has no classifier: its factors are made for the wire, and here the Gram
+matrix is at hand.
 """
 
 from __future__ import annotations
 
-import inspect
-import textwrap
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, ClassVar, Self, get_type_hints
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.methods import METHODS, ConfiguredMethod, Method
+from fedstats_app.methods import FED3R, FEDCGS, FEDCOF, FEDNCM, ConfiguredMethod, Method
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSum
 from fedstats_app.statistics.collected import sum_without_client
 
@@ -56,7 +55,7 @@ class _Merged:
 
 
 class ClosedFormClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """A method as a scikit-learn classifier; the classes that :func:`classifier_class` makes have its options.
+    """Base class of the methods as scikit-learn classifiers.
 
     Each call of ``fit`` or ``partial_fit`` is one client. ``a + b`` and ``a - b`` merge fitted classifiers and take one
     out again, to rounding; classes may differ.
@@ -180,33 +179,128 @@ def _with_client(total: StatisticsSum, client: ClientStatistics) -> StatisticsSu
     return total
 
 
-def classifier_class(record: Method[Any]) -> type[ClosedFormClassifier]:
-    """Make the classifier of a method, with the parameters and the docstring that scikit-learn and ``help()`` read."""
-    kinds, lines, parameters = get_type_hints(record.options), [], []
-    for key, one in record.options.keys().items():
-        kind = inspect.formatannotation(kinds[one.name]).replace("typing.", "")
-        sentence = textwrap.fill(one.metadata["sentence"] or key, 112)
-        lines.append(f"{one.name} : {kind}\n{textwrap.indent(sentence, '    ')}\n")
-        parameters.append(inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default))
-    parameters.append(inspect.Parameter("seed", inspect.Parameter.KEYWORD_ONLY, default=0))
-    signature = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), *parameters])
+class FedNCMClassifier(ClosedFormClassifier):
+    """FedNCM (Legate et al. 2023): the normalised class means.
 
-    def __init__(self: ClosedFormClassifier, *arguments: Any, **values: Any) -> None:
-        bound = signature.bind(self, *arguments, **values)
-        bound.apply_defaults()
-        self.__dict__.update({name: value for name, value in bound.arguments.items() if name != "self"})
+    Parameters
+    ----------
+    seed : int
+        Not used: FedNCM draws nothing.
+    """
 
-    __init__.__signature__ = signature  # type: ignore[attr-defined]
-    name = f"{record.display_name.replace('-', '')}Classifier"
-    doc = (
-        f"{record.display_name} ({record.paper}) as a scikit-learn classifier that can be merged.\n\n"
-        f"Parameters\n----------\n{''.join(lines)}seed : int\n    Draws what is random, if something is.\n"
-    )
-    members = {"record": record, "__init__": __init__, "__module__": __name__, "__doc__": doc}
-    return type(name, (ClosedFormClassifier,), members)
+    record = FEDNCM
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self.seed = seed
 
 
-# A method that is added has its class here. FedRoot's factors are made for the wire: here the Gram matrix is at hand.
-CLASSES = {made.__name__: made for made in (classifier_class(one) for one in METHODS.values() if not one.needs.scatter)}
-globals().update(CLASSES)
-__all__ = [*CLASSES, "ClosedFormClassifier", "classifier_class"]
+class Fed3RClassifier(ClosedFormClassifier):
+    """Fed3R (Fani et al. 2024): ridge regression on one-hot labels.
+
+    Parameters
+    ----------
+    ridge_lambda, between_class, fit_bias, normalize, solver, class_balance, random_features
+        As :class:`fedstats_app.strategies.Fed3R`.
+    kernel_width : float or "auto"
+        Of the random features; "auto" is the median distance between samples of the first fit.
+    seed : int
+        Draws the random features.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X, y = np.array([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0], [0.8, 0.1]]), np.array(["a", "a", "b", "b"])
+    >>> (Fed3RClassifier().fit(X[:2], y[:2]) + Fed3RClassifier().fit(X[2:], y[2:])).predict(X)
+    array(['a', 'a', 'b', 'b'], dtype='<U1')
+    """
+
+    record = FED3R
+
+    def __init__(
+        self,
+        *,
+        ridge_lambda: float | Literal["auto"] = "auto",
+        between_class: bool = True,
+        fit_bias: bool = False,
+        normalize: bool = True,
+        solver: Literal["cholesky", "pinv32"] = "cholesky",
+        class_balance: bool = False,
+        random_features: int = 0,
+        kernel_width: float | Literal["auto"] = "auto",
+        seed: int = 0,
+    ) -> None:
+        self.ridge_lambda = ridge_lambda
+        self.between_class = between_class
+        self.fit_bias = fit_bias
+        self.normalize = normalize
+        self.solver = solver
+        self.class_balance = class_balance
+        self.random_features = random_features
+        self.kernel_width = kernel_width
+        self.seed = seed
+
+
+class FedCOFClassifier(ClosedFormClassifier):
+    """FedCOF (Goswami et al. 2025): class covariances from the spread of the class means of several fits.
+
+    Parameters
+    ----------
+    shrinkage, between_class, means_per_class, samples_per_mean, count_noise, count_noise_epsilon, count_noise_seed
+        As :class:`fedstats_app.strategies.FedCOF`.
+    seed : int
+        Draws which samples share a mean if there are several per class.
+    """
+
+    record = FEDCOF
+
+    def __init__(
+        self,
+        *,
+        shrinkage: float | Literal["auto"] = "auto",
+        between_class: bool | Literal["only"] = False,
+        means_per_class: int = 1,
+        samples_per_mean: int = 2,
+        count_noise: Literal["none", "uniform", "gaussian", "laplace"] = "none",
+        count_noise_epsilon: float = 0.5,
+        count_noise_seed: int = 0,
+        seed: int = 0,
+    ) -> None:
+        self.shrinkage = shrinkage
+        self.between_class = between_class
+        self.means_per_class = means_per_class
+        self.samples_per_mean = samples_per_mean
+        self.count_noise = count_noise
+        self.count_noise_epsilon = count_noise_epsilon
+        self.count_noise_seed = count_noise_seed
+        self.seed = seed
+
+
+class FedCGSClassifier(ClosedFormClassifier):
+    """FedCGS (Guan et al. 2025): linear discriminant analysis with a shared covariance.
+
+    Parameters
+    ----------
+    covariance, shrinkage, random_features, activation, class_balance
+        As :class:`fedstats_app.strategies.FedCGS`.
+    seed : int
+        Draws the random features.
+    """
+
+    record = FEDCGS
+
+    def __init__(
+        self,
+        *,
+        covariance: Literal["total", "within"] = "within",
+        shrinkage: float | Literal["auto"] = "auto",
+        random_features: int = 0,
+        activation: Literal["relu", "tanh", "identity"] = "relu",
+        class_balance: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.covariance = covariance
+        self.shrinkage = shrinkage
+        self.random_features = random_features
+        self.activation = activation
+        self.class_balance = class_balance
+        self.seed = seed

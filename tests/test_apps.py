@@ -148,20 +148,6 @@ def test_few_bits_on_the_wire_change_few_predictions(
         assert entry["wire_bytes"] < part * exact[name]["wire_bytes"]
 
 
-def test_a_head_below_fedncm_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two samples a class and hardly a regulariser: the Gram matrix costs more than it tells."""
-    few = "dirichlet@samples-per-class=2"
-    bad = simulate(tmp_path / "bad", method="fed3r@ridge-lambda=1e-9", partitioner=few)
-    said = capsys.readouterr().out
-    ((name, entry),) = read_json(bad, "results.json")["methods"].items()
-    asked = simulate(tmp_path / "asked", method=f"fedncm,{name}", partitioner=few)
-    found = read_json(asked, "results.json")["methods"]
-    note = f"its accuracy is below FedNCM's, {100 * found['fedncm']['accuracy']:.2f} %"
-    assert entry["notes"][-1].startswith(note) and found[name]["notes"][-1].startswith(note)
-    assert note in said and note in (bad / "report.html").read_text().replace("&#39;", "'").replace("\u00a0", " ")
-    assert not found["fedncm"]["notes"]
-
-
 def test_failing_clients_are_named_and_the_others_make_the_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

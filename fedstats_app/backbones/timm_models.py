@@ -6,7 +6,6 @@ timm, which takes from config.json where weights are and how they are read.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import importlib
 import json
@@ -18,9 +17,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedstats_app.backbones.architecture import DESCRIPTIONS, Architecture, OfficialWeights, PooledTokens
-from fedstats_app.backbones.hub import hub_folder
-from fedstats_app.backbones.licences import Licence, first_known, licence_named, licence_of_card, licence_of_hub_name
+from fedstats_app.backbones.architecture import (
+    DESCRIPTIONS,
+    UNKNOWN_LICENCE,
+    Architecture,
+    OfficialWeights,
+    PooledTokens,
+)
+from fedstats_app.backbones.hub import hub_folder, licence_of_card
 from fedstats_app.backbones.names import HUB, LOCAL, TIMM, Argument, arguments_text, checked_arguments
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.backbones.weights import WeightsError, read_state_file
@@ -132,7 +136,7 @@ class TimmFolder:
     architecture: str
     config: Mapping[str, Any]
     arguments: Mapping[str, Argument]
-    licence: Licence
+    licence: str
     weights: OfficialWeights
 
 
@@ -161,7 +165,7 @@ def read_timm_folder(folder: Path, source: str) -> TimmFolder:
         raise WeightsError(f"{source}: config.json must name an architecture of timm, got {architecture!r}")
     if lacking := [key for key in ("input_size", "mean", "std") if key not in config]:
         logger.warning("%s: config.json does not say %s: timm's defaults are taken", source, ", ".join(lacking))
-    licence = first_known(licence_of_card(folder), licence_named(given.get("license"), "the model's config.json"))
+    licence = licence_of_card(folder, str(given.get("license") or UNKNOWN_LICENCE))
     return TimmFolder(architecture, config, arguments, licence, lambda: (read_state_file(folder), source))
 
 
@@ -174,7 +178,6 @@ def _folder_of(timm: Any, name: str) -> TimmFolder:
     if name.startswith(HUB):
         repository = name.removeprefix(HUB)
         found = read_timm_folder(hub_folder(repository), f"hub {repository}")
-        found = dataclasses.replace(found, licence=first_known(found.licence, licence_of_hub_name(repository)))
     elif name.startswith(LOCAL):
         folder = Path(name.removeprefix(LOCAL)).expanduser()
         found = read_timm_folder(folder, f"folder {folder.name}")
@@ -201,7 +204,7 @@ def _registered(timm: Any, name: str) -> TimmFolder:
         folder = hub_folder(config.hf_hub_id, required=())
         return read_state_file(folder), f"timm {config.architecture}.{config.tag}"
 
-    return TimmFolder(name, config.to_dict(remove_source=True), {}, licence_named(config.license, "timm"), weights)
+    return TimmFolder(name, config.to_dict(remove_source=True), {}, config.license or UNKNOWN_LICENCE, weights)
 
 
 def _unknown(timm: Any, name: str) -> str:

@@ -6,6 +6,7 @@ torchvision's own files and those of a bare ``features`` trunk load strictly.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedstats_app.backbones.architecture import Architecture
-from fedstats_app.backbones.licences import Licence
 from fedstats_app.backbones.prompts import among_tokens
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.backbones.weights import official_checkpoint, read_state_file
@@ -112,6 +112,6 @@ def torchvision_architecture(name: str) -> Architecture:
         ),
         official_weights=official_weights,
         classifier_prefixes=(classifier_prefix,),
-        # The library's; it says of its weights that terms of the data they were trained on may hold as well.
-        licence=Licence("bsd-3-clause", "torchvision, whose weights may be under terms of ImageNet as well"),
+        licence="bsd-3-clause (torchvision; the terms of ImageNet may apply too)",
+        largest_feature=6.0 if name == "mobilenet_v2" else math.inf,  # the mean of a ReLU6
     )

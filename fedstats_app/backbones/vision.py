@@ -18,8 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import DESCRIPTIONS, Architecture, pool_tokens
-from fedstats_app.backbones.hub import hub_folder, read_json
-from fedstats_app.backbones.licences import first_known, licence_of_card, licence_of_hub_name
+from fedstats_app.backbones.hub import hub_folder, licence_of_card, read_json
 from fedstats_app.backbones.names import VISION
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.backbones.weights import WeightsError, read_state_file
@@ -111,7 +110,7 @@ def vision_architecture(name: str, *, pooling: str = "auto") -> Architecture:
         wrap=lambda network: _VisionEncoder(network, family, wanted),
         describe=lambda network: DESCRIPTIONS[wanted],
         identity=f"{VISION}{family.name}Model {json.dumps(form, sort_keys=True)} {wanted}",
-        licence=first_known(licence_of_card(folder), *([] if path.is_absolute() else [licence_of_hub_name(name)])),
+        licence=licence_of_card(folder),
     )
 
 

@@ -1,10 +1,9 @@
-"""Paired comparisons: whether they fall on one side more often than fair coins would (sign and sign-flip tests)."""
+"""Paired comparisons of two classifiers on the same samples: sign test and McNemar's test."""
 
 from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 
@@ -22,33 +21,20 @@ def sign_test(wins: int, losses: int) -> float:
     return _tail(wins, total)
 
 
-def flip_test(differences: Tensor) -> float:
+def paired_p_value(differences: Tensor) -> float:
     """Probability of at least such a sum, of either sign, if each difference had its sign by a fair coin.
 
-    Fisher's randomisation test (Fisher 1935), exact: the distribution of the sum is computed from its characteristic
-    function. Of differences of one sample each it is McNemar's exact test.
-
-    Two-sided, 0 to 1; 1 without any difference.
+    By the normal distribution, with continuity correction: of differences of one sample each this is McNemar's test
+    (Edwards 1948).
 
     Parameters
     ----------
     differences : Tensor
-        (n,) integers, independent of each other: what one classifier has right in a cell, less what the other has.
+        (n,) integers, independent of each other: samples of a cell that one classifier has right, less those that the
+        other has.
     """
-    sizes, numbers = torch.unique(differences.abs()[differences != 0], return_counts=True)
-    if sizes.tolist() in ([], [1]):
-        sides = int((differences > 0).sum()), int((differences < 0).sum())
-        return min(1.0, 2.0 * sign_test(max(sides), min(sides)))
-    largest, found = int((sizes * numbers).sum()), abs(int(differences.sum()))
-    if found == 0:
-        return 1.0
-    points = 1 << (2 * largest).bit_length()  # more than the sums there can be
-    angles = torch.arange(points, dtype=torch.float64) * (2.0 * math.pi / points)
-    transform = torch.ones_like(angles)
-    for size, number in zip(sizes.tolist(), numbers.tolist(), strict=True):
-        transform *= torch.cos(size * angles) ** number
-    probabilities = torch.fft.ifft(transform).real
-    return min(1.0, 2.0 * max(0.0, float(probabilities[found : largest + 1].sum())))
+    total, spread = abs(int(differences.sum())), math.sqrt(int(differences.long().square().sum()))
+    return math.erfc((total - 1) / (spread * math.sqrt(2.0))) if total else 1.0
 
 
 def _tail(least: int, total: int) -> float:

@@ -8,28 +8,30 @@ beside each other in one run, solved from the same statistics.
 """
 
 import re
-from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from fedstats_app.base.option import Check, ConfigError, Options, from_text, some_of
-from fedstats_app.methods.method import ConfiguredMethod as ConfiguredMethod
-from fedstats_app.methods.method import Method as Method
-from fedstats_app.methods.method import Needs as Needs
-from fedstats_app.methods.method import Personal as Personal
-from fedstats_app.methods.method import Uplink as Uplink
+from fedstats_app.methods.fed3r import FED3R
+from fedstats_app.methods.fedcgs import FEDCGS
+from fedstats_app.methods.fedcof import FEDCOF, FEDCOF_ORACLE
+from fedstats_app.methods.fedncm import FEDNCM
+from fedstats_app.methods.fedroot import FEDROOT
+from fedstats_app.methods.method import ConfiguredMethod, Method, Needs, Personal, Uplink
 
-# One line per method, in the order of tables and plots.
-# isort: off
-from fedstats_app.methods.fedncm import FEDNCM as FEDNCM
-from fedstats_app.methods.fed3r import FED3R as FED3R
-from fedstats_app.methods.fedcof import FEDCOF as FEDCOF
-from fedstats_app.methods.fedcgs import FEDCGS as FEDCGS
-from fedstats_app.methods.fedroot import FEDROOT as FEDROOT
-
-# Ablations, which "all" does not name.
-from fedstats_app.methods.fedcof import FEDCOF_ORACLE as FEDCOF_ORACLE
-
-# isort: on
+__all__ = [
+    "FED3R",
+    "FEDCGS",
+    "FEDCOF",
+    "FEDCOF_ORACLE",
+    "FEDNCM",
+    "FEDROOT",
+    "METHODS",
+    "ConfiguredMethod",
+    "Method",
+    "Needs",
+    "Personal",
+    "Uplink",
+]
 
 # Such names are those of files, and a training's name goes on after a hyphen: a value has one in an exponent only.
 _CHANGE = r"@[a-z][a-z0-9-]*=(?:[\w.()%]|(?<=[0-9.]e)-)+"
@@ -40,10 +42,10 @@ OptionsType = TypeVar("OptionsType", bound=Options)
 # Heads of one run: clients that score them keep an integer for each, their samples and the classes.
 MOST_METHODS = 16
 
-ABLATIONS: dict[str, Method[Any]] = {one.name: one for one in (FEDCOF_ORACLE,)}
-METHODS: dict[str, Method[Any]] = {
-    one.name: one for one in tuple(globals().values()) if isinstance(one, Method) and one.name not in ABLATIONS
-}
+# In the order of tables and plots.
+METHODS: dict[str, Method[Any]] = {method.name: method for method in (FEDNCM, FED3R, FEDCOF, FEDCGS, FEDROOT)}
+# Which "all" does not name.
+ABLATIONS: dict[str, Method[Any]] = {method.name: method for method in (FEDCOF_ORACLE,)}
 RECORDS = METHODS | ABLATIONS
 
 # Those that can make a head for one client; models that are trained start from the first of them that was solved.
@@ -63,11 +65,6 @@ def head_parts(name: str) -> tuple[str, str]:
         return start, stage
     method = base + changes_in(name)
     return method, name[len(method) :].removeprefix("-")
-
-
-def first_of(record: Method[Any], names: Iterable[str]) -> str:
-    """Name the first of some methods and variants that is of a record; "" if none is."""
-    return next((name for name in names if is_method(name) and record_of(name) is record), "")
 
 
 def is_method(name: str) -> bool:

@@ -1,7 +1,7 @@
 """A classifier head as one safetensors file: float32 `weight` (C, d), float32 `bias` (C,), uint8 `present` (C,).
 
 The header's metadata are strings. For the network: `backbone`, `backbone-weights`, `backbone-arguments`,
-`backbone-pooling`, `backbone-features` (what of it they are, in words), `backbone-licence` (JSON),
+`backbone-pooling`, `backbone-features` (what of it they are, in words), `backbone-licence`,
 `backbone-fingerprint`, `input-size`, `transform` (JSON), `sample-kind` ("image" or "text"), `text-pooling` and
 `text-template` of a language model, `batch-norm` (whether GroupNorm is in its place) and `tuned-backbone` (the file of
 weights that training changed, or of prompts beside the network's own). Of the head: `format`, `method`, `regulariser`,

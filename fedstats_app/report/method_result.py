@@ -168,18 +168,19 @@ def _number(value: float) -> float | None:
 
 
 def head_to_take(results: Mapping[str, Any]) -> str:
-    """Return the head that every page, card and command takes where none is named; "" where none was evaluated.
+    """Return the head that every page, card and command takes where none is named; "" if nothing says which.
 
-    It is the method that the run advises, else the most accurate one, or a trained head that is more accurate.
+    It is the method that the run recommends, or a trained head that is more accurate.
     """
     methods, trained = (
         {name: entry["accuracy"] for name, entry in results.get(kind, {}).items() if entry.get("accuracy") is not None}
         for kind in ("methods", "training")
     )
     advised = (results.get("advice") or {}).get("method", "")
-    first = advised if advised in methods else max(methods, key=methods.__getitem__, default="")
-    candidates = {**({first: methods[first]} if first else {}), **trained}
-    return max(candidates, key=candidates.__getitem__, default="")
+    first = advised or max(methods, key=methods.__getitem__, default="")
+    return (
+        max(trained, key=trained.__getitem__) if trained and max(trained.values()) > methods.get(first, 0.0) else first
+    )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import Any
 
 from jinja2 import DictLoader, Environment, StrictUndefined
 
-from fedstats_app.backbones.licences import Licence
 from fedstats_app.base.files import write_atomically
 from fedstats_app.base.json_digest import read_json_file
 from fedstats_app.data.paths import without_folders
@@ -82,7 +81,6 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
         disclosed.append(_EVALUATED_ON_CLIENTS.format(kind=kind))
     regularisers = {name: _plain(metadata.get("regulariser", "")) or "none" for name, metadata in heads.items()}
     numbers = {name: metadata.get("num-clients", "?") for name, metadata in heads.items()}
-    licence = _licence(first)
     text = _TEMPLATE.render(
         kind=kind,
         data=data,
@@ -114,8 +112,7 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
         interpolated=any(one and one.get("nll_after") is not None and not one.get("exact") for one in fitted.values()),
         disclosed=disclosed,
         noise=noise,
-        licence=licence,
-        warnings=[f"**{_plain(warning)}**" for warning in licence.warnings] if licence else [],
+        licence=first.get("backbone-licence"),
     )
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -189,13 +186,6 @@ def _disclosed(name: str, metadata: Mapping[str, str], trained: Mapping[str, Any
         return f"every client sent {_sent(record_of(method).needs)}"
     sent = trained.get(name, {}).get("sent", "what `disclosure.jsonl` lists")
     return f"besides the statistics of its start, clients sent {sent}"
-
-
-def _licence(metadata: Mapping[str, str]) -> Licence | None:
-    if "backbone-licence" not in metadata:
-        return None
-    said = json.loads(metadata["backbone-licence"])
-    return Licence(said["name"], said["source"], tuple(said["terms"]))
 
 
 def _papers(heads: Iterable[str]) -> str:

@@ -7,7 +7,6 @@ import importlib.metadata
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def run_record(
             "name": backbone.name,
             "weights": backbone.weights_source,
             "features": backbone.features,
-            "licence": asdict(backbone.licence),
+            "licence": backbone.licence,
             "fingerprint": backbone.fingerprint,
             "feature_dim": backbone.feature_dim,
             "engine": backbone.engine,
@@ -85,7 +84,7 @@ def common_metadata(
         "backbone-pooling": options.backbone_pooling,
         "backbone-features": backbone.features,
         "backbone-precision": "bfloat16" if backbone.engine == BFLOAT16 else "float32",
-        "backbone-licence": json.dumps(asdict(backbone.licence)),
+        "backbone-licence": backbone.licence,
         "backbone-fingerprint": backbone.fingerprint,
         "batch-norm": "groupnorm" if options.norm == "group" else "batch",
         "feature-power": f"{options.power:g}",

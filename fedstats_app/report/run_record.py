@@ -107,7 +107,7 @@ class RunRecord:
 
     @property
     def advised(self) -> str:
-        """The method to take: the run's advice, else the most accurate one."""
+        """The method that the run recommends, else the most accurate one; "" if none was evaluated."""
         advised = (self.results.get("advice") or {}).get("method", "")
         return advised if advised in self.scored else self.best
 

@@ -247,10 +247,7 @@ stands in `clients.jsonl` of the run folder.
 
 ## Licence of the backbone
 
-The weights of `{{ network }}`, without which a head is of no use: {{ licence.name|plain }}
-{%- if licence.source %} (according to {{ licence.source|plain }}){% endif %}.
-
-{{ listing(warnings) }}
+The weights of `{{ network }}`, which every head needs: {{ licence|plain }}. Read it before you share or sell a head.
 {% endif %}
 
 ## Limits

@@ -51,23 +51,12 @@ def _result(run: RunRecord) -> Iterator[str]:
         f"The method to take is {display_name(run.advised)}: it is right on {percent(entry['accuracy'])} of "
         f"{run.results.get('num_test_examples', 0):,} test {run.kind}s {where}{_range(entry)}."
     )
-    if run.best != run.advised:
-        best = run.methods[run.best]
-        yield (
-            f"{display_name(run.best)} is right on {percent(best['accuracy'])}, a difference that this number of "
-            f"test {run.kind}s cannot confirm, and takes {_times(best['wire_bytes'], entry['wire_bytes'])}."
-        )
 
 
 def _range(entry: Mapping[str, Any]) -> str:
     """Tell how much of an accuracy may be chance."""
     bounds = entry.get("accuracy_interval")
     return f", and with 95 % confidence on {interval_text(bounds)} % of all such" if bounds else ""
-
-
-def _times(dear: int, cheap: int) -> str:
-    ratio = dear / max(cheap, 1)
-    return f"{ratio:.0f} times the bytes" if ratio >= 1.95 else "more bytes"
 
 
 def _cost(run: RunRecord) -> str:

@@ -108,6 +108,8 @@ class Asked:
 
     Attributes
     ----------
+    folder : Path
+        That of the run.
     kept : KeptStatistics
         What every client sent; of those from before an interruption the rows.
     label_counts : dict
@@ -129,6 +131,7 @@ class Asked:
         self.kept = KeptStatistics(num_classes, folder.path, max_bytes=MAX_KEPT_BYTES)
         self.label_counts: dict[int, np.ndarray] = {}
         self.rounds: list[dict[str, object]] = []
+        self.folder = folder.path
         self._strategy, self._folder, self._options, self._class_names = strategy, folder, options, class_names
         self._keeps_labels = num_clients * num_classes <= MAX_LABEL_CELLS
         self._last, self._took = time.monotonic(), 0.0

@@ -19,8 +19,8 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.discovery import Federation
 from fedstats_app.grid.evaluation import Scores
-from fedstats_app.methods import display_name, is_experiment
-from fedstats_app.report.advice import Advice, Candidate, Comparisons, Sends, advice_lines, advise
+from fedstats_app.methods import is_experiment
+from fedstats_app.report.advice import Advice, Candidate, Sends, advise
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
@@ -36,9 +36,9 @@ from fedstats_app.report.statistics_file import (
 from fedstats_app.report.tables import results_table
 from fedstats_app.report.wording import NO_NOISE, privacy_in_words
 from fedstats_app.server.asking import Asked
-from fedstats_app.server.influence import Harm, find_harm, harm_lines, with_shares
+from fedstats_app.server.influence import Examined, examine_clients
 from fedstats_app.server.run import Run
-from fedstats_app.server.scoring import BELOW_FEDNCM, measured_error, method_result, method_results, score
+from fedstats_app.server.scoring import measured_error, method_result, method_results, score
 from fedstats_app.statistics import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.foretold import ClassMeans
@@ -92,17 +92,14 @@ def solve_heads(run: Run, state: State) -> State:
             if sums_only and run.test_set is None
             else score(strategy, run.grid, run.test_set, run.holdout, progress, mask_absent=masked)
         )
-        results = method_results(strategy, scores, run.test_set, mask_absent=masked)
+        results = method_results(strategy, scores)
     advice = _advice(strategy, results, scores)
     # What users wait for comes first; the rest is for the folder.
     promise = NO_NOISE if run.promise is None else run.promise.to_json()
     print(results_table(results, _num_with(strategy.outcomes, "merged")), flush=True)
     print(f"differential privacy: {privacy_in_words(promise)}", flush=True)
-    for line in advice_lines(advice):
+    for line in advice.text if advice else ():
         progress.say(line)
-    for one in results:
-        if one.notes and BELOW_FEDNCM in one.notes[-1]:
-            progress.say(f"{display_name(one.method)}: {one.notes[-1]}")
     labels = asked.label_counts if run.federation.simulated else {}  # what some sites would rather not show
     # Beside what follows: torch leaves Python to others while it computes.
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
@@ -118,15 +115,12 @@ def solve_heads(run: Run, state: State) -> State:
         )
         give_back_memory()
         with progress.doing("measuring what each client changes"):
-            test = None if run.test_set is None else run.test_set.evenly_spaced
-            outcomes, influential, without = strategy.outcomes, list[str](), None
-            if not sums_only:
-                suspicion, harm = find_harm(strategy, asked.kept, test)
-                total = strategy.collection.statistics(0)
-                outcomes = with_shares(strategy.outcomes, asked.kept, total, suspicion, run.class_names)
-                influential = harm_lines(harm, outcomes, run.class_names, str(folder.path))
-                without = _without(run, asked, harm)
-            folder.write_clients(outcome.to_json() for outcome in outcomes)
+            examined = (
+                Examined(strategy.outcomes, [], None)
+                if sums_only
+                else examine_clients(strategy, asked, run.test_set, run.class_names, config.run)
+            )
+            folder.write_clients(outcome.to_json() for outcome in examined.outcomes)
         error = None
         if config.run.statistics_error:
             with progress.doing("comparing the statistics with those of all samples in one place"):
@@ -137,13 +131,13 @@ def solve_heads(run: Run, state: State) -> State:
             folder.write_results(
                 {
                     "methods": {result.method: result.to_json() for result in results},
-                    "advice": None if advice is None else {**advice.to_json(), "text": advice_lines(advice)},
+                    "advice": None if advice is None else advice.to_json(),
                     "statistics_error": error,
                     **_of_clients(strategy, run.federation),
                     "differential_privacy": promise,
                     "extends": run.extension.to_json(),
-                    "influential_clients": influential,
-                    "without_influential": without,
+                    "influential_clients": examined.lines,
+                    "without_influential": examined.without,
                     **scores.to_json(),
                     "rounds": asked.rounds,
                     "seconds": round(progress.seconds, 3),
@@ -154,26 +148,11 @@ def solve_heads(run: Run, state: State) -> State:
             _keep_means(run, strategy, asked.label_counts)
             drawn.result()
     forget_accumulated(folder.path)
-    for line in (*_what_failed(strategy.outcomes, scores), *influential):
+    for line in (*_what_failed(strategy.outcomes, scores), *examined.lines):
         progress.say(line)
     progress.say(f"done after {progress.elapsed}")
     # Later stages build on what the folder says, whether the run was interrupted or not.
     return read_state(folder.path, collected if needed else None)
-
-
-def _without(run: Run, asked: Asked, harm: Harm | None) -> dict[str, object] | None:
-    """Keep what clients that harm have sent, so that they can be removed, and score the heads without them."""
-    if harm is None:
-        return None
-    if run.config.run.save_statistics:
-        for client, statistics in asked.kept:
-            if client in harm.clients:
-                asked.save(client, statistics)
-    accuracies: dict[str, float] = {}
-    if run.test_set is not None:
-        confusion = run.test_set.evaluate(harm.heads, mask_absent=run.config.run.mask_absent)
-        accuracies = {name: matrix.accuracy for name, matrix in confusion.items()}
-    return {"clients": list(harm.clients), "accuracy": accuracies}
 
 
 def _keep_means(run: Run, strategy: StatisticsStrategy, label_counts: Mapping[int, np.ndarray]) -> None:
@@ -274,16 +253,15 @@ def _of_clients(strategy: StatisticsStrategy, federation: Federation) -> dict[st
 
 
 def _advice(strategy: StatisticsStrategy, results: Sequence[MethodResult], scores: Scores) -> Advice | None:
-    """Choose among the methods that were scored, without the ablations that no client could run for real."""
+    """Choose among the run's methods, without the ablations that no client could run for real."""
     candidates = []
     for one in results:
         method = strategy.methods()[one.method]
-        if one.accuracy is not None and not is_experiment(method):
+        if not is_experiment(method):
             spec = method.specification
             sends: Sends = "gram" if spec.gram else "directions" if spec.scatter else "means"
             candidates.append(Candidate(one.method, one.accuracy, one.wire_bytes, sends))
-    compared = Comparisons(scores.num_examples, scores.right)
-    return advise(candidates, compared, strategy.collection.num_merged, chance=scores.chance)
+    return advise(candidates, scores.right, scores.num_examples, scores.chance)
 
 
 def _kept_statistics(folder: Path) -> CollectedStatistics:

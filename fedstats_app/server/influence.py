@@ -15,6 +15,9 @@ from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.influence import Influence, Judges, basis_of, influence_of, spreads
 from fedstats_app.methods import display_name
+from fedstats_app.server.asking import Asked
+from fedstats_app.server.evaluation_data import ServerTestSet
+from fedstats_app.settings.app_config import RunOptions
 from fedstats_app.statistics import ClientStatistics, FeatureMap, StatisticsSum
 from fedstats_app.statistics.collected import sum_without_client
 from fedstats_app.strategies import StatisticsStrategy
@@ -61,6 +64,37 @@ class Harm:
     contradicting: frozenset[int]
     judges: str
     heads: Mapping[str, tuple[FeatureMap, LinearHead]]
+
+
+@dataclass(frozen=True)
+class Examined:
+    """Clients as clients.jsonl lists them, sentences on those that harm others, and the accuracy without these."""
+
+    outcomes: list[ClientOutcome]
+    lines: list[str]
+    without: dict[str, object] | None
+
+
+def examine_clients(
+    strategy: StatisticsStrategy,
+    asked: Asked,
+    test_set: ServerTestSet | None,
+    class_names: tuple[str, ...],
+    run: RunOptions,
+) -> Examined:
+    """Find clients that harm the others, keep what they sent so that they can be removed, and score heads without."""
+    suspicion, harm = find_harm(strategy, asked.kept, None if test_set is None else test_set.evenly_spaced)
+    total = strategy.collection.statistics(0)
+    outcomes = _with_shares(strategy.outcomes, asked.kept, total, suspicion, class_names)
+    if harm is None:
+        return Examined(outcomes, [], None)
+    for client, statistics in asked.kept if run.save_statistics else ():
+        if client in harm.clients:
+            asked.save(client, statistics)
+    found = {} if test_set is None else test_set.evaluate(harm.heads, mask_absent=run.mask_absent)
+    without = {name: matrix.accuracy for name, matrix in found.items()}
+    lines = _harm_lines(harm, outcomes, class_names, str(asked.folder))
+    return Examined(outcomes, lines, {"clients": list(harm.clients), "accuracy": without})
 
 
 def find_harm(
@@ -241,7 +275,7 @@ class _Trials:
         return self.heads(group)[name].predict(judges.features) == judges.labels
 
 
-def with_shares(
+def _with_shares(
     outcomes: list[ClientOutcome],
     kept: Clients,
     total: StatisticsSum,
@@ -264,12 +298,8 @@ def with_shares(
     return shown
 
 
-def harm_lines(
-    harm: Harm | None, outcomes: list[ClientOutcome], class_names: tuple[str, ...], folder: str
-) -> list[str]:
+def _harm_lines(harm: Harm, outcomes: list[ClientOutcome], class_names: tuple[str, ...], folder: str) -> list[str]:
     """Say in words who harms the others, what heads gain without them, and how to get these."""
-    if harm is None:
-        return []
     shares = {outcome.client: outcome.share for outcome in outcomes}
     lines = []
     contradict = [client for client in harm.clients if client in harm.contradicting]

@@ -253,9 +253,7 @@ def prepare(
         backbone = loaded_backbone(options, NodeConfig().engine_root(config.cache))
         engine = backbone.engine_in_words
     pixels = f" from images of {backbone.input_size} pixels (input-size)" if backbone.kind == "image" else ""
-    progress.say(f"features by {engine}{pixels}")
-    for warning in backbone.licence.warnings:
-        progress.say(warning)
+    progress.say(f"features by {engine}{pixels}; licence of the weights, and so of the heads: {backbone.licence}")
     own_names = federation.class_names
     if simulated:
         check_kind(training_set(config.data), backbone)

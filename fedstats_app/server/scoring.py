@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 
@@ -13,7 +11,6 @@ from fedstats_app.data.clients import partitions, split_holdout, training_set
 from fedstats_app.data.subset import flipped, with_mirror_images
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.evaluation import Scores, evaluate_on_clients
-from fedstats_app.methods import FEDNCM
 from fedstats_app.report.method_result import MethodResult, client_spread, quality
 from fedstats_app.report.training_record import BYTES_PER_NUMBER
 from fedstats_app.server.evaluation_data import ServerTestSet
@@ -23,8 +20,6 @@ from fedstats_app.statistics.feature_statistics import statistics_error
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.start import probe_step
 
-# In the note on a head that is not worth what it costs.
-BELOW_FEDNCM = "below FedNCM's"
 # The largest class has so many times the samples of the smallest where a note names the option for long tails.
 LONG_TAIL = 10
 
@@ -74,14 +69,8 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
     )
 
 
-def method_results(
-    strategy: StatisticsStrategy, scores: Scores, test_set: ServerTestSet | None, *, mask_absent: bool
-) -> list[MethodResult]:
-    """Make every method's entry, with a note on long tails and on heads less accurate than FedNCM's.
-
-    FedNCM needs the class sums alone. Where it is not among the methods, its head is solved and scored for this on the
-    server's test set; what clients hold out is not asked for again.
-    """
+def method_results(strategy: StatisticsStrategy, scores: Scores) -> list[MethodResult]:
+    """Make every method's entry, with a note on long tails."""
     results = [method_result(strategy, name, scores) for name in strategy.heads]
     counts = strategy.collection.statistics(0).summed(gram=False).class_counts
     present = counts[counts > 0]
@@ -93,18 +82,7 @@ def method_results(
                     f"the largest class has {ratio:.0f} times the samples of the smallest: if all are alike frequent "
                     f"where the head is used, {one.method}@class-balance=true may be more accurate"
                 )
-    own = {result.method: result.accuracy for result in results}
-    least = own.get(FEDNCM.name)
-    if FEDNCM.name not in own and test_set is not None:
-        means = {FEDNCM.name: (strategy.request.specs[0].feature_map, strategy.nearest_mean())}
-        least = test_set.evaluate(means, mask_absent=mask_absent)[FEDNCM.name].accuracy
-    if least is None:
-        return results
-    note = f"its accuracy is {BELOW_FEDNCM}, {100 * least:.2f} %, which needs no more than the class means"
-    return [
-        replace(one, notes=[*one.notes, note]) if one.accuracy is not None and one.accuracy < least else one
-        for one in results
-    ]
+    return results
 
 
 def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TypedDict
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -20,7 +21,7 @@ from fedstats_app.grid.asking import first_reasons
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.collection import ClientOutcome, Collection
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
-from fedstats_app.heads import LinearHead, solve_ncm
+from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.methods.method import FEW_FEATURES
 from fedstats_app.statistics import CollectedStatistics, FeatureMap, StatisticsSum, merge_specs
@@ -44,6 +45,27 @@ class WithoutEvaluation(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return nothing."""
         return None
+
+
+class StrategyOptions(TypedDict, total=False):
+    """The keyword arguments of :class:`StatisticsStrategy`, for the Strategies that pass them on."""
+
+    feature_dim: int | None
+    num_clients: int | None
+    min_clients: int
+    fraction_train: float
+    seed: int
+    wire_dtype: str
+    backbone_fingerprint: str
+    class_names: tuple[str, ...]
+    holdout: float
+    limits: Limits
+    client_names: Mapping[int, str]
+    exact_samples: int
+    wait_timeout: float
+    settle_seconds: float
+    reply_timeout: float
+    window_bytes: int
 
 
 class StatisticsStrategy(WithoutEvaluation):
@@ -154,7 +176,7 @@ class StatisticsStrategy(WithoutEvaluation):
         self._methods = {method.name: method for method in methods}
         self.num_classes, self.feature_dim, self._limits = num_classes, feature_dim, limits
         self.num_clients, self.min_clients, self.fraction_train = num_clients, min_clients, fraction_train
-        self.seed, self.window_bytes, self._client_names = seed, window_bytes, client_names
+        self.seed, self.window_bytes, self._client_names = seed, window_bytes, dict(client_names)
         self.wait_timeout, self.settle_seconds, self.reply_timeout = wait_timeout, settle_seconds, reply_timeout
         self.extend(None)
         self.heads: dict[str, LinearHead] = {}
@@ -163,6 +185,10 @@ class StatisticsStrategy(WithoutEvaluation):
         self.solve_seconds: dict[str, float] = {}
         self.on_reply: Callable[[ClientOutcome, ReceivedStatistics | None], None] | None = None
         self._asked: set[int] = set()
+
+    def __repr__(self) -> str:
+        """Return the class, the number of classes and the methods."""
+        return f"{type(self).__name__}({self.num_classes}, methods={list(self._methods)})"
 
     def extend(self, earlier: CollectedStatistics | None) -> None:
         """Start from the statistics of earlier runs, to which the clients of this one are added.
@@ -236,10 +262,6 @@ class StatisticsStrategy(WithoutEvaluation):
     def mapped_heads(self) -> dict[str, tuple[FeatureMap, LinearHead]]:
         """The heads by method, each with the feature map that it was solved for."""
         return {name: (self._methods[name].specification.feature_map, head) for name, head in self.heads.items()}
-
-    def nearest_mean(self) -> LinearHead:
-        """Return FedNCM's head, which needs no more than class means, whatever methods are served."""
-        return solve_ncm(self.collection.statistics(0).summed(gram=False))
 
     def spec_index(self, method: str) -> int:
         """Index of the request's specification that serves a method."""

@@ -1,105 +1,328 @@
-"""The methods as Flower Strategies, made from their records: one upload per client, one solve.
+"""One Strategy per method, and one that serves several: one upload per client, one solve.
 
-What a method is, which paper it is from and what its options are stands in :mod:`fedstats_app.methods`.
+The mathematics, the papers and the ranges of the options are in :mod:`fedstats_app.methods`.
 """
 
 from __future__ import annotations
 
+import difflib
 import inspect
-import textwrap
-from collections.abc import Sequence
-from typing import Any, ClassVar, get_type_hints
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Unpack
 
-from fedstats_app.methods import RECORDS, Method
+from fedstats_app.base.option import Options
+from fedstats_app.methods import FED3R, FEDCGS, FEDCOF, FEDNCM, FEDROOT, Method
+from fedstats_app.methods.fed3r import Fed3ROptions
+from fedstats_app.methods.fedcgs import FedCGSOptions
+from fedstats_app.methods.fedcof import FedCOFOptions
+from fedstats_app.methods.fedroot import FedRootOptions
 from fedstats_app.statistics import FeatureMap
-from fedstats_app.strategies.base import StatisticsStrategy
+from fedstats_app.strategies.base import StatisticsStrategy, StrategyOptions
 
 
 class ClosedForm(StatisticsStrategy):
-    """The Strategy of one method; the classes that :func:`strategy_class` makes have the record's options.
+    """Base class of the Strategies that serve one method.
 
     Parameters
     ----------
     num_classes : int
         C.
+    method : Method
+        The method.
+    values : Options
+        Its options.
     feature_map : FeatureMap, optional
-        Takes the place of the options' one.
+        Replaces the one that the options describe.
     **options
-        The method's own, and those of :class:`StatisticsStrategy`.
+        As :class:`StatisticsStrategy`.
 
     Raises
     ------
-    ConfigError
-        If an option of the method is out of range, or two exclude each other.
+    TypeError
+        If an argument has another name; the message suggests the nearest.
     """
 
-    record: ClassVar[Method[Any]]
+    def __init__(
+        self,
+        num_classes: int,
+        method: Method[Any],
+        values: Options,
+        feature_map: FeatureMap | None = None,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        refuse_unknown(type(self), options)
+        configured = method.configured(values, seed=options.get("seed", 0), feature_map=feature_map)
+        super().__init__(num_classes, [configured], **options)
 
-    def __init__(self, num_classes: int, *, feature_map: FeatureMap | None = None, **options: Any) -> None:
-        names = self.record.options.keys().values()
-        own = self.record.options.of(**{one.name: options.pop(one.name) for one in names if one.name in options})
-        seed = options.get("seed", 0)
-        super().__init__(num_classes, [self.record.configured(own, seed=seed, feature_map=feature_map)], **options)
+    def __repr__(self) -> str:
+        """Return the class, the number of classes and the options that differ from the defaults."""
+        [method] = self.methods().values()
+        usual, values = method.method.options(), vars(method.options)
+        changed = [f"{name}={value!r}" for name, value in values.items() if value != getattr(usual, name)]
+        return f"{type(self).__name__}({', '.join([str(self.num_classes), *changed])})"
 
 
-def strategy_class(record: Method[Any]) -> type[ClosedForm]:
-    """Make the Strategy class of a method, with a signature and a docstring for ``help()``.
+class FedNCM(ClosedForm):
+    """FedNCM (Legate et al. 2023): the normalised class means.
 
     Parameters
     ----------
-    record : Method
-        Its display name is that of the class.
+    num_classes : int
+        C.
+    **options
+        As :class:`StatisticsStrategy`.
+
+    Examples
+    --------
+    >>> FedNCM(10, fraction_train=0.25).num_rounds
+    4
     """
-    maps = record.needs.feature_map or record.needs.scatter
-    rest = list(inspect.signature(StatisticsStrategy).parameters.values())
-    parameters = [one for one in rest if one.name != "methods"]
-    kinds, lines = get_type_hints(record.options), []
-    options = []
-    for key, one in record.options.keys().items():
-        annotation = kinds[one.name]
-        kind = inspect.formatannotation(annotation).replace("typing.", "")
-        options.append(
-            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
-        )
-        sentence = textwrap.fill(one.metadata["sentence"] or key, 112)
-        lines.append(f"{one.name} : {kind}\n{textwrap.indent(sentence, '    ')}\n")
-    if maps:
-        options.append(
-            inspect.Parameter("feature_map", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=FeatureMap | None)
-        )
-        lines.append(
-            "feature_map : FeatureMap, optional\n    Applied to the features first, in place of the options' one.\n"
-        )
-    name = record.display_name.replace("-", "")
-    made = type(name, (ClosedForm,), {"record": record, "__module__": __name__})
-    made.__signature__ = inspect.Signature([parameters[0], *options, *parameters[1:]])  # type: ignore[attr-defined]
-    made.__doc__ = (
-        f"{record.display_name} ({record.paper}) as a Flower Strategy: one upload per client, one solve.\n\n"
-        "Parameters\n----------\nnum_classes : int\n    C.\n"
-        f"{''.join(lines)}**options\n    As :class:`StatisticsStrategy`.\n"
-    )
-    return made
+
+    def __init__(self, num_classes: int, **options: Unpack[StrategyOptions]) -> None:
+        super().__init__(num_classes, FEDNCM, Options(), **options)
 
 
-# Every method's, by the name of the class: a method that is added has its class here and in fedstats_app.strategies.
-CLASSES = {made.__name__: made for made in map(strategy_class, RECORDS.values())}
-globals().update(CLASSES)
-FedNCM, Fed3R, FedCOF = CLASSES["FedNCM"], CLASSES["Fed3R"], CLASSES["FedCOF"]
-FedCGS, FedRoot = CLASSES["FedCGS"], CLASSES["FedRoot"]
+class Fed3R(ClosedForm):
+    """Fed3R (Fani et al. 2024): ridge regression on one-hot labels.
+
+    Parameters
+    ----------
+    num_classes : int
+        C.
+    ridge_lambda : float or "auto"
+        Added to the Gram matrix of all clients; "auto" has the largest evidence, the paper takes 0.01.
+    between_class : bool
+        False leaves the scatter between classes out.
+    fit_bias : bool
+        Append a constant feature, as the official code does.
+    normalize : bool
+        Scale the head's rows to length 1; False with ``ridge_lambda=0`` is AFL (He et al. 2025).
+    solver : {"cholesky", "pinv32"}
+        "pinv32" is a pseudo-inverse in float32, as in the papers.
+    class_balance : bool
+        Give all classes the same weight, for long-tailed data.
+    random_features : int
+        Number of random Fourier features (Fed3R-RF); 0 for none.
+    kernel_width : float or "auto"
+        Of these; a Strategy needs a number.
+    feature_map : FeatureMap, optional
+        Applied to the features first, in place of random features.
+    **options
+        As :class:`StatisticsStrategy`.
+
+    Examples
+    --------
+    >>> Fed3R(10, ridge_lambda=0.01)
+    Fed3R(10, ridge_lambda=0.01)
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        ridge_lambda: float | Literal["auto"] = "auto",
+        between_class: bool = True,
+        fit_bias: bool = False,
+        normalize: bool = True,
+        solver: Literal["cholesky", "pinv32"] = "cholesky",
+        class_balance: bool = False,
+        random_features: int = 0,
+        kernel_width: float | Literal["auto"] = "auto",
+        feature_map: FeatureMap | None = None,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        values = Fed3ROptions.of(
+            ridge_lambda=ridge_lambda,
+            between_class=between_class,
+            fit_bias=fit_bias,
+            normalize=normalize,
+            solver=solver,
+            class_balance=class_balance,
+            random_features=random_features,
+            kernel_width=kernel_width,
+        )
+        super().__init__(num_classes, FED3R, values, feature_map, **options)
+
+
+class FedCOF(ClosedForm):
+    """FedCOF (Goswami et al. 2025): class covariances from the spread of the clients' class means.
+
+    Parameters
+    ----------
+    num_classes : int
+        C.
+    shrinkage : float or "auto"
+        Added to each class covariance; the paper takes 1, and 0.1 for MobileNetV2.
+    between_class : bool or "only"
+        True adds the scatter between classes, "only" uses nothing else.
+    means_per_class : int
+        Number of disjoint means per class and client.
+    samples_per_mean : int
+        Least number of samples of each.
+    count_noise : {"none", "uniform", "gaussian", "laplace"}
+        Noise on the counts, drawn by the server (no privacy).
+    count_noise_epsilon : float
+        Smaller is noisier.
+    count_noise_seed : int
+        Of that draw.
+    **options
+        As :class:`StatisticsStrategy`.
+
+    Examples
+    --------
+    >>> FedCOF(10, shrinkage=-1)
+    Traceback (most recent call last):
+    ...
+    fedstats_app.base.option.ConfigError: shrinkage: must be a number in [0, inf] or "auto", got -1
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        shrinkage: float | Literal["auto"] = "auto",
+        between_class: bool | Literal["only"] = False,
+        means_per_class: int = 1,
+        samples_per_mean: int = 2,
+        count_noise: Literal["none", "uniform", "gaussian", "laplace"] = "none",
+        count_noise_epsilon: float = 0.5,
+        count_noise_seed: int = 0,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        values = FedCOFOptions.of(
+            shrinkage=shrinkage,
+            between_class=between_class,
+            means_per_class=means_per_class,
+            samples_per_mean=samples_per_mean,
+            count_noise=count_noise,
+            count_noise_epsilon=count_noise_epsilon,
+            count_noise_seed=count_noise_seed,
+        )
+        super().__init__(num_classes, FEDCOF, values, **options)
+
+
+class FedCGS(ClosedForm):
+    """FedCGS (Guan et al. 2025): linear discriminant analysis with a shared covariance.
+
+    Parameters
+    ----------
+    num_classes : int
+        C.
+    covariance : {"within", "total"}
+        Within classes, or of all samples as in the paper.
+    shrinkage : float or "auto"
+        Multiple of the mean variance added to the covariance; the paper takes 0.
+    random_features : int
+        Number of features of a random projection; 0 for none.
+    activation : {"relu", "tanh", "identity"}
+        Applied after the projection.
+    class_balance : bool
+        Give all classes the same weight, for long-tailed data.
+    feature_map : FeatureMap, optional
+        Applied to the features first, in place of random features.
+    **options
+        As :class:`StatisticsStrategy`.
+
+    Examples
+    --------
+    >>> FedCGS(10, covariance="total", shrinkage=0)
+    FedCGS(10, covariance='total', shrinkage=0.0)
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        covariance: Literal["total", "within"] = "within",
+        shrinkage: float | Literal["auto"] = "auto",
+        random_features: int = 0,
+        activation: Literal["relu", "tanh", "identity"] = "relu",
+        class_balance: bool = False,
+        feature_map: FeatureMap | None = None,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        values = FedCGSOptions.of(
+            covariance=covariance,
+            shrinkage=shrinkage,
+            random_features=random_features,
+            activation=activation,
+            class_balance=class_balance,
+        )
+        super().__init__(num_classes, FEDCGS, values, feature_map, **options)
+
+
+class FedRoot(ClosedForm):
+    """FedRoot (ours, unpublished): Fed3R and FedCGS from a low-rank root of each client's scatter.
+
+    Parameters
+    ----------
+    num_classes : int
+        C.
+    rank : str
+        Directions that a client sends: a multiple ("0.5 sqrt(n)"), a share of the energy ("90%"), a number, "full", or
+        bytes ("200KB").
+    factor_dtype : {"int8", "int4", "float16", "float32"}
+        Of the directions on the wire.
+    means_per_class : int
+        Number of disjoint means per class and client.
+    head : {"both", "ridge", "within"}
+        Fed3R's, FedCGS's, or their sum.
+    ridge_lambda : float or "auto"
+        As of :class:`Fed3R`.
+    shrinkage : float or "auto"
+        As of :class:`FedCGS`.
+    class_balance : bool
+        Give all classes the same weight, for long-tailed data.
+    feature_map : FeatureMap, optional
+        Applied to the features first.
+    **options
+        As :class:`StatisticsStrategy`.
+
+    Examples
+    --------
+    >>> FedRoot(10, rank="200KB", ridge_lamda=3)
+    Traceback (most recent call last):
+    ...
+    TypeError: FedRoot has no argument 'ridge_lamda' (did you mean ridge_lambda?)
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        rank: str = "sqrt(n)",
+        factor_dtype: Literal["float32", "float16", "int8", "int4"] = "int8",
+        means_per_class: int = 1,
+        head: Literal["both", "ridge", "within"] = "both",
+        ridge_lambda: float | Literal["auto"] = "auto",
+        shrinkage: float | Literal["auto"] = "auto",
+        class_balance: bool = False,
+        feature_map: FeatureMap | None = None,
+        **options: Unpack[StrategyOptions],
+    ) -> None:
+        values = FedRootOptions.of(
+            rank=rank,
+            factor_dtype=factor_dtype,
+            means_per_class=means_per_class,
+            head=head,
+            ridge_lambda=ridge_lambda,
+            shrinkage=shrinkage,
+            class_balance=class_balance,
+        )
+        super().__init__(num_classes, FEDROOT, values, feature_map, **options)
 
 
 class OnePass(StatisticsStrategy):
-    """Serves several strategies from one upload.
+    """Several methods from one upload per client.
 
-    ``heads`` holds one head per method, and ``wire_bytes(method)`` what each alone would have cost.
+    ``heads`` has one head per method, and ``wire_bytes(method)`` the bytes that it alone would have cost.
 
     Parameters
     ----------
     num_classes : int
         C.
     strategies : sequence of StatisticsStrategy
-        Of different methods and the same classes. Only what they ask for and how they solve is used; how clients are
-        asked is this object's own business.
+        Of different methods and the same classes. Only their methods are used, not their other options.
     **options
         As :class:`StatisticsStrategy`.
 
@@ -107,10 +330,26 @@ class OnePass(StatisticsStrategy):
     ------
     ValueError
         Without strategies, with two of one method, or with other classes.
+
+    Examples
+    --------
+    >>> OnePass(10, [FedNCM(10), Fed3R(10)])
+    OnePass(10, methods=['fedncm', 'fed3r'])
     """
 
-    def __init__(self, num_classes: int, strategies: Sequence[StatisticsStrategy], **options: Any) -> None:
+    def __init__(
+        self, num_classes: int, strategies: Sequence[StatisticsStrategy], **options: Unpack[StrategyOptions]
+    ) -> None:
+        refuse_unknown(type(self), options)
         if any(strategy.num_classes != num_classes for strategy in strategies):
             raise ValueError(f"strategies must all have {num_classes} classes")
         methods = [method for strategy in strategies for method in strategy.methods().values()]
         super().__init__(num_classes, methods, **options)
+
+
+def refuse_unknown(kind: type[StatisticsStrategy], options: Mapping[str, object]) -> None:
+    """Raise TypeError if an option is none of :class:`StrategyOptions`, naming the nearest argument of the class."""
+    for name in options.keys() - StrategyOptions.__annotations__.keys():
+        near = difflib.get_close_matches(name, [*inspect.signature(kind).parameters, *StrategyOptions.__annotations__])
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise TypeError(f"{kind.__name__} has no argument {name!r}{hint}")

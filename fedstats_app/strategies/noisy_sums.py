@@ -161,10 +161,6 @@ class NoisyStatisticsStrategy(SecureStatisticsStrategy):
             raise ValueError("there are no sums with noise yet")
         return self._noisy
 
-    def nearest_mean(self) -> LinearHead:
-        """Return FedNCM's head."""
-        return self.noisy.ncm()
-
     def _sum(self, grid: Grid, clients: Sequence[int]) -> None:
         (spec,), dim = self.request.specs, self.feature_dim or 0
         promise = self._promise

@@ -4,11 +4,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from fedstats_app.backbones import hub
-from fedstats_app.backbones.hub import hub_folder
+from fedstats_app.backbones.hub import hub_folder, licence_of_card
 from fedstats_app.backbones.weights import WeightsError
 from tests.backbones.conftest import serving
 from tests.support.hub_cache import COMMIT, HubCache
@@ -130,3 +131,19 @@ def test_what_another_library_put_there_file_by_file_will_do(
         snapshot_download("org/name", allow_patterns=["config.json", "pytorch_model.bin"])
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert (hub_folder("org/name") / "pytorch_model.bin").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        ("---\nlicense: cc-by-nc-nd-4.0\nlanguage: en\n---\n# A model\n", "cc-by-nc-nd-4.0"),
+        ("---\nlicense: other\nlicense_name: dinov3-license\nlicense_link: LICENSE.md\n---\n", "dinov3-license"),
+        ("---\r\nlicense:\r\n- mit\r\n---\r\n", "mit"),
+        ("---\nlicense: other\n---\n", "unknown"),
+        ("# A model\n\nlicense: mit\n", "unknown"),  # not front matter
+    ],
+)
+def test_the_licence_is_read_from_the_front_matter_of_a_card(tmp_path: Path, card: str, licence: str) -> None:
+    assert licence_of_card(tmp_path, "mit") == "mit"
+    (tmp_path / "README.md").write_text(card)
+    assert licence_of_card(tmp_path) == licence

@@ -23,9 +23,7 @@ def changed_copy(root: Path, page: Path, *, num_files: int) -> Path:
     assert len(files) == num_files and not any(path.exists() for path, _ in files)
     for path, code in files:
         path.write_text(code)
-    line = blocks(page, "diff")[0].code
-    assert line.count("\n+") == 1 and "\n-" not in line
-    apply(line, root)
+    apply(blocks(page, "diff")[0].code, root)
     return root
 
 

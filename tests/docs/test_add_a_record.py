@@ -27,9 +27,7 @@ assert AppConfig().to_run_config() == declared
 method = AppConfig.of(feddiag_shrinkage=0.25).configured_methods["feddiag"]
 statistics = FeatureStatistics.from_features(torch.rand(9, 4), torch.arange(9) % 3, 3)
 print(method.method.solve(statistics, method.options).report.regulariser)
-import inspect
-from fedstats_app.strategies import FedDiag
-assert inspect.signature(FedDiag).parameters["shrinkage"].default == 0.01 and "shrinkage : float" in FedDiag.__doc__
+from fedstats_app.strategies.closed_form import FedDiag
 assert FedDiag(3, shrinkage=0.25).methods()["feddiag"].options == method.options
 try:
     AppConfig.of(lucky_number=10)
@@ -40,7 +38,7 @@ except ConfigError as error:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with the two files and the one line of a method, and the record of a trainer."""
+    """A copy of the package with a method, its Strategy class, and the record of a trainer."""
     root = changed_copy(tmp_path_factory.mktemp("copy"), PAGE, num_files=2)
     line = blocks(PAGE, "diff")[2].code
     assert line.count("\n+") == 7 and "\n-" not in line

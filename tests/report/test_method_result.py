@@ -55,7 +55,7 @@ def test_one_client_has_no_deviation_and_none_has_no_accuracy() -> None:
             {"methods": {"fedncm": {"accuracy": 0.5}, "fed3r": {"accuracy": 0.8}}, "advice": {"method": "fedncm"}},
             "fedncm",
         ),
-        ({"methods": {"fed3r": {"accuracy": 0.8}}, "advice": {"method": "fedroot"}}, "fed3r"),
+        ({"methods": {"fed3r": {"accuracy": None}}, "advice": {"method": "fed3r"}}, "fed3r"),
         ({"methods": {"fed3r": {"accuracy": 0.8}}, "training": {"fed3r-probe": {"accuracy": 0.9}}}, "fed3r-probe"),
         ({"methods": {"fed3r": {"accuracy": 0.8}}, "training": {"fed3r-probe": {"accuracy": 0.7}}}, "fed3r"),
     ],

@@ -176,16 +176,9 @@ def test_it_is_written_from_the_folder(tmp_path: Path) -> None:
     assert path.read_text() == model_card({"fed3r": {**metadata("fed3r"), "format": HEAD_FORMAT}}, results())
 
 
-def test_the_backbones_licence_and_what_it_forbids_are_said() -> None:
-    uni = {"name": "cc-by-nc-nd-4.0", "source": "the model's README.md", "terms": ["no-derivatives", "non-commercial"]}
-    card = model_card({"fed3r": metadata("fed3r", **{"backbone-licence": json.dumps(uni)})}, results())
-    section = card.split("## Licence of the backbone")[1].split("##")[0]
-    assert "cc-by-nc-nd-4.0 (according to the model's README.md)" in section
-    assert "forbids sharing derived work" in section and "forbids commercial use" in section
-    free = {"name": "apache-2.0", "source": "timm", "terms": []}
-    card = model_card({"fed3r": metadata("fed3r", **{"backbone-licence": json.dumps(free)})}, results())
-    section = card.split("## Licence of the backbone")[1].split("##")[0]
-    assert "apache-2.0" in section and "**" not in section
+def test_the_backbones_licence_is_named() -> None:
+    card = model_card({"fed3r": metadata("fed3r", **{"backbone-licence": "cc-by-nc-nd-4.0"})}, results())
+    assert "cc-by-nc-nd-4.0" in section(card, "Licence of the backbone")
 
 
 def test_a_class_name_is_no_markdown() -> None:

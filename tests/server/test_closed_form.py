@@ -40,13 +40,13 @@ def test_what_a_plot_fails_with_is_what_the_run_fails_with(tmp_path: Path, monke
 def test_the_table_is_printed_before_clients_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    printed, measure = [], closed_form.find_harm
+    printed, measure = [], closed_form.examine_clients
 
     def measured(*args: Any) -> Any:
         printed.append(capsys.readouterr().out)
         return measure(*args)
 
-    monkeypatch.setattr(closed_form, "find_harm", measured)
+    monkeypatch.setattr(closed_form, "examine_clients", measured)
     simulate(tmp_path, method="fedncm")
     assert "FedNCM" in printed[0] and "done after" not in printed[0]
     assert "done after" in capsys.readouterr().out

@@ -29,7 +29,7 @@ SLOW = [
     (StatisticsStrategy, "solve", ""),
     (closed_form, "save_statistics", "writing the statistics"),
     (closed_form, "score", "evaluating"),
-    (closed_form, "find_harm", "measuring what each client changes"),
+    (closed_form, "examine_clients", "measuring what each client changes"),
     (closed_form, "write_model_card", "writing results and plots"),
     (training, "evaluate", "evaluating on the test samples"),
 ]

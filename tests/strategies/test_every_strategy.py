@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import doctest
+import inspect
 import logging
 
 import numpy as np
@@ -10,16 +13,20 @@ import torch
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 
+from fedstats_app import strategies
+from fedstats_app.base.option import Options
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
-from fedstats_app.methods import METHODS
+from fedstats_app.methods import METHODS, Method
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
-from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass
+from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass, closed_form
+from fedstats_app.strategies.base import StrategyOptions
 from fedstats_app.testing import FIRST_NODE_ID, Fault, LocalGrid
 from fedstats_app.wire import read_statistics_request, statistics_reply
 from tests.support.clients import DIM, NUM_CLASSES, STRATEGIES, Clients, run, strategy_for
 from tests.support.compare import relative_difference
+from tests.support.options import configured
 
 CLIENTS = Clients()
 GRAM = StatisticsSpec(gram=True)
@@ -242,16 +249,50 @@ def test_options_out_of_range_are_errors(options: dict[str, object], reason: str
 
 
 @pytest.mark.parametrize(
-    ("strategies", "reason"),
+    ("several", "reason"),
     [
         ([], "at least one"),
         ([FedNCM(6), FedNCM(6)], "of different names"),
         ([FedNCM(6), FedCOF(5)], "must all have 6 classes"),
     ],
 )
-def test_one_pass_takes_different_methods_of_the_same_classes(strategies: list[FedNCM], reason: str) -> None:
+def test_one_pass_takes_different_methods_of_the_same_classes(several: list[FedNCM], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        OnePass(6, strategies)
+        OnePass(6, several)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_a_method_has_a_class_with_its_options(method: Method[Options]) -> None:
+    kind = getattr(strategies, method.display_name)
+    options = {one.name: one.default for one in method.options.keys().values()}
+    arguments = inspect.signature(kind).parameters
+    assert {name: arguments[name].default for name in options} == options
+    assert set(arguments) - set(options) <= {"num_classes", "feature_map", "options"}
+    assert all(f"{name} : " in kind.__doc__ for name in options)
+    for served in configured(method.name):
+        made = copy.deepcopy(kind(3, **vars(served.options)))
+        assert made.methods()[method.name].options == served.options
+    assert repr(kind(3)) == f"{method.display_name}(3)"
+
+
+def test_arguments_that_are_passed_on_are_those_of_the_base_class() -> None:
+    arguments = inspect.signature(strategies.StatisticsStrategy).parameters
+    assert set(StrategyOptions.__annotations__) == set(arguments) - {"num_classes", "methods"}
+
+
+def test_a_misspelt_argument_is_named_with_the_nearest_by_the_class_that_was_called() -> None:
+    class Mine(FedCOF):
+        """Of a user."""
+
+    with pytest.raises(TypeError, match=r"^Mine has no argument 'shrinkge' \(did you mean shrinkage\?\)$"):
+        Mine(3, shrinkge=3)
+    with pytest.raises(TypeError, match=r"^OnePass has no argument 'min_client' \(did you mean min_clients\?\)$"):
+        OnePass(3, [FedNCM(3)], min_client=3)
+
+
+def test_examples_of_docstrings() -> None:
+    assert doctest.testmod(closed_form) == (0, 6)
+    assert {"Fed3R", "FedMeZO"} < set(dir(strategies))
 
 
 def test_two_maps_travel_as_two_sets_of_statistics() -> None:

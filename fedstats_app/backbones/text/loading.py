@@ -18,8 +18,7 @@ from torch.nn import functional as F
 
 from fedstats_app.backbones.architecture import random_initialisation
 from fedstats_app.backbones.backbone import Backbone, Running
-from fedstats_app.backbones.hub import hub_folder, read_json
-from fedstats_app.backbones.licences import RANDOM_WEIGHTS, licence_of_card
+from fedstats_app.backbones.hub import hub_folder, licence_of_card, read_json
 from fedstats_app.backbones.names import (
     MASK_SLOT,
     MINILM,
@@ -121,7 +120,7 @@ def load_text_backbone(
         weights_source=model.source,
         identity=f"{type(network).__name__}: {form}",
         language_head=head,
-        licence=RANDOM_WEIGHTS if model.folder is None else licence_of_card(model.folder),
+        licence="none (random weights)" if model.folder is None else licence_of_card(model.folder),
         **running,
     )
 

@@ -65,11 +65,10 @@ def check_weights(config: AppConfig, *, own_data: bool, weights: str) -> tuple[F
     size = f"at {backbone.input_size} pixels" if backbone.kind == "image" else f"up to {backbone.input_size} tokens"
     message = (
         f"{backbone.name} {size}, {backbone.feature_dim} features ({backbone.features}), on {backbone.device}; "
-        f"weights: {backbone.weights_source}, licence {backbone.licence.name}; fingerprint "
+        f"weights: {backbone.weights_source}, licence {backbone.licence}; fingerprint "
         f"{backbone.fingerprint[:16]}; loaded in {time.perf_counter() - started:.1f} s"
     )
-    warnings = " ".join(backbone.licence.warnings)
-    return Finding("backbone", "warning" if warnings else "ok", message, warnings), backbone
+    return Finding("backbone", "ok", message), backbone
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import io
 import itertools
@@ -239,7 +238,7 @@ def _header(classifier: Classifier, preprocessing: Mapping[str, object]) -> dict
         "calibrated-on": classifier.calibrated_on,
         "backbone": classifier.backbone.name,
         "backbone-fingerprint": classifier.backbone.fingerprint,
-        "backbone-licence": json.dumps(dataclasses.asdict(classifier.backbone.licence)),
+        "backbone-licence": classifier.backbone.licence,
         "made-by": f"fedstats-app {__version__}",
     }
 
