@@ -19,8 +19,8 @@ from torch import Tensor
 
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import FED3R, FEDCGS, FEDCOF, FEDNCM, ConfiguredMethod, Method
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSum
-from fedstats_app.statistics.collected import sum_without_client
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics
+from fedstats_app.statistics.collected import StatisticsSum, sum_without_client
 
 
 class _Merged:

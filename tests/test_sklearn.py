@@ -12,7 +12,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import fedstats_app.sklearn
 from fedstats_app.sklearn import Fed3RClassifier, FedCGSClassifier, FedCOFClassifier, FedNCMClassifier
-from fedstats_app.statistics import StatisticsSum
+from fedstats_app.statistics.collected import StatisticsSum
 
 X, TARGET = load_iris(return_X_y=True)
 Y = np.array(["setosa", "versicolor", "virginica"])[TARGET]

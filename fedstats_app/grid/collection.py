@@ -12,7 +12,8 @@ from flwr.app import Message
 
 from fedstats_app.base.rank_rule import OverBudget
 from fedstats_app.privacy import RefusedByPolicy, says_much_about_samples
-from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSpec, StatisticsSum, client_digest
+from fedstats_app.statistics import StatisticsSpec, client_digest
+from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, StatisticsSum
 from fedstats_app.wire import Limits, ReceivedStatistics, RejectedReply, StatisticsRequest, read_statistics_reply
 from fedstats_app.wire.statistics_records import WireBytes
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from fedstats_app.heads import LinearHead
     from fedstats_app.heads.noisy import NoisyStatistics
-    from fedstats_app.statistics import FeatureMap, FeatureStatistics, LowRankStatistics, StatisticsSpec, StatisticsSum
+    from fedstats_app.statistics import FeatureMap, FeatureStatistics, LowRankStatistics, StatisticsSpec
+    from fedstats_app.statistics.collected import StatisticsSum
 
 # Up to so many a solve is made on one thread of torch; with more, all of them are worth the last bits.
 FEW_FEATURES = 2048

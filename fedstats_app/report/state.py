@@ -11,7 +11,8 @@ from fedstats_app.base.json_digest import read_json_file, read_json_lines
 from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.report.head_file import read_head
 from fedstats_app.report.statistics_file import load_class_means
-from fedstats_app.statistics import CollectedStatistics, FeatureMap, feature_map_from_dict
+from fedstats_app.statistics import FeatureMap, feature_map_from_dict
+from fedstats_app.statistics.collected import CollectedStatistics
 from fedstats_app.training.foretold import ClassMeans
 
 

@@ -33,15 +33,13 @@ from fedstats_app.base.files import read_tensors, to_json, write_tensors
 from fedstats_app.statistics import (
     ClassMeanRows,
     ClientStatistics,
-    CollectedStatistics,
     FeatureStatistics,
     GramFactor,
-    MergedClient,
     ScatterFactor,
     StatisticsSpec,
-    StatisticsSum,
 )
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
+from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, StatisticsSum
 from fedstats_app.training.foretold import ClassMeans
 
 STATISTICS_FORMAT = "fedstats-statistics-1"

@@ -39,7 +39,7 @@ from fedstats_app.server.asking import Asked
 from fedstats_app.server.influence import Examined, examine_clients
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import measured_error, method_result, method_results, score
-from fedstats_app.statistics import CollectedStatistics
+from fedstats_app.statistics.collected import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.foretold import ClassMeans
 from fedstats_app.wire import ReceivedStatistics

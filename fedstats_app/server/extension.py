@@ -8,7 +8,7 @@ from pathlib import Path
 from fedstats_app.grid.class_lists import ClassList, align_class_lists
 from fedstats_app.grid.federation_options import FederationOptions
 from fedstats_app.report.statistics_file import load_statistics, take_over
-from fedstats_app.statistics import CollectedStatistics
+from fedstats_app.statistics.collected import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
 
 

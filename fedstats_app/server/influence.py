@@ -18,8 +18,8 @@ from fedstats_app.methods import display_name
 from fedstats_app.server.asking import Asked
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.settings.app_config import RunOptions
-from fedstats_app.statistics import ClientStatistics, FeatureMap, StatisticsSum
-from fedstats_app.statistics.collected import sum_without_client
+from fedstats_app.statistics import ClientStatistics, FeatureMap
+from fedstats_app.statistics.collected import StatisticsSum, sum_without_client
 from fedstats_app.strategies import StatisticsStrategy
 
 Clients: TypeAlias = Iterable[tuple[int, tuple[ClientStatistics, ...]]]

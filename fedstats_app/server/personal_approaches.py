@@ -20,7 +20,8 @@ from fedstats_app.heads.personal import MIXING_GRID
 from fedstats_app.methods import PERSONAL_METHODS, ConfiguredMethod, record_of
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.state import SolvedHead
-from fedstats_app.statistics import CollectedStatistics, FeatureStatistics
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.statistics.collected import CollectedStatistics
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.personal_options import PersonalOptions
 from fedstats_app.wire import StatisticsRequest

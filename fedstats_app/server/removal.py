@@ -29,8 +29,13 @@ from fedstats_app.report.statistics_file import (
     take_over,
 )
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.statistics import CollectedStatistics, MergedClient, StatisticsSum
-from fedstats_app.statistics.collected import sum_without_classes, sum_without_client
+from fedstats_app.statistics.collected import (
+    CollectedStatistics,
+    MergedClient,
+    StatisticsSum,
+    sum_without_classes,
+    sum_without_client,
+)
 
 # What in a head's header is of the statistics that it was solved from.
 _OF_THE_SOLVE = ("format", "temperature", "calibrated-on", SUPERSEDED)

@@ -3,16 +3,13 @@
 The law that everything else rests on: ``statistics(A u B) == statistics(A) + statistics(B)``, with an identity
 (``zeros``), whatever the order and the split. Counts are int64, sums and Gram matrices float64.
 
-It may import torch, numpy and base.
+The server's sums are in :mod:`fedstats_app.statistics.collected`. It may import torch, numpy and base.
 """
 
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows as ClassMeanRows
 from fedstats_app.statistics.client_statistics import ClientStatistics as ClientStatistics
 from fedstats_app.statistics.client_statistics import StatisticsAccumulator as StatisticsAccumulator
-from fedstats_app.statistics.collected import CollectedStatistics as CollectedStatistics
-from fedstats_app.statistics.collected import MergedClient as MergedClient
-from fedstats_app.statistics.collected import StatisticsSum as StatisticsSum
-from fedstats_app.statistics.collected import client_digest as client_digest
+from fedstats_app.statistics.client_statistics import client_digest as client_digest
 from fedstats_app.statistics.factors import GramFactor as GramFactor
 from fedstats_app.statistics.factors import LowRankStatistics as LowRankStatistics
 from fedstats_app.statistics.factors import ScatterFactor as ScatterFactor

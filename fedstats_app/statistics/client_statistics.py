@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 
 import torch
 from torch import Tensor
@@ -244,3 +245,22 @@ class StatisticsAccumulator:
                 gram = matrix if self._wants_gram else None
                 scatter = None if self._scatter_rule is None else ScatterFactor.of_gram(matrix, rows)
             return ClientStatistics(rows, gram, scatter)
+
+
+def client_digest(client: ClientStatistics) -> str:
+    """Identify a client's statistics: the SHA-256 of its counts and its class sums in float32.
+
+    It does not depend on how classes are numbered, nor on whether sums travelled in float32 or float64. It does
+    not reveal the statistics, but recognises them. A client without samples has none: "".
+    """
+    rows = client.rows
+    if not len(rows):
+        return ""
+    sums = rows.class_sums.to("cpu", torch.float32).numpy().astype("<f4")
+    counts = rows.counts.to("cpu").numpy().astype("<i8")
+    of_counts, of_sums = counts.tobytes(), sums.tobytes()
+    step = len(of_sums) // len(rows)
+    parts = sorted(
+        of_counts[8 * row : 8 * (row + 1)] + of_sums[step * row : step * (row + 1)] for row in range(len(rows))
+    )
+    return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -24,7 +24,8 @@ from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.methods.method import FEW_FEATURES
-from fedstats_app.statistics import CollectedStatistics, FeatureMap, StatisticsSum, merge_specs
+from fedstats_app.statistics import FeatureMap, merge_specs
+from fedstats_app.statistics.collected import CollectedStatistics, StatisticsSum
 from fedstats_app.statistics.exact import fraction_bits
 from fedstats_app.wire import QUERY_STATISTICS, Limits, ReceivedStatistics, StatisticsRequest
 from fedstats_app.wire.arrays import NUMBER_BYTES, to_array

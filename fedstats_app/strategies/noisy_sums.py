@@ -17,7 +17,8 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.heads.noisy import NoisyStatistics
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.secure.account import Promise
-from fedstats_app.statistics import FeatureStatistics, StatisticsSpec, StatisticsSum, UnitLength
+from fedstats_app.statistics import FeatureStatistics, StatisticsSpec, UnitLength
+from fedstats_app.statistics.collected import StatisticsSum
 from fedstats_app.statistics.noisy_words import NoisyKind, NoisyLayout
 from fedstats_app.statistics.secure_words import Words, numbers_of
 from fedstats_app.strategies.secure_sums import IN_WORDS, MaskedRun, SecureStatisticsStrategy

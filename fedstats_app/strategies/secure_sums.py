@@ -28,7 +28,8 @@ from fedstats_app.secure.overlaps import MIN_HOLDERS
 from fedstats_app.secure.party import SEALED_BYTES
 from fedstats_app.secure.plan import SIGNATURE_BYTES, Plan, PublicKeys
 from fedstats_app.secure.unmasking import MaskedSum
-from fedstats_app.statistics import FeatureStatistics, StatisticsSum
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.statistics.collected import StatisticsSum
 from fedstats_app.statistics.noisy_words import NoisyKind
 from fedstats_app.statistics.secure_words import (
     PRODUCTS,

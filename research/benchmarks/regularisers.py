@@ -28,7 +28,8 @@ from fedstats_app.heads.regularisation import HeadMap, with_between_class, witho
 from fedstats_app.heads.scatter import ClassTotals, class_mean_products, row_scatter
 from fedstats_app.methods import FEDROOT, ConfiguredMethod
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.statistics import FeatureStatistics, StatisticsSum
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.statistics.collected import StatisticsSum
 from fedstats_app.wire.statistics_records import with_scatter
 from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, run

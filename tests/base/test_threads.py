@@ -12,7 +12,7 @@ import torch
 
 from fedstats_app.base.threads import FEW_NUMBERS, beside_each_other, num_threads, threads_worth, usable_cores
 from fedstats_app.methods import METHODS
-from fedstats_app.statistics import StatisticsSum
+from fedstats_app.statistics.collected import StatisticsSum
 from tests.support.commands import output_of
 from tests.support.compare import same_bits
 

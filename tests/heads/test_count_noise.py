@@ -14,7 +14,8 @@ from fedstats_app.heads import solve_fedcof
 from fedstats_app.heads.fedcof import CountNoise, draw_noise, with_noise
 from fedstats_app.methods import METHODS
 from fedstats_app.methods.fedcof import FedCOFOptions
-from fedstats_app.statistics import StatisticsSpec, StatisticsSum
+from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.statistics.collected import StatisticsSum
 from tests.support.clients import NUM_CLASSES, Clients
 from tests.support.compare import absolute_difference
 from tests.support.draws import Sample, samples

@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS, RECORDS, ConfiguredMethod
-from fedstats_app.statistics import (
-    ClassMeanRows,
-    ClientStatistics,
-    FeatureStatistics,
-    IdentityMap,
-    StatisticsSpec,
-    StatisticsSum,
-)
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics, IdentityMap, StatisticsSpec
+from fedstats_app.statistics.collected import StatisticsSum
 from tests.support.compare import absolute_difference
 from tests.support.draws import Sample, samples
 from tests.support.golden import Federation

@@ -9,14 +9,8 @@ from hypothesis import strategies as st
 from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.heads import solve_gaussian, solve_ridge
 from fedstats_app.heads.fedroot import complete, shape_weight, solve_completed
-from fedstats_app.statistics import (
-    ClassMeanRows,
-    FeatureStatistics,
-    LowRankStatistics,
-    ScatterSpec,
-    StatisticsSpec,
-    StatisticsSum,
-)
+from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, LowRankStatistics, ScatterSpec, StatisticsSpec
+from fedstats_app.statistics.collected import StatisticsSum
 from tests.support.compare import relative_difference
 from tests.support.draws import Sample, samples
 

@@ -31,7 +31,8 @@ from fedstats_app.methods.fedcof import FedCOFOptions
 from fedstats_app.report.classifier import load
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.statistics import StatisticsSpec, StatisticsSum
+from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.statistics.collected import StatisticsSum
 from tests.support.clients import NUM_CLASSES, Clients
 from tests.support.compare import same_bits
 from tests.support.options import configured, variations

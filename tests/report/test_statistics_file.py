@@ -12,14 +12,8 @@ from safetensors import safe_open
 from fedstats_app.base.files import read_tensors, tensors_to_bytes
 from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.report.statistics_file import STATISTICS_FILE, load_statistics, save_statistics
-from fedstats_app.statistics import (
-    CollectedStatistics,
-    MergedClient,
-    RandomProjection,
-    ScatterSpec,
-    StatisticsSpec,
-    StatisticsSum,
-)
+from fedstats_app.statistics import RandomProjection, ScatterSpec, StatisticsSpec
+from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, StatisticsSum
 from tests.support.compare import same_bits
 
 SPECS = (

@@ -19,7 +19,7 @@ from fedstats_app.report.head_file import SUPERSEDED, read_head
 from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.server import removal
 from fedstats_app.server.removal import remove_classes, remove_clients
-from fedstats_app.statistics import CollectedStatistics
+from fedstats_app.statistics.collected import CollectedStatistics
 from fedstats_app.testing import FIRST_NODE_ID
 from tests.support.simulation import clients, nodes_of, read_json, simulate, site_folder
 

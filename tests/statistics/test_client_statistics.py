@@ -9,8 +9,8 @@ from fedstats_app.statistics import (
     FeatureStatistics,
     StatisticsAccumulator,
     StatisticsSpec,
-    StatisticsSum,
 )
+from fedstats_app.statistics.collected import StatisticsSum
 from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples
 

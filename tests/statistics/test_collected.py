@@ -7,15 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.statistics import (
-    ClassMeanRows,
-    ClientStatistics,
-    CollectedStatistics,
-    MergedClient,
-    StatisticsSpec,
-    StatisticsSum,
-    client_digest,
-)
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSpec, client_digest
+from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, StatisticsSum
 from tests.support.compare import same_bits
 from tests.support.draws import Sample, samples
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedstats_app.statistics import StatisticsSpec, StatisticsSum
+from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.statistics.collected import StatisticsSum
 from fedstats_app.statistics.exact import fraction_bits, is_on_grid, on_grid
 
 MAX_BITS = 12

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstats_app.base.rank_rule import RankRule
-from fedstats_app.statistics import ClientStatistics, ScatterFactor, ScatterSpec, StatisticsSpec, StatisticsSum
+from fedstats_app.statistics import ClientStatistics, ScatterFactor, ScatterSpec, StatisticsSpec
+from fedstats_app.statistics.collected import StatisticsSum
 from fedstats_app.statistics.factors import full_rank
 from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples

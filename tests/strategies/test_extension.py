@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.report.statistics_file import load_statistics, save_statistics
-from fedstats_app.statistics import StatisticsSum
+from fedstats_app.statistics.collected import StatisticsSum
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.testing import FIRST_NODE_ID, LocalGrid
 from fedstats_app.wire import guard, per_client, read_statistics_request, statistics_reply

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedstats_app.base.rank_rule import RankRule
-from fedstats_app.statistics import CollectedStatistics, RandomProjection, ScatterSpec, StatisticsSpec, merge_specs
+from fedstats_app.statistics import RandomProjection, ScatterSpec, StatisticsSpec, merge_specs
+from fedstats_app.statistics.collected import CollectedStatistics
 from fedstats_app.strategies import Fed3R, FedCOF, FedNCM, FedRoot, OnePass
 from tests.support.clients import DIM, NUM_CLASSES, Clients
 from tests.support.compare import relative_difference
