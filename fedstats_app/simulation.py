@@ -85,6 +85,8 @@ def run_on(node_configs: Sequence[Mapping[str, Value]], run_config: Mapping[str,
         if kind in ("folder", "parquet", "csv", "arrow") or (not kind and "/" in path):
             config[key] = f"{kind}:{Path(path).expanduser().absolute()}".removeprefix(":")
     AppConfig.from_run_config(config)
+    for node_config in node_configs:
+        NodeConfig.from_node_config(node_config)
     run_id = secrets.randbits(63)
     context = Context(run_id, SERVER_NODE_ID, {IN_PROCESS: True, FOLDER_NAME: name}, RecordDict(), config)
     with task(run_id), _stopped_by_sigterm():

@@ -136,6 +136,8 @@ _COLUMNS = tuple(
     _arg(f"--{kind}-column", "NAME", f"column of a table's {kind}s (default: the run's, or the one with a usual name)")
     for kind in ("image", "text")
 )
+_NODE_CONFIG = "as of `fedstats node`: KEY=VALUE words"
+_NODES = f"{_NODE_CONFIG}; a text for each site, with its data-path; one without holds for all"
 _PATHS_OF_RELEASES = "files that `fedstats release` made, each of another site"
 _RUN_CONFIG = "as of `flwr run . --run-config SETTINGS`: a TOML file, or KEY=VALUE words; may be given several times"
 _SETTINGS = (
@@ -212,6 +214,7 @@ COMMANDS = {
         (
             *_SETTINGS,
             _number("--supernodes", "N", None, "nodes that the clients are spread over (default: 2); same results"),
+            _several("--node-config", metavar="SETTINGS", help=_NODES),
         ),
     ),
     "release": Command(
@@ -225,7 +228,7 @@ COMMANDS = {
             _arg("--name", "NAME", "of the site (default: the file's, without its suffix)"),
             *_METHOD_AND_BACKBONE,
             _several("-c", "--run-config", metavar="SETTINGS", help=_RUN_CONFIG),
-            _several("--node-config", metavar="SETTINGS", help="as of `fedstats node`: KEY=VALUE words"),
+            _several("--node-config", metavar="SETTINGS", help=_NODE_CONFIG),
             _arg("--show", "FILE", "show what is in this file, and how much of single samples"),
             _JSON,
         ),

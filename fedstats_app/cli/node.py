@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedstats_app import __version__
 from fedstats_app.cli import CommandError
+from fedstats_app.settings.node_config import STATE_FOLDER, NodeConfig
 
 # At which the epsilon of an account is shown.
 _DELTA = 1e-5
@@ -28,6 +29,8 @@ def node(arguments: argparse.Namespace) -> int:
 
     config = node_config_of(arguments.others)
     policy, computes = CodePolicy.of(config, any_app=arguments.any_app), "release" not in config
+    if not policy.runs_others_code:  # whose keys may be others
+        NodeConfig.from_node_config(config)
     whose = f"runs fedstats-app {__version__} as installed here, whatever app the server sends"
     if policy.any_app:
         whose = "WARNING: --any-app: ANY CODE THAT THE SERVER SENDS runs here, and can read whatever this user can"
@@ -44,7 +47,6 @@ def ledger(arguments: argparse.Namespace) -> int:
     from fedstats_app.cli.terminal import printable
     from fedstats_app.data.feature_cache import default_cache_root
     from fedstats_app.secure.account import composed, epsilon_of
-    from fedstats_app.settings.node_config import STATE_FOLDER
 
     given = arguments.state_dir
     folder = Path(given).expanduser() if given else default_cache_root() / STATE_FOLDER

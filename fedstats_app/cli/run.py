@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from fedstats_app.base.option import ConfigError
 from fedstats_app.cli import COULD_NOT_WORK, STOPPED, CommandError
-from fedstats_app.cli.settings import read_in_turn, settings_of_app
+from fedstats_app.cli.settings import read_in_turn, read_settings, settings_of_app
 from fedstats_app.simulation import UnknownFlower, run_on, simulated
 
 
@@ -20,9 +21,15 @@ def run(arguments: argparse.Namespace) -> int:
         If nothing could be started.
     """
     # As `flwr run .` there, such as in a folder of `fedstats new`.
-    config = settings_of_app(Path.cwd()) | read_in_turn([*arguments.run_config, *arguments.settings])
+    config = settings_of_app(Path.cwd())
+    if sites := _sites(arguments.node_config):
+        if arguments.supernodes:
+            raise CommandError("--supernodes is for a simulation: here each data-path of --node-config is a node")
+        config["settle-seconds"] = 0.0  # all nodes are there
+    config |= read_in_turn([*arguments.run_config, *arguments.settings])
+    rules = {} if sites else read_in_turn(arguments.node_config)
     try:
-        run_on(simulated(arguments.supernodes), config)
+        run_on(sites or [{**rules, **node} for node in simulated(arguments.supernodes)], config)
     except (ConfigError, UnknownFlower) as error:
         raise CommandError(str(error)) from error
     except KeyboardInterrupt:
@@ -30,3 +37,14 @@ def run(arguments: argparse.Namespace) -> int:
     except Exception:  # noqa: BLE001  # said in the last line, and in the run folder
         return COULD_NOT_WORK
     return 0
+
+
+def _sites(given: list[str]) -> list[dict[str, Any]]:
+    """Read one node-config for each text that names data; the other texts are rules of all of them."""
+    read = [read_settings([text]) for text in given]
+    rules = read_in_turn(text for text, one in zip(given, read, strict=True) if "data-path" not in one)
+    return [
+        {**rules, **one, "data-path": str(Path(one["data-path"]).expanduser().absolute())}
+        for one in read
+        if "data-path" in one
+    ]

@@ -60,7 +60,7 @@ def shares(msg: Message, context: Context, client_id: int | None) -> Message:
         node = node_of(context.node_config)
         number, least = len(plan.parties), node.secure_min_clients
         if number < least:
-            raise Unsafe(f"{number} clients take part, this node wants at least {least} (secure-min-clients)")
+            raise Unsafe(f"{number} clients take part, secure-min-clients of this node's owner wants {least} or more")
         everybodys = [one.hex() for one in history]
         if not set(party.notes["history"]) <= set(everybodys):
             raise Unsafe("sums that this client was in before are left out of the history")
@@ -83,7 +83,7 @@ def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
     with remembered(context, client_id) as party:
         kind, holders, names = party.notes.get(str(turn), ("", None, []))
         if (left := len(survivors)) < (least := node.secure_min_clients):
-            raise Unsafe(f"{left} clients are left, this node wants at least {least} (secure-min-clients)")
+            raise Unsafe(f"{left} clients are left, secure-min-clients of this node's owner wants {least} or more")
         if holders is not None and holders - (party.notes["present"] - left) < MIN_HOLDERS:
             raise Unsafe(f"of a class fewer than {MIN_HOLDERS} clients that have it may be left")
         others = plan.neighbours_among(party.index(plan), active)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,7 +146,7 @@ class NodeConfig(Options):
     client_name: str = option("", client_name)
     release: str = option("", str)
     require_secure_sums: bool = option(False, flag)
-    secure_min_clients: int = option(5, whole(3, 1_000_000))
+    secure_min_clients: int = option(3, whole(3, 1_000_000))
     secure_key: str = option("", str)
     secure_peers: str = option("", str)
     dp_max_epsilon: float | None = option(None, number(0.0, MOST_EPSILON, open_low=True))
@@ -224,11 +225,18 @@ class NodeConfig(Options):
         Raises
         ------
         ConfigError
-            If there is neither data-path nor a partition, or a value is not allowed.
+            If there is neither data-path nor a partition, a key is unknown, or a value is not allowed.
         """
         if "approved-apps" in node_config:
             # The command leaves it out when it has seen to it.
             raise ConfigError("node-config: approved-apps is for `fedstats node`: flower-supernode runs any app")
+        known = [*cls.keys(), *RequestLimits.keys()]
+        unknown = []
+        for key in node_config.keys() - known:
+            near = difflib.get_close_matches(key, known, n=1)
+            unknown.append(f"node-config: {key}: no such key" + (f"; did you mean {near[0]}?" if near else ""))
+        if unknown:
+            raise ConfigError("\n".join(sorted(unknown)))
         try:
             node = cls.read(node_config)
             if RequestLimits.keys().keys() & node_config.keys():

@@ -298,8 +298,16 @@ class MaskedRun(ABC, Generic[LayoutType]):
             )
 
     def reasons(self) -> str:
-        """Return the first failures in words."""
-        return first_reasons([f"client {client}: {reason}" for client, reason in self.failures.items()])
+        """Return the first failures in words, each reason once."""
+        clients: dict[str, list[int]] = {}
+        for client, reason in self.failures.items():
+            clients.setdefault(reason, []).append(client)
+        return first_reasons(
+            [
+                f"client {same[0]}: {reason}" if len(same) == 1 else f"{len(same)} clients: {reason}"
+                for reason, same in clients.items()
+            ]
+        )
 
 
 @dataclass
@@ -390,6 +398,11 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         holders = torch.from_numpy(words[0].astype("int64"))
         if not bool(((holders >= 0) & (holders <= run.present)).all()):
             raise ValueError("a sum is out of its range: a class has more clients than there are")
+        if few := int((holders < MIN_HOLDERS).sum()):
+            left_out = f"secure sums leave out classes that fewer than {MIN_HOLDERS} clients have"
+            if few == len(holders):
+                raise NothingUnmasked(f"{left_out}, and no class is at more: let sites with the same classes take part")
+            logger.warning("%s: %d of %d classes", left_out, few, len(holders))
         words, allowed = run.summed("sums", holders, {"holders": holders})
         merged = [run.clients[party] for party in run.summed_over]
         total = run.layout.read_sums(words, allowed)

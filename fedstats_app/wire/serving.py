@@ -53,7 +53,7 @@ def guard(msg: Message, context: Context, call_next: Callable[[Message, Context]
     try:
         return checked_reply(call_next(msg, context))
     except (Exception, SystemExit) as error:  # noqa: BLE001  # the one place where everything must be caught
-        logger.error("%s failed on this node:\n%s", msg.metadata.message_type, traceback.format_exc())
+        logger.error("%s failed on this node: %s", msg.metadata.message_type, _for_log(error))
         return Message(Error(code=GUARD_ERROR_CODE, reason=reason_to_send(error, context)), reply_to=msg)
 
 
@@ -76,6 +76,11 @@ def checked_reply(reply: object) -> Message:
 def reason_of(error: BaseException) -> str:
     """Return type and text of an error, fit to be sent."""
     return clean_reason(f"{type(error).__name__}: {error}")
+
+
+def _for_log(error: BaseException) -> str:
+    """Return the traceback of an error, or its text alone if it is a refusal and not a mistake of ours."""
+    return reason_of(error) if getattr(error, "for_server", False) else f"\n{traceback.format_exc()}"
 
 
 def reason_to_send(error: BaseException, context: Context) -> str:
@@ -148,7 +153,7 @@ def per_client(handler: ClientHandler) -> Callable[[Message, Context], Message]:
                 answer = checked_reply(handler(msg, context, client_id))
             except (Exception, SystemExit) as error:  # noqa: BLE001  # the other clients' answers must not be lost
                 # One traceback a message: what is wrong with one client is often wrong with all.
-                logger.error("client %s failed: %s", client_id, reason_of(error) if failed else traceback.format_exc())
+                logger.error("client %s failed: %s", client_id, reason_of(error) if failed else _for_log(error))
                 failed[str(client_id)] = reason_to_send(error, context)
                 continue
             if answer.has_error():

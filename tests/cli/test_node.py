@@ -32,7 +32,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[str]]
 @pytest.mark.parametrize(
     ("words", "more", "said"),
     [
-        ([], ["--computes"], "fedstats node: runs fedstats-app "),
+        (["--node-config", 'data-path="/data"'], ["--computes"], "fedstats node: runs fedstats-app "),
         (["--node-config", 'release="site.fedstats"'], [], "fedstats node: runs fedstats-app "),
         (["--any-app"], ["--computes", "--any-app"], "WARNING: --any-app: ANY CODE THAT THE SERVER SENDS runs here"),
         (
@@ -63,10 +63,20 @@ def test_options_are_not_abbreviated(started: list[object], capsys: pytest.Captu
     assert not started and "--any" in capsys.readouterr().err
 
 
-def test_a_wrong_digest_is_one_line_and_code_2(started: list[object], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["node", "--node-config", 'approved-apps="abc"']) == 2
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ('approved-apps="abc"', "node-config: approved-apps: must be SHA-256"),
+        ('data-path="/data" min-class-cont=100', "node-config: min-class-cont: no such key; did you mean min-class-c"),
+        ("", "node-config: must name data-path"),
+    ],
+)
+def test_a_wrong_node_config_is_one_line_and_code_2(
+    config: str, said: str, started: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["node", "--node-config", config]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("fedstats node: node-config: approved-apps: must be SHA-256") and error.count("\n") == 1
+    assert error.startswith(f"fedstats node: {said}") and error.count("\n") == 1
     assert not started
 
 

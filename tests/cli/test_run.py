@@ -39,6 +39,24 @@ def test_files_and_words_count_in_their_order(asked: Asked) -> None:
     assert asked[1] == ({}, 2)
 
 
+def test_rules_of_nodes_hold_for_all_and_each_that_names_data_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
+) -> None:
+    seen: list[list[Mapping[str, Any]]] = []
+    monkeypatch.setattr(command, "run_on", lambda nodes, config: seen.append(nodes))
+    rules = ("--node-config", "min-class-count=9")
+    assert main(["run", *rules]) == 0
+    assert seen[0] == [{"min-class-count": 9, "partition-id": node, "num-partitions": 2} for node in range(2)]
+    north, south = "data-path='north' min-class-count=7", "data-path='/south'"
+    assert main(["run", "--node-config", north, *rules, "--node-config", south]) == 0
+    assert seen[1] == [
+        {"data-path": str(tmp_path / "north"), "min-class-count": 7},
+        {"data-path": "/south", "min-class-count": 9},
+    ]
+    assert main(["run", "--node-config", south, "--supernodes", "3"]) == 2
+    assert "--supernodes is for a simulation" in capsys.readouterr().err
+
+
 def test_defaults_are_those_of_the_app_in_this_folder(asked: Asked) -> None:
     assert main(["new", "app"]) == 0
     project = Path("app/pyproject.toml")
@@ -61,6 +79,7 @@ def test_defaults_are_those_of_the_app_in_this_folder(asked: Asked) -> None:
         (["num-client=20"], "num-client: no such key; did you mean num-clients?"),
         (["method=fedcof"], "method: 'fedcof' is no TOML value; text stands in quotes: method='fedcof'"),
         (["nowhere.toml"], "nowhere.toml: nothing is there"),
+        (["--node-config", "min-class-cont=100"], "min-class-cont: no such key; did you mean min-class-count?"),
     ],
 )
 def test_wrong_settings_are_one_sentence(capsys: Capture, words: list[str], sentence: str) -> None:

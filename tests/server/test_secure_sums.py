@@ -141,8 +141,6 @@ def test_classes_of_which_too_few_holders_may_be_left_are_left_out_when_clients_
 def test_of_too_few_nothing_is_unmasked(tmp_path: Path) -> None:
     with pytest.raises(TooFewClients, match="6 of 10 clients are left, secure sums need 7 of them: nothing more was"):
         simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on", app=dying({1, 2, 3, 4}, "secure_sums", 1))
-    with pytest.raises(TooFewClients, match="4 clients take part, this node wants at least 5"):
-        simulate(tmp_path, **{**OPTIONS, "num_clients": 4}, method="fedncm", secure_sums="on")
 
 
 @pytest.mark.parametrize(
@@ -211,6 +209,25 @@ def test_nodes_that_require_secure_sums_send_nothing_else(tmp_path: Path) -> Non
         simulate(tmp_path, node_configs=nodes, method="fedncm")
     folder = simulate(tmp_path, node_configs=nodes, **OWN)
     assert [one["outcome"] for one in clients(folder)] == ["merged"] * 6
+
+
+def test_three_sites_are_enough_unless_an_owner_wants_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = simulate(tmp_path, node_configs=sites(tmp_path, "abc"), **OWN)
+    assert [one["outcome"] for one in clients(folder)] == ["merged"] * 3
+    nodes = [{**node, "secure-min-clients": 4} for node in sites(tmp_path / "more", "abc")]
+    caplog.clear()
+    with pytest.raises(TooFewClients, match=r"; 3 clients: .*: 3 clients take part, secure-min-clients of this node's"):
+        simulate(tmp_path, node_configs=nodes, **OWN)
+    assert "Traceback" not in caplog.text
+
+
+def test_sites_without_a_class_in_common_are_refused(tmp_path: Path) -> None:
+    nodes = [
+        {"data-path": site_folder(tmp_path / name, (CLASSES[place],), seed=place, images=6)}
+        for place, name in enumerate("abc")
+    ]
+    with pytest.raises(TooFewClients, match="classes that fewer than 3 clients have, and no class is at more"):
+        simulate(tmp_path, node_configs=nodes, **OWN)
 
 
 def test_a_release_is_no_secure_sum() -> None:

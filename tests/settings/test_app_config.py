@@ -203,6 +203,9 @@ def test_the_floor_is_the_owners_and_a_run_can_only_raise_it(node: dict[str, obj
     [
         ({}, "must name data-path"),
         ({"partition-id": 1}, "must name data-path"),
+        ({"data-path": "/d", "min-class-cont": 100}, "min-class-cont: no such key; did you mean min-class-count"),
+        ({"data-path": "/d", "max-direction": 2}, "max-direction: no such key; did you mean max-directions"),
+        ({"data-path": "/d", "colour": "red"}, "node-config: colour: no such key$"),
         ({"partition-id": "1", "num-partitions": 2}, "partition-id: must be a whole number"),
         *(
             ({"data-path": "/d", key: value}, f"node-config: {key}: must be")
