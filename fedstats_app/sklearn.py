@@ -245,7 +245,7 @@ class FedCOFClassifier(ClosedFormClassifier):
 
     Parameters
     ----------
-    shrinkage, between_class, means_per_class, samples_per_mean, count_noise, count_noise_epsilon, count_noise_seed
+    shrinkage, between_class, means_per_class, samples_per_mean
         As :class:`fedstats_app.strategies.FedCOF`.
     seed : int
         Draws which samples share a mean if there are several per class.
@@ -260,18 +260,12 @@ class FedCOFClassifier(ClosedFormClassifier):
         between_class: bool | Literal["only"] = False,
         means_per_class: int = 1,
         samples_per_mean: int = 2,
-        count_noise: Literal["none", "uniform", "gaussian", "laplace"] = "none",
-        count_noise_epsilon: float = 0.5,
-        count_noise_seed: int = 0,
         seed: int = 0,
     ) -> None:
         self.shrinkage = shrinkage
         self.between_class = between_class
         self.means_per_class = means_per_class
         self.samples_per_mean = samples_per_mean
-        self.count_noise = count_noise
-        self.count_noise_epsilon = count_noise_epsilon
-        self.count_noise_seed = count_noise_seed
         self.seed = seed
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from typing import Literal
 
-from fedstats_app.methods import RECORDS, Uplink
+from fedstats_app.methods import METHODS, Uplink
 from fedstats_app.report.training_record import BYTES_PER_NUMBER, mezo_bytes, training_bytes
 
 
@@ -90,7 +90,7 @@ _LOCAL_HEADS = uplink_formula(lambda M, K, C, d: K * C * (d + 1))
 _CLASS_COVARIANCES = uplink_formula(lambda M, K, C, d: M * (d + d**2))
 
 FORMULAS: dict[str, Callable[[TableSizes], int]] = {
-    **{name: uplink_formula(method.uplink) for name, method in RECORDS.items() if method.uplink is not None},
+    **{name: uplink_formula(method.uplink) for name, method in METHODS.items() if method.uplink is not None},
     "ccvr": _CLASS_COVARIANCES,
     "fedpft": lambda one: BYTES_PER_NUMBER * one.clients * one.classes * one.components * (2 * one.feature_dim + 1),
     "one-shot-fedavg": _LOCAL_HEADS,

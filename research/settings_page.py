@@ -15,7 +15,7 @@ import textwrap
 from pathlib import Path
 
 from fedstats_app.base.option import Check, Options
-from fedstats_app.methods import RECORDS
+from fedstats_app.methods import METHODS
 from fedstats_app.settings.app_config import AppConfig
 
 PYPROJECT, PAGE = Path("pyproject.toml"), Path("docs/settings.md")
@@ -35,7 +35,7 @@ A method's options make a [variant](methods/index.md) of it, and are arguments o
 
 def _groups() -> list[tuple[str, Options]]:
     """List the groups with their titles; the methods' have their paper's spelling."""
-    titles = {record.options: f"{record.display_name} ({record.paper})" for record in RECORDS.values()}
+    titles = {record.options: f"{record.display_name} ({record.paper})" for record in METHODS.values()}
     made = []
     for group in AppConfig().groups:
         first = (type(group).__doc__ or "").split("\n")[0].split(":")[0].rstrip(".")
@@ -74,7 +74,7 @@ def page() -> str:
     """Write the reference page: a list for each group, with default, range and sentence of every option."""
     parts = [_PAGE_HEAD]
     for title, group in _groups():
-        record = next((record for record in RECORDS.values() if record.options is type(group)), None)
+        record = next((record for record in METHODS.values() if record.options is type(group)), None)
         lines = []
         for key, one in type(group).keys().items():
             name = type(group).label(key)
@@ -94,7 +94,7 @@ def _not_said(allowed: str, said: str) -> str:
     if "/PATH" in said:
         words -= {"absolute", "folder"}
     if "methods" in said:
-        words -= RECORDS.keys()
+        words -= METHODS.keys()
     if not words:
         return ""
     allowed = re.sub(r"a whole number from |a number in |,? or \"auto\"|, or (?:be )?empty", "", allowed)

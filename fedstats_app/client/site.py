@@ -21,7 +21,7 @@ from fedstats_app.client.ledger import Ledger, ledger_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set
 from fedstats_app.data.subset import flipped, with_mirror_images
-from fedstats_app.methods import RECORDS
+from fedstats_app.methods import METHODS
 from fedstats_app.privacy import Cells, NodePolicy
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
@@ -102,7 +102,7 @@ class Site:
     def policy(self) -> NodePolicy:
         """The policy of the node's owner."""
         allowed = self.node.allowed_methods
-        needs = None if allowed is None else {one: RECORDS[one].needs if one in RECORDS else None for one in allowed}
+        needs = None if allowed is None else {one: METHODS[one].needs if one in METHODS else None for one in allowed}
         return NodePolicy(self.floor, self.node.gram_floor, needs, self.node.request_limits)
 
     @property

@@ -8,7 +8,6 @@ It may import statistics.
 from fedstats_app.heads.calibration import Calibration as Calibration
 from fedstats_app.heads.calibration import CalibrationSums as CalibrationSums
 from fedstats_app.heads.fedcof import solve_fedcof as solve_fedcof
-from fedstats_app.heads.fedcof import solve_oracle as solve_oracle
 from fedstats_app.heads.gaussian import solve_gaussian as solve_gaussian
 from fedstats_app.heads.linear_head import LinearHead as LinearHead
 from fedstats_app.heads.linear_head import SolveReport as SolveReport

@@ -1,10 +1,4 @@
-"""FedCOF: class covariances estimated from the spread of client means (Goswami et al. 2025, "Covariances for free").
-
-With the paper's oracle (eq. 24, the clients' true covariances in place of estimates, and its diagonal and spherical
-ablations) and its experiment with noise on the counts (eq. 23). That noise protects no client: the means carry none, a
-class that a client lacks gets none either, and the server draws it here after it has seen the counts. It shows how much
-accuracy such noise would cost.
-"""
+"""FedCOF: class covariances estimated from the spread of client means (Goswami et al. 2025, "Covariances for free")."""
 
 from __future__ import annotations
 
@@ -23,43 +17,8 @@ from fedstats_app.heads.regularisation import (
     with_between_class,
     without_between_class,
 )
-from fedstats_app.heads.scatter import (
-    ClassTotals,
-    SummedRows,
-    mean_product,
-    needed_gram,
-    row_scatter,
-    sample_energy,
-    within_class_freedom,
-)
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics
-
-CountNoise = Literal["uniform", "gaussian", "laplace"]
-
-
-def draw_noise(kind: CountNoise, epsilon: float, counts: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw the (M,) float64 noise of (M,) counts n.
-
-    Uniform in +-(1 - epsilon) n, normal of variance 1 / epsilon, or Laplace of scale 1 / epsilon, with epsilon in
-    (0, 1): the smaller, the more noise.
-    """
-    if kind == "gaussian":
-        return torch.randn(len(counts), dtype=torch.float64, generator=generator) / math.sqrt(epsilon)
-    draw = 2.0 * torch.rand(len(counts), dtype=torch.float64, generator=generator) - 1.0
-    if kind == "uniform":
-        return draw * (1.0 - epsilon) * counts.to(torch.float64)
-    return draw.sign() * torch.log1p(-draw.abs()).neg() / epsilon
-
-
-def with_noise(rows: ClassMeanRows, noise: Tensor) -> ClassMeanRows:
-    """Return the rows with noise (M,) added to their counts, their means as they were; rows left without any are gone.
-
-    Counts are not rounded, so they are float64.
-    """
-    counts = rows.counts.to(torch.float64) + noise
-    stay = counts > 0
-    return ClassMeanRows(rows.class_ids[stay], counts[stay], rows.means[stay], rows.num_classes)
-
+from fedstats_app.heads.scatter import ClassTotals, SummedRows
+from fedstats_app.statistics import ClassMeanRows
 
 # FedNCM's head takes the place of this one only where that promises so much more accuracy.
 _CLEARLY_BETTER = 0.01
@@ -162,70 +121,3 @@ def _limit(totals: ClassTotals, present: Tensor, how: str) -> LinearHead:
         ),
     )
     return LinearHead.of_rows(totals.means, present, report)
-
-
-Covariance = Literal["full", "diagonal", "spherical"]
-
-
-def solve_oracle(
-    statistics: ClientStatistics, *, covariance: Covariance = "full", shrinkage: float | Literal["auto"] = 1.0
-) -> LinearHead:
-    """Return the head of the clients' covariances: G W^T = B, rows normalised.
-
-    G = sum_c (N_c - 1) Sigma_c + N mu mu^T,
-    Sigma_c = 1 / (N_c - 1) [sum_k (n_kc - 1) S_kc + sum_k n_kc mu_kc mu_kc^T - N_c mu_c mu_c^T] + gamma I
-
-    with S_kc the covariance of client k's samples of class c. The paper's clients send every S_kc; only the sum of them
-    over clients and classes enters, and that follows from all rows and the sum of all Gram matrices. It is linear in
-    S_kc, so what the ablations leave of each S_kc they leave of the sum.
-
-    Parameters
-    ----------
-    statistics : ClientStatistics
-        All clients' rows, one for each client and class, and the sum of their Gram matrices.
-    covariance : {"full", "diagonal", "spherical"}
-        What is left of each S_kc: all, its diagonal, or its mean variance times I. The spread of the means about their
-        class means stays whole.
-    shrinkage : float or "auto"
-        gamma >= 0, absolute; "auto": the best expected accuracy (:mod:`fedstats_app.heads.regularisation`).
-
-    Returns
-    -------
-    LinearHead
-        float64 unit rows, zero for absent classes; no bias.
-
-    Raises
-    ------
-    ValueError
-        Without a Gram matrix, for another covariance, or if shrinkage is negative, infinite or not a number.
-    """
-    check_regulariser("shrinkage", shrinkage)
-    summed = statistics.summed()
-    totals, freedom = ClassTotals.of(statistics.rows), within_class_freedom(summed)
-    scatter = _reduced(_within_rows(needed_gram(summed, "oracle"), statistics), covariance)
-    scatter = scatter + row_scatter(statistics.rows, totals, torch.ones_like(totals.counts))
-    if shrinkage == "auto":
-        spread = Spread.of(scatter, totals.means, totals.counts, float(freedom), freedom)
-        energy = sample_energy(summed, needed_gram(summed, "oracle"))
-        ridge = energy if spread is None else choose_ridge(spread, without_between_class, least=spread.residual)
-        gamma, how = ridge / max(freedom, 1), " (auto)"
-    else:
-        ridge, gamma, how = shrinkage * freedom, float(shrinkage), ""
-    gram = scatter + mean_product(summed)
-    solution = solve_positive_definite(add_to_diagonal(gram, ridge), summed.class_sums.T)
-    kind = "" if covariance == "full" else f", {covariance} covariances"
-    report = solution.report(f"gamma {gamma:.4g}{how}{kind}", ridge, shrinkage=gamma)
-    return LinearHead.of_rows(solution.x.T, summed.present, report)
-
-
-def _within_rows(gram: Tensor, statistics: ClientStatistics) -> Tensor:
-    """Return sum_kc (n_kc - 1) S_kc, the scatter of samples about the means of their rows, (d, d)."""
-    scaled = statistics.rows.scaled_sums
-    return gram - scaled.T @ scaled
-
-
-def _reduced(scatter: Tensor, covariance: Covariance) -> Tensor:
-    if covariance == "full":
-        return scatter
-    variances = scatter.diagonal()
-    return torch.diag(variances if covariance == "diagonal" else variances.mean().expand_as(variances))

@@ -191,7 +191,7 @@ def check_regulariser(name: str, value: float | str, *, infinite: bool = False) 
         raise ValueError(f'{name} must be {kind} >= 0 or "auto", got {value!r}')
 
 
-def choose_ridge(spread: Spread, head: HeadMap, *, least: float = 0.0) -> float:
+def choose_ridge(spread: Spread, head: HeadMap) -> float:
     """Return the candidate with the best expected accuracy; of equally good ones the middle one.
 
     Parameters
@@ -200,22 +200,14 @@ def choose_ridge(spread: Spread, head: HeadMap, *, least: float = 0.0) -> float:
         Of the merged statistics.
     head : callable
         How the head is made.
-    least : float
-        No candidate is smaller. For the oracle's covariances this is ``spread.residual``, as if one more sample had
-        been seen that says nothing.
     """
     mean_eigenvalue = float(spread.eigenvalues.mean())
     steps = round(PER_DECADE * math.log10(HIGHEST / LOWEST)) + 1
     grid = (
         mean_eigenvalue * torch.logspace(math.log10(LOWEST), math.log10(HIGHEST), steps, dtype=torch.float64)
     ).tolist()
-    candidates = [
-        ridge
-        for ridge in (max(one, least) for one in grid)
-        if spread.directions(ridge) <= MOST_FREEDOM * spread.freedom
-    ]
     # With a single draw even the largest candidate may use more than its share.
-    candidates = list(dict.fromkeys(candidates)) or [max(grid[-1], least)]
+    candidates = [ridge for ridge in grid if spread.directions(ridge) <= MOST_FREEDOM * spread.freedom] or [grid[-1]]
     expected = [spread.expected_accuracy(ridge, head) for ridge in candidates]
     best: list[float] = [
         ridge for ridge, value in zip(candidates, expected, strict=True) if value >= max(expected) - 1e-9

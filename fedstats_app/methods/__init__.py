@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from fedstats_app.base.option import Check, ConfigError, Options, from_text, some_of
 from fedstats_app.methods.fed3r import FED3R
 from fedstats_app.methods.fedcgs import FEDCGS
-from fedstats_app.methods.fedcof import FEDCOF, FEDCOF_ORACLE
+from fedstats_app.methods.fedcof import FEDCOF
 from fedstats_app.methods.fedncm import FEDNCM
 from fedstats_app.methods.fedroot import FEDROOT
 from fedstats_app.methods.method import ConfiguredMethod, Method, Needs, Personal, Uplink
@@ -22,7 +22,6 @@ __all__ = [
     "FED3R",
     "FEDCGS",
     "FEDCOF",
-    "FEDCOF_ORACLE",
     "FEDNCM",
     "FEDROOT",
     "METHODS",
@@ -44,12 +43,9 @@ MOST_METHODS = 16
 
 # In the order of tables and plots.
 METHODS: dict[str, Method[Any]] = {method.name: method for method in (FEDNCM, FED3R, FEDCOF, FEDCGS, FEDROOT)}
-# Which "all" does not name.
-ABLATIONS: dict[str, Method[Any]] = {method.name: method for method in (FEDCOF_ORACLE,)}
-RECORDS = METHODS | ABLATIONS
 
 # Those that can make a head for one client; models that are trained start from the first of them that was solved.
-_PERSONAL = {name: record.personal_with(record.options()) for name, record in RECORDS.items()}
+_PERSONAL = {name: record.personal_with(record.options()) for name, record in METHODS.items()}
 _PRIORITIES = {name: personal.priority for name, personal in _PERSONAL.items() if personal}
 PERSONAL_METHODS = tuple(sorted(_PRIORITIES, key=lambda name: -_PRIORITIES[name]))
 
@@ -59,7 +55,7 @@ def head_parts(name: str) -> tuple[str, str]:
 
     Of a head that is of no method the name before the first hyphen is taken for its start.
     """
-    base = max((one for one in RECORDS if re.match(rf"{one}(?![a-z0-9])", name)), key=len, default="")
+    base = max((one for one in METHODS if re.match(rf"{one}(?![a-z0-9])", name)), key=len, default="")
     if not base:
         start, _, stage = name.partition("-")
         return start, stage
@@ -69,17 +65,12 @@ def head_parts(name: str) -> tuple[str, str]:
 
 def is_method(name: str) -> bool:
     """Return whether a name is that of a method or of a variant."""
-    return name.partition("@")[0] in RECORDS
+    return name.partition("@")[0] in METHODS
 
 
 def record_of(method: str) -> Method[Any]:
     """Return the record of a method or variant; KeyError where the name is of neither."""
-    return RECORDS[method.partition("@")[0]]
-
-
-def is_experiment(method: ConfiguredMethod) -> bool:
-    """Whether a method is never recommended: an ablation, or counts with noise."""
-    return method.method.name in ABLATIONS or getattr(method.options, "count_noise", "none") != "none"
+    return METHODS[method.partition("@")[0]]
 
 
 def display_name(method: str) -> str:
@@ -92,12 +83,12 @@ def display_name(method: str) -> str:
 
 def method_order(method: str) -> int:
     """Return where a method stands in tables, its variants with it; those that are not known come last."""
-    return list(RECORDS).index(record_of(method).name) if is_method(method) else len(RECORDS)
+    return list(METHODS).index(record_of(method).name) if is_method(method) else len(METHODS)
 
 
 def variant_for(key: str, value: object) -> str:
     """Say how to set a rare option that was given as a run-config key; "" if there is no such option."""
-    for record in RECORDS.values():
+    for record in METHODS.values():
         if key in record.options.keys():  # noqa: SIM118  # no mapping
             name = key.removeprefix(record.options.prefix)
             return f'an option of a variant: method = "{record.name}@{name}={str(value).lower()}"'
@@ -111,7 +102,7 @@ def method_list(more: tuple[str, ...], *single: str) -> Check:
         names = [name.strip() for name in str(value).split(",")]
         plain = [name for name in names if not is_method(name) or "@" not in name]
         if plain:
-            some_of((*RECORDS, *more), *(single if plain == names else ()))(",".join(plain))
+            some_of((*METHODS, *more), *(single if plain == names else ()))(",".join(plain))
         for name in names:
             if name not in plain:
                 varied(record_of(name).options(), name)

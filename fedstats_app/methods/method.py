@@ -112,13 +112,11 @@ class Method(Generic[OptionsType]):
         :class:`fedstats_app.heads.scatter.SummedRows` too.
     keeps_rows : bool
         Every client's rows are kept, and ``solve`` takes them, :class:`ClassMeanRows`, instead of their sum,
-        :class:`FeatureStatistics`; where it needs a Gram matrix both, as if of one client, :class:`ClientStatistics`.
+        :class:`FeatureStatistics`.
     complete : callable or None
         From rows that are kept and the factors' sums to the :class:`FeatureStatistics` that ``solve`` takes then.
     personal : Personal, callable or None
         None where clients get no head of their own by this method; a callable where it depends on the options.
-    uplink_with : callable or None
-        From options to that formula, where it depends on them.
     measure : callable
         From options, the server's test features, read on demand, (n, d) or None without test data, and what prints a
         line, to options in which nothing is left to be measured.
@@ -138,7 +136,6 @@ class Method(Generic[OptionsType]):
     adds: Callable[[OptionsType], bool] = lambda options: False
     complete: Callable[[LowRankStatistics], FeatureStatistics] | None = None
     personal: Personal | Callable[[OptionsType], Personal] | None = None
-    uplink_with: Callable[[OptionsType], Uplink] | None = None
     measure: Callable[[OptionsType, Callable[[], Tensor] | None, Callable[[str], None]], OptionsType] = _as_they_are
     noisy: Callable[[NoisyStatistics], LinearHead] | None = None
 
@@ -210,7 +207,7 @@ class ConfiguredMethod:
     @property
     def uplink(self) -> Uplink | None:
         """The paper's formula of what clients send, with these options; None where there is none."""
-        return self.method.uplink if self.method.uplink_with is None else self.method.uplink_with(self.options)
+        return self.method.uplink
 
     @property
     def cannot_add(self) -> str:
@@ -247,14 +244,10 @@ class ConfiguredMethod:
 
         With few features it has the same bits whatever the number of torch's threads.
         """
-        from fedstats_app.statistics import ClientStatistics
-
         with one_thread() if statistics.feature_dim <= FEW_FEATURES else contextlib.nullcontext():
             if not self.keeps_rows or self.method.complete is not None:
                 return self.method.solve(self.sums(statistics), self.options)
-            if not self.method.needs.gram:
-                return self.method.solve(statistics.rows() if rows is None else rows, self.options)
-            return self.method.solve(ClientStatistics(statistics.rows(), statistics.summed().gram), self.options)
+            return self.method.solve(statistics.rows() if rows is None else rows, self.options)
 
     def sums(self, statistics: StatisticsSum) -> FeatureStatistics:
         """Return the sums of statistics that cover the specification, completed where the method does that."""

@@ -19,7 +19,6 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.discovery import Federation
 from fedstats_app.grid.evaluation import Scores
-from fedstats_app.methods import is_experiment
 from fedstats_app.report.advice import Advice, Candidate, Sends, advise
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.model_card import write_model_card
@@ -38,7 +37,7 @@ from fedstats_app.report.wording import NO_NOISE, privacy_in_words
 from fedstats_app.server.asking import Asked
 from fedstats_app.server.influence import Examined, examine_clients
 from fedstats_app.server.run import Run
-from fedstats_app.server.scoring import measured_error, method_result, method_results, score
+from fedstats_app.server.scoring import method_result, method_results, score
 from fedstats_app.statistics.collected import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.foretold import ClassMeans
@@ -121,10 +120,6 @@ def solve_heads(run: Run, state: State) -> State:
                 else examine_clients(strategy, asked, run.test_set, run.class_names, config.run)
             )
             folder.write_clients(outcome.to_json() for outcome in examined.outcomes)
-        error = None
-        if config.run.statistics_error:
-            with progress.doing("comparing the statistics with those of all samples in one place"):
-                error = measured_error(config, run.reader, strategy)
         phases.end("evaluation")
         with progress.doing("writing results and plots"):
             _save_heads(folder, run.metadata, strategy, scores)
@@ -132,7 +127,6 @@ def solve_heads(run: Run, state: State) -> State:
                 {
                     "methods": {result.method: result.to_json() for result in results},
                     "advice": None if advice is None else advice.to_json(),
-                    "statistics_error": error,
                     **_of_clients(strategy, run.federation),
                     "differential_privacy": promise,
                     "extends": run.extension.to_json(),
@@ -253,14 +247,12 @@ def _of_clients(strategy: StatisticsStrategy, federation: Federation) -> dict[st
 
 
 def _advice(strategy: StatisticsStrategy, results: Sequence[MethodResult], scores: Scores) -> Advice | None:
-    """Choose among the run's methods, without the ablations that no client could run for real."""
+    """Choose among the run's methods."""
     candidates = []
     for one in results:
-        method = strategy.methods()[one.method]
-        if not is_experiment(method):
-            spec = method.specification
-            sends: Sends = "gram" if spec.gram else "directions" if spec.scatter else "means"
-            candidates.append(Candidate(one.method, one.accuracy, one.wire_bytes, sends))
+        spec = strategy.methods()[one.method].specification
+        sends: Sends = "gram" if spec.gram else "directions" if spec.scatter else "means"
+        candidates.append(Candidate(one.method, one.accuracy, one.wire_bytes, sends))
     return advise(candidates, scores.right, scores.num_examples, scores.chance)
 
 

@@ -258,11 +258,6 @@ def prepare(
     if simulated:
         check_kind(training_set(config.data), backbone)
         own_names = training_set(config.data).class_names
-    elif config.run.statistics_error:
-        raise ValueError(
-            "statistics-error: compares with all samples in one place, which only a simulation has; got true with "
-            "nodes that have data of their own"
-        )
     class_names = extension.with_earlier_classes(own_names)
     allowed = config.federation.classes_allowed(backbone.feature_dim, len(config.methods))
     if allowed is not None and len(class_names) > allowed:  # before any array of them is made

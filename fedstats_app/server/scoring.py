@@ -1,22 +1,13 @@
-"""Scoring the solved heads, on the server's test set or on what clients hold out; how exact the statistics are."""
+"""Scoring the solved heads, on the server's test set or on what clients hold out."""
 
 from __future__ import annotations
 
-import numpy as np
-import torch
-
-from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.base.progress import Progress
-from fedstats_app.data.clients import partitions, split_holdout, training_set
-from fedstats_app.data.subset import flipped, with_mirror_images
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.evaluation import Scores, evaluate_on_clients
 from fedstats_app.report.method_result import MethodResult, client_spread, quality
 from fedstats_app.report.training_record import BYTES_PER_NUMBER
 from fedstats_app.server.evaluation_data import ServerTestSet
-from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.statistics import FeatureStatistics
-from fedstats_app.statistics.feature_statistics import statistics_error
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.start import probe_step
 
@@ -93,28 +84,3 @@ def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
     rows = statistics.num_rows if configured.method.needs.several_means else statistics.num_pairs
     clients = strategy.collection.num_merged
     return BYTES_PER_NUMBER * configured.uplink(rows, clients, strategy.num_classes, statistics.feature_dim)
-
-
-def measured_error(
-    config: AppConfig, reader: FeatureReader, strategy: StatisticsStrategy
-) -> dict[str, dict[str, float]]:
-    """Measure the error of the class means and, with Gram matrices, of the covariance.
-
-    The samples are all that the clients have for statistics: what floors held back or could not be read is an error.
-    Their features come from the cache where that is on, else the backbone runs over them once more, here.
-    """
-    dataset, holdout = training_set(config.data), strategy.request.holdout
-    clients = sorted(outcome.client for outcome in strategy.outcomes if outcome.in_heads)
-    parts = partitions(config.data, config.partition, config.run.seed)
-    kept = [split_holdout(parts[client], holdout, config.run.seed, client)[0] for client in clients]
-    indices = np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *kept]))
-    if (flips := config.partition.training_flips) != "none":
-        indices, dataset = flipped(indices, len(dataset), flips, config.run.seed), with_mirror_images(dataset)
-    labels, spec = torch.from_numpy(np.array(dataset.labels[indices])), strategy.request.specs[0]
-    found = strategy.collection.statistics(0).summed()
-    gram = found.gram is not None
-    true = FeatureStatistics.zeros(found.num_classes, found.feature_dim, gram=gram)
-    for features, positions in reader.blocks(dataset, indices):
-        mapped = spec.feature_map(features).cpu()
-        true = true + FeatureStatistics.from_features(mapped, labels[positions], found.num_classes, gram=gram)
-    return statistics_error(found, true)

@@ -29,7 +29,6 @@ from fedstats_app.grid.federation_options import FederationOptions
 from fedstats_app.methods import (
     METHODS,
     PERSONAL_METHODS,
-    RECORDS,
     ConfiguredMethod,
     method_list,
     record_of,
@@ -61,7 +60,7 @@ class RunOptions(Options):
     method: str = option(
         "all",
         method_list((), "all"),
-        'all, or some of fedncm,fed3r,fedcof,fedcgs,fedroot,oracle, with options: "fedcof@shrinkage=0.1"',
+        'all, or some of fedncm,fed3r,fedcof,fedcgs,fedroot, with options: "fedcof@shrinkage=0.1"',
     )
     fine_tune: str = option(
         "none",
@@ -73,7 +72,6 @@ class RunOptions(Options):
     resume: str = option("", run_folder_or_latest, "/PATH/TO/RUN_FOLDER of an interrupted run, or latest")
     output_dir: str = option("", absolute, 'absolute; "" = ~/fedstats-runs')
     plots: bool = option(True, flag, "PNG files in the run folder")
-    statistics_error: bool = option(False, flag, "simulation: compare with those of all samples at once")
     save_statistics: bool = option(True, flag, "for a later run to extend (sensitive)")
     save_client_statistics: bool = option(False, flag, "what each client sent, for fedstats remove (more sensitive)")
     checkpoint_seconds: float = option(30.0, number(0.0), "between checkpoints of the sums")
@@ -89,7 +87,7 @@ class AppConfig:
     cache: CacheOptions = field(default_factory=CacheOptions)
     backbone: BackboneOptions = field(default_factory=BackboneOptions)
     method_options: Mapping[str, Options] = field(
-        default_factory=lambda: {name: method.options() for name, method in RECORDS.items()},
+        default_factory=lambda: {name: method.options() for name, method in METHODS.items()},
         hash=False,  # a configuration is a key of what a process keeps, and a dict has no hash
     )
     federation: FederationOptions = field(default_factory=FederationOptions)
@@ -179,7 +177,7 @@ class AppConfig:
             With all problems: unknown names, wrong types, values out of range, values that exclude each other.
         """
         kinds: dict[str, type[Options]] = {one.name: one.default_factory for one in cls._own()}  # type: ignore[misc]
-        kinds |= {name: method.options for name, method in RECORDS.items()}
+        kinds |= {name: method.options for name, method in METHODS.items()}
         known = [key for kind in kinds.values() for key in kind.run_keys()]
         values, problems = unfolded(run_config, kinds.values())
         groups = {}
@@ -196,7 +194,7 @@ class AppConfig:
             except ConfigError as error:
                 problems += str(error).split("\n")
         if not problems:
-            methods = {name: groups.pop(name) for name in RECORDS}
+            methods = {name: groups.pop(name) for name in METHODS}
             config = cls(**groups, method_options=methods)  # type: ignore[arg-type]  # each of its own kind
             if config.data.folder_levels == "auto" and config.partition.partition_column == "subfolder":
                 # Who divides by the folders below the classes has said which are the classes.
@@ -210,7 +208,7 @@ class AppConfig:
     @property
     def groups(self) -> list[Options]:
         """All groups, those of the methods last."""
-        return [*(getattr(self, one.name) for one in self._own()), *(self.method_options[name] for name in RECORDS)]
+        return [*(getattr(self, one.name) for one in self._own()), *(self.method_options[name] for name in METHODS)]
 
     @classmethod
     def _own(cls) -> list[Field[Any]]:
@@ -219,8 +217,6 @@ class AppConfig:
     def _contradictions(self) -> Iterator[str]:
         """Say what is wrong with groups together."""
         run, federation, tuning, text = self.run, self.federation, self.tuning, self.backbone.takes_text
-        if run.statistics_error and federation.extend:
-            yield "statistics-error: the samples behind statistics to extend are not there to compare with"
         if run.save_client_statistics and not run.save_statistics:
             yield "save-client-statistics: needs save-statistics, got false"
         if federation.sums_only:
@@ -268,11 +264,8 @@ class AppConfig:
                 method = record_of(name).configured(self.options_of(name), variant=name)
                 if reason := method.cannot_be_noisy if federation.is_noisy else method.cannot_add:
                     yield f"{'dp-epsilon' if federation.is_noisy else 'secure-sums'}: {reason}"
-        if federation.is_noisy:
-            if (flips := self.partition.training_flips) != "none":
-                yield f"dp-epsilon: partitioner@flips must be none, because a sample would count twice, got {flips}"
-            if run.statistics_error:
-                yield "dp-epsilon: statistics-error must be false: it tells of the data what no noise hides"
+        if federation.is_noisy and (flips := self.partition.training_flips) != "none":
+            yield f"dp-epsilon: partitioner@flips must be none, because a sample would count twice, got {flips}"
 
     def _contradictions_of_methods(self) -> Iterator[str]:
         """Say which variants are none, and what one pass cannot serve together."""
@@ -287,7 +280,3 @@ class AppConfig:
             if len(set(found.values())) > 1:
                 listed = ", ".join(f"{name}: {value}" for name, value in found.items())
                 yield f"method: one run asks for one {what}, got {listed}{advice}"
-        several = max((one.means_per_class for one in chosen.values() if hasattr(one, "means_per_class")), default=1)
-        for name, one in chosen.items() if several > 1 else ():
-            if record_of(name).name == "oracle" and one.covariance != "full":
-                yield f"oracle@covariance: must be full where a method asks for several means, got {several}"

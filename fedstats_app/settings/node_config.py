@@ -14,7 +14,7 @@ from fedstats_app.base.option import ConfigError, Options, flag, number, one_of,
 from fedstats_app.data.data_options import CacheOptions, DataOptions
 from fedstats_app.data.feature_cache import default_cache_root
 from fedstats_app.data.layout import FOLDER_LEVELS
-from fedstats_app.methods import RECORDS
+from fedstats_app.methods import METHODS
 from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON
 from fedstats_app.training.limits import MAX_CLIENT_NAME, NO_LIMITS, RequestLimits
 
@@ -28,7 +28,7 @@ _MANY = whole(0, 1_000_000_000)
 
 def allowed_method_list(value: object) -> tuple[str, ...] | None:
     """Return the methods that an owner allows; None for all."""
-    names = str(some_of((*RECORDS, TRAINING), "all")(value))
+    names = str(some_of((*METHODS, TRAINING), "all")(value))
     return None if names == "all" else tuple(names.split(","))
 
 

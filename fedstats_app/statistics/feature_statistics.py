@@ -125,30 +125,3 @@ class FeatureStatistics(Addable):
     def mean(self) -> Tensor:
         """(d,) float64 mean of all features; zero without samples."""
         return self.class_sums.sum(dim=0) / max(self.num_examples, 1)
-
-
-def statistics_error(found: FeatureStatistics, true: FeatureStatistics) -> dict[str, dict[str, float]]:
-    """Return the errors of the class means and, where both have a Gram matrix, of the covariance (Guan et al. 2025).
-
-    The covariance is that of all samples about the mean of all, (G - N mu mu^T) / (N - 1).
-
-    Returns
-    -------
-    dict
-        By quantity, "class_means" and "covariance": "norm", the Frobenius norm of the difference, and "relative", that
-        over the norm of the true one (of zeros, the difference's own).
-    """
-    errors = {"class_means": _error(found.class_means, true.class_means)}
-    if found.gram is not None and true.gram is not None:
-        errors["covariance"] = _error(_covariance(found, found.gram), _covariance(true, true.gram))
-    return errors
-
-
-def _covariance(statistics: FeatureStatistics, gram: Tensor) -> Tensor:
-    number, total = statistics.num_examples, statistics.class_sums.sum(dim=0)
-    return (gram - total.unsqueeze(1) * total / max(number, 1)) / max(number - 1, 1)
-
-
-def _error(found: Tensor, true: Tensor) -> dict[str, float]:
-    norm = float((found - true).norm())
-    return {"norm": norm, "relative": norm / (float(true.norm()) or 1.0)}

@@ -159,12 +159,6 @@ class FedCOF(ClosedForm):
         Number of disjoint means per class and client.
     samples_per_mean : int
         Least number of samples of each.
-    count_noise : {"none", "uniform", "gaussian", "laplace"}
-        Noise on the counts, drawn by the server (no privacy).
-    count_noise_epsilon : float
-        Smaller is noisier.
-    count_noise_seed : int
-        Of that draw.
     **options
         As :class:`StatisticsStrategy`.
 
@@ -184,9 +178,6 @@ class FedCOF(ClosedForm):
         between_class: bool | Literal["only"] = False,
         means_per_class: int = 1,
         samples_per_mean: int = 2,
-        count_noise: Literal["none", "uniform", "gaussian", "laplace"] = "none",
-        count_noise_epsilon: float = 0.5,
-        count_noise_seed: int = 0,
         **options: Unpack[StrategyOptions],
     ) -> None:
         values = FedCOFOptions.of(
@@ -194,9 +185,6 @@ class FedCOF(ClosedForm):
             between_class=between_class,
             means_per_class=means_per_class,
             samples_per_mean=samples_per_mean,
-            count_noise=count_noise,
-            count_noise_epsilon=count_noise_epsilon,
-            count_noise_seed=count_noise_seed,
         )
         super().__init__(num_classes, FEDCOF, values, **options)
 

@@ -227,7 +227,7 @@ def measure(
                 name,
                 clients,
                 seed,
-                {name: 100 * one.accuracy for name, one in ours.items()} | simulation.accuracy,
+                {name: 100 * (one.accuracy or 0.0) for name, one in ours.items()} | simulation.accuracy,
                 {name: one.wire_bytes / MB for name, one in ours.items()}
                 | {name: sent / MB for name, sent in simulation.bytes.items()},
                 formulas | {name: sent / MB for name, sent in simulation.formula.items()},

@@ -150,7 +150,7 @@ def choices(spread: Spread, head: HeadMap, num_samples: int, *, of_samples: bool
     floors = FLOORS if of_samples else FLOORS[:1]
     found = {f"{name}, {f:g}": max(one, f * spread.residual) / unit for name, one in best.items() for f in floors}
     least = spread.residual if of_samples else 0.0
-    return {"before": choose_ridge(spread, head, least=least) / unit, **found}
+    return {"before": max(choose_ridge(spread, head), least) / unit, **found}
 
 
 def trials(data: Features, variant: str, power: str, clients: int, seeds: int) -> Iterator[Trial]:

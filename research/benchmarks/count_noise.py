@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fedstats_app.data.clients import partitions, training_set
-from fedstats_app.heads.fedcof import CountNoise, draw_noise
+from research.baselines.fedcof_variants import CountNoise, draw_noise
 from research.benchmarks.features import config_of
 from research.benchmarks.lines import experiments_of, run
 

@@ -60,7 +60,7 @@ MEASURES = {
     "wire_bytes": Measure("sent by all clients, as sent", "MB", 1e-6, 2),
     "bytes": Measure("sent and received in training", "MB", 1e-6, 2),
     "forward_passes": Measure("forward passes of a sample", "", 1.0, -1, entry="thesis_forward_passes"),
-    # Of `statistics-error`: what was added up against the statistics of all samples in one place.
+    # Of the simulation statistics-error: merged statistics against those of all samples in one place.
     "error": Measure("Frobenius norm of the error", "", 1.0, -1, entry="norm"),
     # Both follow from the paper's formula of FedNCM and FedCOF, M d numbers, and of FedCGS.
     "means_per_class": Measure(

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedstats_app.base.option import ConfigError, Options, unfolded
-from fedstats_app.methods import RECORDS
+from fedstats_app.methods import METHODS
 from fedstats_app.settings.app_config import AppConfig
 from research.reproduce.catalogue import PresetError
 from research.reproduce.preset import Column, Preset, Row
-from research.reproduce.simulated import Simulation, of_app
+from research.reproduce.simulated import STATISTICS_KEYS, Simulation, of_app
 
 # The table has a picture of its own. Numbers travel as in the papers, and neither the extras that are installed nor
 # what this app does to help changes one.
@@ -21,7 +21,7 @@ _DEFAULTS = {"plots": False, "engine": "torch", "keep": "last", "feature-power":
 _STAGES = ("fine-tune", "personalise")
 # The words of run-config's defaults to which a preset may add an option.
 _OWNERS = {"partitioner": "dirichlet", "optimizer": "fedavg"}
-_OF_METHODS = {key: name for name, method in RECORDS.items() for key in method.options.keys()}  # noqa: SIM118
+_OF_METHODS = {key: name for name, method in METHODS.items() for key in method.options.keys()}  # noqa: SIM118
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,12 @@ class Cell:
     column: Column
     seed: int
     settings: Mapping[str, Any]
+
+    @property
+    def simulated(self) -> str:
+        """Name of the simulated entry that it is read from, "" for an entry of the run itself."""
+        simulation = Simulation.of(self.settings)
+        return simulation.entry if simulation else ""
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -78,9 +84,11 @@ class PlannedRun:
             return False
         name, settings = str(cell.settings.get("method", "all")), self.settings
         if not _trains(settings) and settings != cell.settings:
-            if not {name, *_methods(settings)} <= set(RECORDS):
+            wanted = name.split(",") if cell.simulated else [name]
+            if not {*wanted, *_methods(settings)} <= set(METHODS):
                 return False
-            name, settings = _widened(settings, cell.settings, name)
+            for method in wanted:
+                name, settings = _widened(settings, cell.settings, method)
         try:
             AppConfig.from_run_config(of_app(settings))
         except ConfigError:
@@ -99,7 +107,7 @@ class PlannedRun:
     def _read(self, cell: Cell, name: str) -> None:
         """Remember where a cell is read from: its column's entry, or the variant that stands for that method."""
         entry = cell.column.entry
-        self.cells.append((cell, name if entry == cell.settings.get("method") else entry))
+        self.cells.append((cell, cell.simulated or (name if entry == cell.settings.get("method") else entry)))
 
 
 def cells_of(
@@ -175,7 +183,8 @@ def _shared(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys in which the cells of one run must agree; of a run that trains these are all."""
     if _trains(settings):
         return dict(settings)
-    return {key: value for key, value in settings.items() if key != "method" and key not in _OF_METHODS}
+    apart = {"method", *_OF_METHODS, *STATISTICS_KEYS}
+    return {key: value for key, value in settings.items() if key not in apart}
 
 
 def _methods(settings: Mapping[str, Any]) -> list[str]:
@@ -185,14 +194,14 @@ def _methods(settings: Mapping[str, Any]) -> list[str]:
 
 def _widened(settings: dict[str, Any], wanted: Mapping[str, Any], method: str) -> tuple[str, dict[str, Any]]:
     """Return under which name a run also solves a method with the wanted options, and the run's settings then."""
-    keys = RECORDS[method].options.keys()
+    keys = METHODS[method].options.keys()
     if method not in _methods(settings):
         # No cell uses the run's options of this method yet.
         others = {key: value for key, value in settings.items() if key not in keys}
         own = {key: value for key, value in wanted.items() if key in keys}
         return method, {**others, **own, "method": f"{settings['method']},{method}"}
-    has, wants = (_of(RECORDS[method].options, values) for values in (settings, wanted))
-    prefix = RECORDS[method].options.prefix
+    has, wants = (_of(METHODS[method].options, values) for values in (settings, wanted))
+    prefix = METHODS[method].options.prefix
     changes = [f"@{key.removeprefix(prefix)}={_text(wants[key])}" for key in keys if wants[key] != has[key]]
     name = "".join([method, *changes])
     named = str(settings["method"]).split(",")

@@ -120,7 +120,8 @@ def make_runs(
             say(f"  {time.monotonic() - began:.0f} seconds")
         else:
             say(f"{what}: completed before")
-        complete(done, run.settings, say)
+        for cell, _ in run.cells:
+            complete(done, {**run.settings, **cell.settings}, say)
         made[run.name] = done
     return made
 

@@ -25,8 +25,13 @@ from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start import random_head
 from research.baselines.personal_models import Client, PersonalFederation, class_mean_sum, class_statistics
 from research.reproduce.catalogue import PresetError
+from research.reproduce.from_statistics import from_statistics
 
 PREFIX = "simulation."
+# What research.reproduce.from_statistics computes, with its options.
+STATISTICS = {"oracle": ("covariance",), "count-noise": ("noise", "epsilon"), "statistics-error": ("quantity",)}
+# Cells that differ in these share a run.
+STATISTICS_KEYS = {f"{PREFIX}{name}" for name in ("statistics", *(key for keys in STATISTICS.values() for key in keys))}
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,33 @@ class Simulation:
         Approaches to personal models, some of fedavg-ft, fedproto, one-shot-sum; trained as `personalise` says.
     rounds : int
         Of fedavg-ft and fedproto.
+    statistics : str
+        What is computed from the statistics that the run has saved: one of :data:`STATISTICS`.
+    covariance : str
+        Of the oracle: full, diagonal, spherical.
+    noise, epsilon
+        Of count-noise: uniform, gaussian, laplace, in (0, 1).
+    quantity : str
+        Of statistics-error: class_means, covariance.
     """
 
     personal: str = ""
     rounds: int = 1
+    statistics: str = ""
+    covariance: str = "full"
+    noise: str = "uniform"
+    epsilon: float = 0.5
+    quantity: str = "class_means"
+
+    @property
+    def entry(self) -> str:
+        """Name of the entry in the section "simulated" of results.json; "" without ``statistics``."""
+        return "-".join([self.statistics, *map(str, self.options.values())]) if self.statistics else ""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keys that ``statistics`` takes."""
+        return {name: getattr(self, name) for name in STATISTICS[self.statistics]}
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Simulation | None:
@@ -57,7 +85,10 @@ class Simulation:
         names = {field.name.replace("_", "-"): field.name for field in fields(cls)}
         if unknown := sorted(found.keys() - names):
             raise PresetError(f"{PREFIX}{unknown[0]}: no such key; there are {', '.join(names)}")
-        return cls(**{names[key]: value for key, value in found.items()}) if found else None
+        made = cls(**{names[key]: value for key, value in found.items()}) if found else None
+        if made and made.statistics not in ("", *STATISTICS):
+            raise PresetError(f"{PREFIX}statistics: must be one of {', '.join(STATISTICS)}, got {made.statistics!r}")
+        return made
 
 
 def of_app(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,6 +102,10 @@ def complete(folder: Path, settings: Mapping[str, Any], say: Callable[[str], Non
     if simulation is None:
         return
     config, results = AppConfig.from_run_config(of_app(settings)), RunFolder(folder, "", datetime.now(UTC))
+    if (entry := simulation.entry) and entry not in results.read_results().get("simulated", {}):
+        say(f"  simulated: {entry}")
+        found = from_statistics(config, simulation.statistics, simulation.options, folder)
+        results.add_results("simulated", {entry: found})
     for approach in filter(None, simulation.personal.split(",")):
         if approach not in results.read_results().get("personal", {}):
             say(f"  simulated: {approach}")

@@ -176,7 +176,7 @@ def test_a_cache_of_contents_does_not_take_a_mirror_image_for_the_image(tmp_path
 
 
 def test_runs_train_on_them_and_neither_test_nor_hold_out_any(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"method": "fedncm", "statistics_error": True, "wire_dtype": "float32"}
+    settings: dict[str, Any] = {"method": "fedncm", "wire_dtype": "float32"}
 
     def results(flips: str, keep: str) -> dict[str, Any]:
         settings.update(partitioner=f"dirichlet@samples-per-class=50@flips={flips}", keep=keep)
@@ -186,7 +186,6 @@ def test_runs_train_on_them_and_neither_test_nor_hold_out_any(tmp_path: Path) ->
     random, both = results("random", "last"), results("both", "last")
     assert [one["methods"]["fedncm"]["num_examples"] for one in (random, both)] == [500, 1000]
     assert {one["num_test_examples"] for one in (random, both)} == {250}
-    assert max(one["statistics_error"]["class_means"]["relative"] for one in (random, both)) < 1e-6
     # What clients keep to choose the best round is held out before anything is mirrored.
     kept = [results(flips, "best")["methods"]["fedncm"]["num_examples"] for flips in ("none", "both")]
     assert kept[1] == 2 * kept[0] < 2 * 500

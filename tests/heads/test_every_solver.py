@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
-from fedstats_app.methods import METHODS, RECORDS, ConfiguredMethod
+from fedstats_app.methods import METHODS, ConfiguredMethod
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics, IdentityMap, StatisticsSpec
 from fedstats_app.statistics.collected import StatisticsSum
 from tests.support.compare import absolute_difference
@@ -18,10 +18,10 @@ from tests.support.golden import Federation
 from tests.support.options import configured
 
 # The defaults of every method and what differs from them in one or two options.
-CONFIGURED = {name: configured(name) for name in RECORDS}
-IN_ONE = {name: configured(name, pairs=False) for name in RECORDS}
+CONFIGURED = {name: configured(name) for name in METHODS}
+IN_ONE = {name: configured(name, pairs=False) for name in METHODS}
 FROM_SUMS = [name for name, method in METHODS.items() if not method.keeps_rows]
-every_method = pytest.mark.parametrize("name", RECORDS)
+every_method = pytest.mark.parametrize("name", METHODS)
 # Each example is of one of a method's many options.
 more_examples = settings(max_examples=3 * settings.default.max_examples)
 

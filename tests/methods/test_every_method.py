@@ -18,7 +18,6 @@ from fedstats_app.base.option import ConfigError, Options
 from fedstats_app.methods import (
     METHODS,
     PERSONAL_METHODS,
-    RECORDS,
     Method,
     Needs,
     display_name,
@@ -39,7 +38,7 @@ from tests.support.options import configured, variations
 from tests.support.simulation import simulate
 
 RANDOM = "fed3r@random-features=7"
-every_method = pytest.mark.parametrize("method", RECORDS.values(), ids=RECORDS)
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 every_personal_method = pytest.mark.parametrize("method", PERSONAL_METHODS)
 
 
@@ -61,7 +60,7 @@ def test_records_are_read_without_torch_and_flower() -> None:
 
 @every_method
 def test_names(method: Method[Options]) -> None:
-    assert RECORDS[method.name] is method
+    assert METHODS[method.name] is method
     assert method.name == method.name.lower() and method.name.isalnum()
     assert method.name not in {one.name for one in fields(AppConfig)}
     assert display_name(method.name) == method.display_name
@@ -228,17 +227,3 @@ def test_one_pass_gives_the_heads_of_runs_apart(tmp_path: Path) -> None:
     assert load(together, f"{WITHOUT}-probe").method == f"{WITHOUT}-probe"
     assert "Fed3R (between-class false, ridge-lambda 5), then probe" in (together / "heads" / "README.md").read_text()
     assert "FedCOF (shrinkage 0.1)" in (together / "report.html").read_text()
-
-
-def test_ablations_come_from_the_same_pass_and_send_nothing_more(tmp_path: Path) -> None:
-    ablations = "oracle,oracle@covariance=diagonal,fedcof@count-noise=laplace,fedcof@between-class=only@shrinkage=1"
-    with_them = simulate(tmp_path / "a", method=f"fedcof,fed3r,{ablations}")
-    without = simulate(tmp_path / "b", method="fedcof,fed3r")
-    found, plain = (json.loads((folder / "results.json").read_text()) for folder in (with_them, without))
-    assert found["wire_bytes_received"] == plain["wire_bytes_received"]
-    assert found["methods"]["fedcof"]["accuracy"] == plain["methods"]["fedcof"]["accuracy"]
-    sent = {name: entry["uplink_bytes"] for name, entry in found["methods"].items()}
-    assert sent["oracle@covariance=diagonal"] == 2 * sent["fedcof"] < sent["oracle"]
-    assert "oracle" not in AppConfig().methods
-    # The oracle is the most accurate of them, or as good: it is not what to take.
-    assert found["advice"]["method"] in ("fedcof", "fed3r", "fedcof@between-class=only@shrinkage=1")

@@ -17,7 +17,7 @@ _METHODS = {
     "FedNCM=FedCOF": ("fedncm", "fedcof"),
     "FedNCM": ("fedncm",),
     "Fed3R": ("fed3r",),
-    "CCVR=Oracle": ("ccvr", "oracle"),
+    "CCVR=Oracle": ("ccvr",),
     "FedCOF 2 means": ("fedcof",),
     "FedCOF 10 means": ("fedcof",),
 }

@@ -225,7 +225,6 @@ def test_an_owner_sees_the_account_and_no_reset_forgets_it(made: Path, capsys: p
         ({"dp_epsilon": 0.0, "dp_where": "local"}, "dp-where: needs a dp-epsilon"),
         ({"min_class_count": 5}, "dp-epsilon: needs min-class-count = 0, got 5"),
         ({"partitioner": "iid@flips=both"}, "dp-epsilon: partitioner@flips must be none"),
-        ({"statistics_error": True}, "dp-epsilon: statistics-error must be false"),
         ({"fine_tune": "probe"}, 'secure-sums: fine-tune must be "none"'),
         ({"dp_epsilon": 0.0}, "dp-delta: needs a dp-epsilon"),
         ({"dp_epsilon": 0.0, "dp_unit": "client"}, "dp-unit: needs a dp-epsilon"),

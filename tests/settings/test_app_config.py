@@ -48,7 +48,7 @@ def test_options_written_after_a_word_are_read_and_written_again() -> None:
         "optimizer": "fedprox@proximal-mu=1e-3",
         "personalise": "global,one-shot@epochs=3",
         "partitioner": "pathological@classes-per-client=3@flips=random",
-        "method": "fed3r,fedcof@count-noise=laplace@count-noise-seed=4",
+        "method": "fed3r,fedcof@shrinkage=1.0",
     }
     config = AppConfig.from_run_config(given)
     assert (config.trainer, config.fedmezo.num_z, config.tuning.max_tuning_share) == (TRAINERS["fedmezo"], 2, 0.5)

@@ -12,10 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.base.option import ConfigError
 from fedstats_app.methods.fedcof import FEDCOF, FedCOFOptions
 from fedstats_app.privacy import NodePolicy, statistics_above_floor
-from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec, merge_specs
 from fedstats_app.statistics.class_mean_rows import plan_rows
 from tests.support.compare import array, relative_difference
@@ -172,5 +170,3 @@ def test_a_run_asks_for_them(tmp_path: Path) -> None:
         sent.append(read_json(folder, "results.json")["methods"][method]["wire_bytes"])
     assert sent[1] < 0.7 * sent[0]
     assert FEDCOF.configured(FedCOFOptions.of(samples_per_mean=9)).specification == StatisticsSpec()
-    with pytest.raises(ConfigError, match="oracle@covariance: must be full where a method asks for several means"):
-        AppConfig.of(method="oracle@covariance=diagonal,fedcof", fedcof_means_per_class=2)

@@ -11,12 +11,10 @@ from typing import TypeVar
 import torch
 
 from fedstats_app.base.option import Check, Options
-from fedstats_app.methods import RECORDS, ConfiguredMethod
+from fedstats_app.methods import METHODS, ConfiguredMethod
 
 Group = TypeVar("Group", bound=Options)
 
-# Noise is drawn on purpose: with it no law holds.
-NOT_VARIED = ("count_noise",)
 NUMBERS = (False, True, 0, 3, 0.5, math.inf)
 
 
@@ -43,7 +41,6 @@ def variations(defaults: Group, *, pairs: bool = True) -> list[Group]:
     others = [
         {one.name: value}
         for one in fields(defaults)
-        if one.name not in NOT_VARIED
         for value in allowed_values(one.metadata["check"])
         if value != getattr(defaults, one.name)
     ]
@@ -54,7 +51,7 @@ def variations(defaults: Group, *, pairs: bool = True) -> list[Group]:
 
 def configured(method: str, *, pairs: bool = True) -> list[ConfiguredMethod]:
     """Return a method with all variations of its options, nothing in them left to be measured."""
-    record = RECORDS[method]
+    record = METHODS[method]
     features = torch.rand(20, 5, generator=torch.Generator().manual_seed(0))
     measured = [
         record.measure(options, lambda: features, lambda line: None)

@@ -11,6 +11,7 @@ from research.reproduce.catalogue import Catalogue
 from research.reproduce.outcome import cell_results
 from research.reproduce.plan import Cell, PlannedRun, planned
 from research.reproduce.preset import Column, Preset, Row
+from research.reproduce.simulated import of_app
 
 ROW = Row("row", "", {})
 
@@ -82,7 +83,7 @@ def test_numbers_of_shared_runs_are_those_of_runs_of_their_own(small: Mapping[st
     def numbers(runs: list[PlannedRun]) -> dict[str, Mapping[str, float]]:
         found: dict[str, Mapping[str, float]] = {}
         for run in runs:
-            folder = simulate({**run.settings, "output-dir": str(tmp_path)})
+            folder = simulate({**of_app(run.settings), "output-dir": str(tmp_path)})
             found |= {one.column: one.values for one in cell_results(preset, run, folder, {}, Catalogue())}
         return found
 

@@ -1,0 +1,73 @@
+"""Simulations: numpy finds the same errors, and their numbers come from the statistics of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedstats_app import simulate
+from fedstats_app.statistics import FeatureStatistics
+from research.reproduce.catalogue import Catalogue, PresetError
+from research.reproduce.from_statistics import statistics_error
+from research.reproduce.outcome import cell_results
+from research.reproduce.plan import cells_of, planned
+from research.reproduce.preset import Column, Preset, Row
+from research.reproduce.running import make_runs
+
+COLUMNS = {
+    "FedCOF": {"method": "fedcof"},
+    "ridge": {"method": "fed3r", "fed3r-between-class": False},
+    "oracle": {"method": "fedcof,fed3r", "simulation.statistics": "oracle"},
+    "diagonal": {"method": "fedcof,fed3r", "simulation.statistics": "oracle", "simulation.covariance": "diagonal"},
+    "no noise": {"method": "fedcof", "simulation.statistics": "count-noise", "simulation.epsilon": 1.0},
+    "noise": {"method": "fedcof", "simulation.statistics": "count-noise", "simulation.noise": "laplace"},
+    "means": {"method": "fed3r", "simulation.statistics": "statistics-error"},
+    "covariance": {"method": "fed3r", "simulation.statistics": "statistics-error", "simulation.quantity": "covariance"},
+}
+
+
+def preset(columns: Mapping[str, Mapping[str, Any]]) -> Preset:
+    made = tuple(
+        Column(name, keys, "methods" if len(keys) < 2 or name == "ridge" else "simulated", str(keys["method"]))
+        for name, keys in columns.items()
+    )
+    measures = ("accuracy", "uplink_bytes", "error")
+    keys = {"fedcof-shrinkage": 0.1}
+    return Preset("own", "", "", measures, (0,), "", keys, (), (Row("row", "", {}),), made)
+
+
+def test_errors_are_those_that_numpy_finds() -> None:
+    rng = np.random.default_rng(0)
+    parts = [(rng.normal(size=(n, 4)), rng.permutation(n) % 3) for n in (30, 40)]
+    found = statistics_error(
+        *(FeatureStatistics.from_features(torch.from_numpy(x), torch.from_numpy(y), 3, gram=True) for x, y in parts)
+    )
+    means = [np.stack([x[y == c].mean(axis=0) for c in range(3)]) for x, y in parts]
+    covariances = [np.cov(x, rowvar=False) for x, _ in parts]
+    for name, (mine, true) in {"class_means": means, "covariance": covariances}.items():
+        assert found[name]["norm"] == pytest.approx(np.linalg.norm(mine - true), rel=1e-9)
+        assert found[name]["relative"] == pytest.approx(np.linalg.norm(mine - true) / np.linalg.norm(true), rel=1e-9)
+
+
+def test_all_come_from_one_run(small: Mapping[str, Any], tmp_path: Path) -> None:
+    keys = {key: value for key, value in small.items() if "@" not in key}  # those of stages that no cell has
+    own = preset(COLUMNS)
+    (run,) = planned(cells_of(own, own.rows, own.columns, [0], {**keys, "partitioner": "dirichlet@flips=both"}))
+    folder = make_runs([run], tmp_path, simulate, print)[run.name]
+    found = {one.column: one.values for one in cell_results(own, run, folder, {}, Catalogue())}
+    assert found["no noise"]["accuracy"] == found["FedCOF"]["accuracy"]
+    assert found["oracle"]["uplink_bytes"] == found["FedCOF"]["uplink_bytes"] * 33
+    assert found["diagonal"]["uplink_bytes"] == found["FedCOF"]["uplink_bytes"] * 2
+    assert min(found[name]["accuracy"] for name in ("noise", "oracle", "diagonal")) > 50
+    assert 0 < found["means"]["error"] < 1e-5 and 0 < found["covariance"]["error"] < 1e-5
+
+
+def test_an_unknown_simulation_is_refused() -> None:
+    own = preset({"other": {"method": "fedcof", "simulation.statistics": "orakel"}})
+    with pytest.raises(PresetError, match="must be one of oracle, count-noise, statistics-error, got 'orakel'"):
+        cells_of(own, own.rows, own.columns, [0], {})
