@@ -14,6 +14,7 @@ from flwr.app import Context, Message, RecordDict
 
 from fedstats_app import client_app, server_app
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.base.option import flattened
 from fedstats_app.data.clients import own_dataset
 from fedstats_app.grid.in_process import SERVER_NODE_ID, InProcessGrid, Value, task
 from fedstats_app.server.lifetime import FOLDER_NAME, IN_PROCESS, LastWord, folder_of
@@ -79,7 +80,7 @@ def run_on(node_configs: Sequence[Mapping[str, Value]], run_config: Mapping[str,
     The run folder has the given name, or one made of the time.
     """
     check_flower()
-    config = {**AppConfig().to_run_config(), **run_config}
+    config = {**AppConfig().to_run_config(), **flattened(run_config)}
     for key in ("dataset", "test-dataset"):  # here, unlike under `flwr run`, the user's folder is known
         kind, _, path = str(config[key]).rpartition(":")
         if kind in ("folder", "parquet", "csv", "arrow") or (not kind and "/" in path):
@@ -114,7 +115,7 @@ def make_release(node_config: Mapping[str, Value], run_config: Mapping[str, Valu
         If the data cannot be read, or nothing of them may leave.
     """
     check_flower()
-    config = AppConfig.from_run_config({**AppConfig().to_run_config(), **run_config})
+    config = AppConfig.from_run_config(run_config)
     if config.federation.exact_sums:
         raise ValueError("exact-sums: takes the number of all sites' samples, which a release is made without")
     node = NodeConfig.from_node_config(node_config)

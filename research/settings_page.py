@@ -26,10 +26,9 @@ _FILLING = {"a", "an", "the", "one", "of", "or", "some", "and", "all", "none", "
 _FILLING |= {"with", "different", "words", "empty", "run"}
 _PAGE_HEAD = """# Settings
 
-Every line shows a key's default and, in brackets, its limits ([how to set them](guide.md#settings)). An option with an
-`@` follows a word of its key, as in `fine-tune="fedmezo@num-z=2@clip=10"`; `optimizer@clip` goes with every optimizer.
-A method's options make a [variant](methods/index.md) of it, and are arguments of its Strategy class:
-`Fed3R(num_classes, normalize=False)`.
+Every line shows a key's default and, in brackets, its limits ([how to set them](guide.md#settings)). A key with a dot
+stands in a table: `-c "fedcof.shrinkage=0.1"`, or below `[fedcof]` in a file. A method's options also make a
+[variant](methods/index.md) of it, and are arguments of its Strategy class: `Fed3R(num_classes, normalize=False)`.
 """
 
 
@@ -44,29 +43,28 @@ def _groups() -> list[tuple[str, Options]]:
 
 
 def run_config_lines() -> str:
-    """Write every run-config key with its default and its sentence, in groups."""
-    lines = []
+    """Write every run-config key with its default and its sentence: in groups, then in tables."""
+    lines: list[str] = []
+    tables: dict[str, list[str]] = {}
     for title, group in _groups():
-        keys, values = type(group).keys(), group.to_config()
-        own = type(group).run_keys()
-        if own:
-            lines += ["", *textwrap.wrap(title, _WIDTH - 8, initial_indent="# --- ", subsequent_indent="# ")]
-            lines[-1] += " ---"
-        for key in own:
-            start = f"{key} = {json.dumps(values[key])}".ljust(_COLUMN - 1)
-            texts = textwrap.wrap(keys[key].metadata["sentence"], _WIDTH - max(_COLUMN, len(start) + 1) - 2)
-            lines.append(f"{start} # {texts[0]}")
-            lines += [" " * _COLUMN + f"# {text}" for text in texts[1:]]
-        if labels := [type(group).label(key) for key, one in keys.items() if one.metadata["at"]]:
-            written = f"written after a word of {group.owner} (docs/settings.md): {', '.join(labels)}"
-            lines += textwrap.wrap(written, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+        own: list[str] = []
+        values = group.to_config()
+        for key, one in type(group).keys().items():
+            table, _, name = key.rpartition(".")
+            start = f"{name} = {json.dumps(values[key])}".ljust(_COLUMN - 1)
+            texts = textwrap.wrap(one.metadata["sentence"], _WIDTH - max(_COLUMN, len(start) + 1) - 2)
+            place = tables.setdefault(table, []) if table else own
+            place += [f"{start} # {texts[0]}", *(" " * _COLUMN + f"# {text}" for text in texts[1:])]
+        lines += ["", f"# --- {title} ---", *own] if own else []
+    for table, own in tables.items():
+        lines += ["", f"{_HEADER[:-1]}.{table}]", *own]
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
 def with_run_config(pyproject: str) -> str:
     """Put the lines of :func:`run_config_lines` into the text of pyproject.toml."""
     before, rest = pyproject.split(f"{_HEADER}\n")
-    after = re.search(r"^\[", rest, flags=re.M)
+    after = re.search(rf"^(?!{re.escape(_HEADER[:-1])})\[", rest, flags=re.M)
     return f"{before}{_HEADER}\n{run_config_lines()}\n{rest[after.start() if after else len(rest) :]}"
 
 
@@ -74,15 +72,11 @@ def page() -> str:
     """Write the reference page: a list for each group, with default, range and sentence of every option."""
     parts = [_PAGE_HEAD]
     for title, group in _groups():
-        record = next((record for record in METHODS.values() if record.options is type(group)), None)
         lines = []
         for key, one in type(group).keys().items():
-            name = type(group).label(key)
-            if one.metadata["rare"] and record:
-                name = f"{record.name}@{key.removeprefix(group.prefix)}"
             default, sentence = json.dumps(one.default), one.metadata["sentence"]
             more = _not_said(allowed(one.metadata["check"]), f"{default} {sentence}")
-            lines.append(f"- `{name}={default}`{more}: {sentence.replace(' |', ';')}")
+            lines.append(f"- `{key}={default}`{more}: {sentence.replace(' |', ';')}")
         parts.append(f"## {title}\n\n" + "\n".join(lines) + "\n")
     return "\n".join(parts)
 

@@ -124,8 +124,8 @@ def test_the_number_of_supernodes_and_the_order_of_replies_do_not_matter(
 FIXED = {
     "method": "fedncm,fed3r,fedcof,fedcgs,fedroot@ridge-lambda=30",
     "ridge_lambda": 30.0,
-    "fedcof_shrinkage": 1.0,
-    "fedcgs_shrinkage": 0.03,
+    "fedcof.shrinkage": 1.0,
+    "fedcgs.shrinkage": 0.03,
 }
 
 
@@ -214,7 +214,7 @@ def test_clients_without_samples_and_absent_classes(tmp_path: Path) -> None:
 
 def test_random_features_travel_as_a_seed(tmp_path: Path) -> None:
     fed3r = "fed3r@random-features=64"
-    folder = simulate(tmp_path, method=f"fedncm,{fed3r},fedcgs", fedcgs_random_features=48, num_clients=5)
+    folder = simulate(tmp_path, method=f"fedncm,{fed3r},fedcgs", fedcgs={"random_features": 48}, num_clients=5)
     fourier, metadata = read_head(folder / "heads" / f"{fed3r}.safetensors")
     projected, _ = read_head(folder / "heads" / "fedcgs.safetensors")
     assert (fourier.feature_dim, projected.feature_dim) == (64, 48)

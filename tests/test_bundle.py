@@ -20,7 +20,8 @@ SETTINGS = {
     "backbone": "random:tiny",
     "input-size": 16,
     "num-clients": 4,
-    "partitioner": "iid@samples-per-class=20",
+    "partitioner": "iid",
+    "partition.samples-per-class": 20,
     "plots": False,
     "method": "fedncm",
 }

@@ -111,7 +111,12 @@ def test_training_starts_from_label_words(tmp_path: Path, reviews: Path) -> None
 
 
 def test_prompts_are_tuned_and_sent_alone_and_the_run_folder_predicts_with_them(tmp_path: Path, reviews: Path) -> None:
-    settings = {"fine_tune": "prompt@tokens=3@client-optimizer=adam", "start_head": "random,fed3r"}
+    settings = {
+        "fine_tune": "prompt",
+        "training.prompt-tokens": 3,
+        "training.client-optimizer": "adam",
+        "start_head": "random,fed3r",
+    }
     settings |= {"num_server_rounds": 3, "text_max_length": 64, "learning_rate": 0.01, "method": "fed3r"}
     folder = run(tmp_path, reviews, **settings)
     for name in ("random-prompt", "fed3r-prompt"):
@@ -123,7 +128,7 @@ def test_prompts_are_tuned_and_sent_alone_and_the_run_folder_predicts_with_them(
         assert classifier.backbone.fingerprint != fedstats_app.load(folder, "fed3r").backbone.fingerprint
         assert (folder / "heads" / f"{name}.prompts.backbone.safetensors").stat().st_size < 1000
     one = {**settings, "start_head": "random"}
-    prox = run(tmp_path / "prox", reviews, **one, optimizer="fedprox@proximal-mu=0")
+    prox = run(tmp_path / "prox", reviews, **one, optimizer="fedprox", training={"proximal_mu": 0})
     assert head_bytes(prox)["random-prompt.prompts.backbone"] == head_bytes(folder)["random-prompt.prompts.backbone"]
 
 
@@ -174,7 +179,7 @@ def test_a_check_of_data_knows_texts(tmp_path: Path, reviews: Path, capsys: pyte
 def test_fedmezo_tunes_a_language_model_and_the_run_folder_predicts_with_it(tmp_path: Path, reviews: Path) -> None:
     replica_of.cache_clear()
     # Every solved head separates these texts and leaves nothing to learn.
-    settings = {"method": "fedncm", "fine_tune": "fedmezo@tune=norm", "start_head": "random"}
+    settings = {"method": "fedncm", "fine_tune": "fedmezo", "fedmezo.tune": "norm", "start_head": "random"}
     folder = run(tmp_path, reviews, **settings, num_server_rounds=24, evaluate_every=24)
     scored = rounds(folder, "random-fedmezo")
     assert scored[-1]["loss"] < scored[0]["loss"]

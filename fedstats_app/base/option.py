@@ -18,7 +18,7 @@ import difflib
 import functools
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -36,16 +36,7 @@ class ConfigError(ValueError):
     for_server = True
 
 
-def option(
-    default: object,
-    check: Check,
-    sentence: str = "",
-    *,
-    key: str = "",
-    rare: bool = False,
-    at: str = "",
-    optional: bool = False,
-) -> Any:
+def option(default: object, check: Check, sentence: str = "", *, key: str = "", optional: bool = False) -> Any:
     """Define an option as a dataclass field.
 
     Parameters
@@ -58,45 +49,28 @@ def option(
         What it means, for every place that explains it.
     key : str
         Where it is not the usual one.
-    rare : bool
-        It has no run-config key, and is set in a variant's name only: ``method = "fed3r@solver=pinv32"``.
-    at : str
-        Such as "fedprox@proximal-mu": it has no run-config key, and is written after that word of the key that owns the
-        group, ``optimizer = "fedprox@proximal-mu=0.1"``. Without a word, "@NAME", it goes with every word but "none".
     optional : bool
         In a message it travels only if it differs from the default.
     """
-    metadata = {"check": check, "sentence": sentence, "key": key, "rare": rare, "at": at, "optional": optional}
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata={"check": check, "sentence": sentence, "key": key, "optional": optional})
 
 
 @dataclass(frozen=True)
 class Options:
     """A group of options; a field made by :func:`option` can be set by its key.
 
-    A key is the group's prefix and the field's name with hyphens, unless the field names another.
+    A key is the field's name with hyphens, behind the name of the group's table and a dot if it has one, unless the
+    field names another: ``seed``, ``fedcof.shrinkage``.
     """
 
-    prefix: ClassVar[str] = ""
-    # The run-config key after whose word options without a key are written.
-    owner: ClassVar[str] = ""
+    table: ClassVar[str] = ""
 
     @classmethod
     def keys(cls) -> dict[str, Field[Any]]:
         """Return the fields by key."""
         own = [one for one in fields(cls) if "check" in one.metadata]
-        return {one.metadata["key"] or cls.prefix + one.name.replace("_", "-"): one for one in own}
-
-    @classmethod
-    def run_keys(cls) -> list[str]:
-        """List the keys of the run-config: all but those of options that are written after an ``@``."""
-        return [key for key, one in cls.keys().items() if not one.metadata["rare"] and not one.metadata["at"]]
-
-    @classmethod
-    def label(cls, key: str) -> str:
-        """Name an option as its user writes it: ``fraction-tune``, ``fedprox@proximal-mu``, ``personalise@epochs``."""
-        word, at, name = cls.keys()[key].metadata["at"].partition("@")
-        return f"{word or cls.owner}@{name}" if at else key
+        table = f"{cls.table}." if cls.table else ""
+        return {one.metadata["key"] or table + one.name.replace("_", "-"): one for one in own}
 
     @classmethod
     def read(cls, values: Mapping[str, object]) -> Self:
@@ -107,7 +81,7 @@ class Options:
         ConfigError
             With all problems of single values, one per line; those of values together are :meth:`problems`.
         """
-        return cls._checked({cls.label(key): (one, values[key]) for key, one in cls.keys().items() if key in values})
+        return cls._checked({key: (one, values[key]) for key, one in cls.keys().items() if key in values})
 
     @classmethod
     def of(cls, **values: object) -> Self:
@@ -145,53 +119,16 @@ class Options:
         return []
 
     def to_config(self) -> dict[str, Any]:
-        """Return the values by key, rare ones too, from which :meth:`read` makes the group again."""
+        """Return the values by key, from which :meth:`read` makes the group again."""
         return {key: getattr(self, one.name) for key, one in self.keys().items()}
 
 
-def unfolded(values: Mapping[str, object], kinds: Collection[type[Options]]) -> tuple[dict[str, object], list[str]]:
-    """Put options that are written after a word, ``fine-tune = "fedmezo@clip=10"``, under keys of their own.
-
-    It returns the values, fit for :meth:`Options.read`, in which the owner's key keeps the word alone, and the
-    problems: options that a word does not have, and those that are given twice.
-    """
-    made, problems = dict(values), []
-    for owner in sorted({kind.owner for kind in kinds if kind.owner}):
-        text = made.get(owner)
-        if not isinstance(text, str) or "@" not in text:
-            continue
-        made[owner], *changes = text.split("@")
-        known = {
-            one.metadata["at"].partition("@")[2]: key
-            for kind in kinds
-            if kind.owner == owner
-            for key, one in kind.keys().items()
-            if one.metadata["at"]
-            and one.metadata["at"].partition("@")[0] in ("", made[owner])
-            and made[owner] != "none"
-        }
-        for change in changes:
-            name, _, value = change.partition("=")
-            if name not in known:
-                problems.append(
-                    f"{owner}: {made[owner]} has no option {name!r}; there are {', '.join(known) or 'none'}"
-                )
-            elif known[name] in made:
-                problems.append(f"{owner}: {name} is given twice")
-            else:
-                made[known[name]] = from_text(value)
-    return made, problems
-
-
-def folded(values: dict[str, Any], groups: Collection[Options]) -> dict[str, Any]:
-    """Write options that differ from their default after the word of their owner: the opposite of :func:`unfolded`."""
-    for group in groups:
-        for one in group.keys().values():
-            value = getattr(group, one.name)
-            if one.metadata["at"] and value != one.default:
-                name = one.metadata["at"].partition("@")[2]
-                values[group.owner] += f"@{name}={value if isinstance(value, str) else json.dumps(value)}"
-    return values
+def flattened(values: Mapping[str, object], table: str = "") -> dict[str, object]:
+    """Write the keys of tables behind the table's name and a dot, as Flower does."""
+    flat: dict[str, object] = {}
+    for key, value in values.items():
+        flat |= flattened(value, f"{table}{key}.") if isinstance(value, Mapping) else {table + key: value}
+    return flat
 
 
 def from_text(text: str) -> object:

@@ -12,8 +12,10 @@ import fedstats_app
 from fedstats_app.cli import CommandError
 
 PROJECT = "pyproject.toml"
-# Of one line: what a section of TOML begins with.
-_CONFIG = re.compile(r"^\[tool\.flwr\.app\.config\]\n.*?(?=^\[|\Z)", re.DOTALL | re.MULTILINE)
+# The settings and their tables, to the next table of something else.
+_CONFIG = re.compile(
+    r"^\[tool\.flwr\.app\.config\]\n.*?(?=^\[(?!tool\.flwr\.app\.config)|\Z)", re.DOTALL | re.MULTILINE
+)
 _HEAD = """# A Flower app whose code is the installed fedstats-app. Change the defaults below, or override them:
 #
 #   flwr run . --stream --run-config "num-clients=20 method='fedcof'"

@@ -155,7 +155,7 @@ def merge(arguments: argparse.Namespace) -> int:
     releases = dict(sorted(found.items(), key=lambda one: (one[1].info.client_name, one[1].digest)))
     try:
         config = {**_usual(arguments.test, list(releases.values()), str(out.parent)), **given}
-        _refuse_what_does_not_fit(releases, AppConfig.from_run_config({**AppConfig().to_run_config(), **config}))
+        _refuse_what_does_not_fit(releases, AppConfig.from_run_config(config))
         nodes = [{"release": _absolute(path)} for path in releases]
         run_on(nodes, config, name=out.name)
     except (ConfigError, UnknownFlower, WeightsError, ModuleNotFoundError) as error:

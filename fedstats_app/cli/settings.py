@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.base.option import flattened
+
 # As Flower reads them: a value in quotes may hold spaces. Flower drops what stands between two pairs without a word.
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 
@@ -41,7 +43,7 @@ def read_settings(given: Sequence[str]) -> dict[str, Any]:
         raise SettingsError(f"Flower takes either one TOML file or KEY=VALUE words, got {' '.join(given)}")
     [name] = given
     try:
-        return _flat(tomllib.loads(Path(name).expanduser().read_text(encoding="utf-8")))
+        return flattened(tomllib.loads(Path(name).expanduser().read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise SettingsError(f"{name}: nothing is there") from None
     except (OSError, ValueError) as error:
@@ -64,7 +66,7 @@ def _read_pairs(given: Sequence[str]) -> dict[str, Any]:
             problems.append(f"{word!r} is no KEY=VALUE, and Flower would leave it out without a word")
         for key, value in _PAIR.findall(text):
             try:
-                values |= _flat(tomllib.loads(f"{key} = {value}"))
+                values |= flattened(tomllib.loads(f"{key} = {value}"))
             except tomllib.TOMLDecodeError:
                 problems.append(f"{key}: {value!r} is no TOML value; text stands in quotes: {key}='{value}'")
     if problems:
@@ -72,19 +74,12 @@ def _read_pairs(given: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
-
-
 def settings_of_app(folder: Path) -> dict[str, Any]:
     """Read the defaults of an app of ours in a folder, which its user may have changed; empty if none is there."""
     try:
         app = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
         ours = app["components"]["serverapp"] == "fedstats_app.server_app:app"
-        return _flat(app["config"]) if ours else {}
+        return flattened(app["config"]) if ours else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

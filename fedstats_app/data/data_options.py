@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from fedstats_app.base.option import Options, empty_or, is_absolute, number, one_of, option, text, whole, word_list
 from fedstats_app.data.layout import FOLDER_LEVELS
@@ -91,8 +91,6 @@ def _a_partitioner(value: object) -> object:
 class PartitionOptions(Options):
     """Partitions: how a simulation's samples are split over its clients."""
 
-    owner: ClassVar[str] = "partitioner"
-
     num_clients: int = option(100, whole(0, 1_000_000), "0 = as many as partition-column has values or flwr: makes")
     partitioner: str = option(
         "dirichlet",
@@ -103,19 +101,19 @@ class PartitionOptions(Options):
     dirichlet_alpha: float = option(0.1, number(0.0, open_low=True), "small = few classes on each client")
     partition_column: str = option("", text, "of natural-id (a user) and domain")
     classes_per_client: int = option(
-        2, whole(1, 1_000_000), "classes of a client", at="pathological@classes-per-client"
+        2, whole(1, 1_000_000), "of a client (pathological)", key="partition.classes-per-client"
     )
     partition_uniform_share: float = option(
-        0.2, number(0.0, 1.0), "share of samples from all classes", at="fedpac@uniform-share"
+        0.2, number(0.0, 1.0), "share of samples from all classes (fedpac)", key="partition.uniform-share"
     )
     samples_per_class: int = option(
-        0, whole(0, 1_000_000_000), "most training samples of a class; 0 = all", at="@samples-per-class"
+        0, whole(0, 1_000_000_000), "most training samples of a class; 0 = all", key="partition.samples-per-class"
     )
     samples_per_client: int = option(
-        0, whole(0, 1_000_000_000), "most samples of a client; 0 = all", at="@samples-per-client"
+        0, whole(0, 1_000_000_000), "most samples of a client; 0 = all", key="partition.samples-per-client"
     )
     training_flips: Literal["none", "random", "both"] = option(
-        "none", one_of("none", "random", "both"), "random = an image or its mirror image | both", at="@flips"
+        "none", one_of("none", "random", "both"), "random = an image or its mirror image | both", key="partition.flips"
     )
 
     @property

@@ -24,52 +24,59 @@ def tuned_part(value: object) -> object:
 class FedMeZOOptions(Options):
     """FedMeZO: what is tuned, how it is probed, and how the clients' scalars are used."""
 
-    prefix: ClassVar[str] = "fedmezo-"
-    owner: ClassVar[str] = "fine-tune"
+    table: ClassVar[str] = "fedmezo"
 
     tune: str = option(
-        "head", tuned_part, "head | full | bias | norm (those and the head) | names:PATTERN,...", at="fedmezo@tune"
+        "head",
+        tuned_part,
+        "head | full | bias | norm (those and the head) | names:PATTERN,...",
     )
     learning_rate: float | Literal["auto"] = option(
-        "auto", number(0.0, open_low=True, word="auto"), "auto = from the loss's curvature", at="fedmezo@learning-rate"
+        "auto",
+        number(0.0, open_low=True, word="auto"),
+        "auto = from the loss's curvature",
     )
     temperature: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
         "divides a closed-form start's logits; auto = the least loss",
-        at="fedmezo@temperature",
     )
     epsilon: float | Literal["auto"] = option(
         "auto",
         number(0.0, 1.0, open_low=True, word="auto"),
         "distance of the evaluations; auto = 0.001, 0.01 in bfloat16",
-        at="fedmezo@epsilon",
     )
-    num_z: int = option(1, whole(1, 1024), "directions of a round", at="fedmezo@num-z")
+    num_z: int = option(1, whole(1, 1024), "directions of a round")
     directions: Literal["rademacher", "gaussian"] = option(
-        "rademacher", one_of("rademacher", "gaussian"), "rademacher (signs) | gaussian", at="fedmezo@directions"
+        "rademacher",
+        one_of("rademacher", "gaussian"),
+        "rademacher (signs) | gaussian",
     )
     dtype: Literal["float32", "float64", "bfloat16"] = option(
         "float32",
         one_of("float32", "float64", "bfloat16"),
         "float32 | float64 | bfloat16, of the tuned model",
-        at="fedmezo@dtype",
     )
     weighting: Literal["examples", "uniform"] = option(
         "examples",
         one_of("examples", "uniform"),
         "examples | uniform (algorithm 2 of the thesis)",
-        at="fedmezo@weighting",
     )
-    batch_size: int = option(0, whole(0, 1_000_000), "0 = all samples", at="fedmezo@batch-size")
+    batch_size: int = option(0, whole(0, 1_000_000), "0 = all samples")
     own_batches: bool = option(
-        False, flag, "true = a batch per direction (algorithm 3 of the thesis)", at="fedmezo@own-batches"
+        False,
+        flag,
+        "true = a batch per direction (algorithm 3 of the thesis)",
     )
     clip: float = option(
-        3.0, number(0.0), "scalars are cut at this many times the recent median; 0 = never", at="fedmezo@clip"
+        3.0,
+        number(0.0),
+        "scalars are cut at this many times the recent median; 0 = never",
     )
     outlier: float = option(
-        3.0, number(0.0), "clients above this many times the usual are left out", at="fedmezo@outlier"
+        3.0,
+        number(0.0),
+        "clients above this many times the usual are left out",
     )
 
     @property
@@ -82,5 +89,5 @@ class FedMeZOOptions(Options):
     def problems(self) -> list[str]:
         """Refuse batches for each direction where every batch is all samples."""
         if self.own_batches and not self.batch_size:
-            return ["fedmezo@own-batches: needs fedmezo@batch-size above 0, got 0, all samples"]
+            return ["fedmezo.own-batches: needs fedmezo.batch-size above 0, got 0, all samples"]
         return []

@@ -2,9 +2,9 @@
 
 Statistics and heads inside functions only: names and options are read where there is no torch.
 
-A variant is a method with other values of some options than the run's, by a name that says so: ``fedcof@shrinkage=0.1``
-is FedCOF with ``fedcof-shrinkage = 0.1``; further options follow, each after an ``@``. Variants of one method stand
-beside each other in one run, solved from the same statistics.
+A variant is a method with other values of some options than the run's, by a name that says so:
+``fedcof@shrinkage=0.1`` is FedCOF with ``fedcof.shrinkage = 0.1``; further options follow, each after an ``@``.
+Variants of one method stand beside each other in one run, solved from the same statistics.
 """
 
 import re
@@ -86,15 +86,6 @@ def method_order(method: str) -> int:
     return list(METHODS).index(record_of(method).name) if is_method(method) else len(METHODS)
 
 
-def variant_for(key: str, value: object) -> str:
-    """Say how to set a rare option that was given as a run-config key; "" if there is no such option."""
-    for record in METHODS.values():
-        if key in record.options.keys():  # noqa: SIM118  # no mapping
-            name = key.removeprefix(record.options.prefix)
-            return f'an option of a variant: method = "{record.name}@{name}={str(value).lower()}"'
-    return ""
-
-
 def method_list(more: tuple[str, ...], *single: str) -> Check:
     """Return a check for some methods, variants and other words, each once, or for a single other word."""
 
@@ -127,7 +118,7 @@ def varied(options: OptionsType, name: str) -> OptionsType:
     options : Options
         The run's, of the method.
     name : str
-        Such as ``fedcof@shrinkage=0.1@between-class=true``: keys as the run's without the method's prefix.
+        Such as ``fedcof@shrinkage=0.1@between-class=true``: keys as the run's, without the method's table.
 
     Raises
     ------
@@ -137,7 +128,7 @@ def varied(options: OptionsType, name: str) -> OptionsType:
     """
     if not _VARIANT.fullmatch(name):
         raise ValueError(f"{name}: a variant is METHOD@OPTION=VALUE, perhaps with further @OPTION=VALUE")
-    keys = {key.removeprefix(options.prefix): key for key in options.keys()}  # noqa: SIM118  # no mapping
+    keys = {key.rpartition(".")[2]: key for key in options.keys()}  # noqa: SIM118  # no mapping
     given: dict[str, Any] = {}
     for change in name.split("@")[1:]:
         option, _, value = change.partition("=")

@@ -30,30 +30,29 @@ _MEASURED_FEATURES = 500
 class Fed3ROptions(Options):
     """As :func:`fedstats_app.heads.solve_ridge`; random Fourier features, where there are some, give Fed3R-RF."""
 
-    prefix: ClassVar[str] = "fed3r-"
+    table: ClassVar[str] = "fed3r"
 
     ridge_lambda: float | Literal["auto"] = option(
-        "auto", number(0.0, word="auto"), "auto = largest evidence, or a number (paper: 0.01)", key="ridge-lambda"
+        "auto", number(0.0, word="auto"), "auto = largest evidence, or a number (paper: 0.01)"
     )
     between_class: bool = option(True, flag, "false leaves the between-class scatter out")
-    fit_bias: bool = option(False, flag, "true = a constant feature, as in the official code", rare=True)
-    normalize: bool = option(True, flag, "false keeps the rows' lengths (AFL, with ridge-lambda 0)", rare=True)
+    fit_bias: bool = option(False, flag, "true = a constant feature, as in the official code")
+    normalize: bool = option(True, flag, "false keeps the rows' lengths (AFL, with ridge-lambda 0)")
     solver: Literal["cholesky", "pinv32"] = option(
         "cholesky", one_of("cholesky", "pinv32"), "pinv32 = float32 pseudo-inverse, as in the papers"
     )
-    class_balance: bool = option(False, flag, "classes weigh alike (long tails)", rare=True)
-    random_features: int = option(0, whole(0, 100_000), "random Fourier features (Fed3R-RF); 0 = none", rare=True)
+    class_balance: bool = option(False, flag, "classes weigh alike (long tails)")
+    random_features: int = option(0, whole(0, 100_000), "random Fourier features (Fed3R-RF); 0 = none")
     kernel_width: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
         "auto = median distance of the server's test features",
-        rare=True,
     )
 
     def problems(self) -> list[str]:
         """List what is wrong with the values together."""
         if self.fit_bias and not self.between_class:
-            return ["fed3r-fit-bias: true needs fed3r-between-class true, got false"]
+            return ["fed3r.fit-bias: true needs fed3r.between-class true, got false"]
         return []
 
 
@@ -63,7 +62,7 @@ def _specify(options: Fed3ROptions, seed: int) -> StatisticsSpec:
     if not options.random_features:
         return StatisticsSpec(gram=True)
     if options.kernel_width == "auto":
-        raise ValueError("fed3r@kernel-width must be a number here, got auto")
+        raise ValueError("fed3r.kernel-width must be a number here, got auto")
     return StatisticsSpec(
         gram=True, feature_map=RandomFourierFeatures(options.random_features, options.kernel_width, seed)
     )
@@ -89,13 +88,13 @@ def _measure(options: Fed3ROptions, features: Callable[[], Tensor] | None, say: 
         return options
     if features is None:
         raise ValueError(
-            "fed3r@kernel-width must be a number where the server has no test data to measure it on, got auto"
+            "fed3r.kernel-width must be a number where the server has no test data to measure it on, got auto"
         )
     from fedstats_app.statistics.feature_maps import median_distance
 
     found = features()
     width = median_distance(found[:: max(1, len(found) // _MEASURED_FEATURES)])
-    say(f"fed3r@kernel-width: median distance between the server's test features, {width:.4g}")
+    say(f"fed3r.kernel-width: median distance between the server's test features, {width:.4g}")
     return replace(options, kernel_width=width)
 
 

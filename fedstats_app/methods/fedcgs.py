@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class FedCGSOptions(Options):
     """As :func:`fedstats_app.heads.solve_gaussian`; random features give the paper's feature expansion."""
 
-    prefix: ClassVar[str] = "fedcgs-"
+    table: ClassVar[str] = "fedcgs"
 
     # Within classes by default, as the derivation asks for (research/decisions.md); total is the paper's.
     covariance: Literal["total", "within"] = option(
@@ -34,8 +34,8 @@ class FedCGSOptions(Options):
         "auto", number(0.0, word="auto"), "auto, or a number times tr(Sigma)/d (paper: 0)"
     )
     random_features: int = option(0, whole(0, 100_000), "features of a random projection; 0 = none")
-    activation: str = option("relu", one_of("relu", "tanh", "identity"), "relu | tanh | identity, after it", rare=True)
-    class_balance: bool = option(False, flag, "classes weigh alike (long tails)", rare=True)
+    activation: str = option("relu", one_of("relu", "tanh", "identity"), "relu | tanh | identity, after it")
+    class_balance: bool = option(False, flag, "classes weigh alike (long tails)")
 
 
 def _specify(options: FedCGSOptions, seed: int) -> StatisticsSpec:

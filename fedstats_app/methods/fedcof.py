@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class FedCOFOptions(Options):
     """As :func:`fedstats_app.heads.solve_fedcof`; means of a client per class."""
 
-    prefix: ClassVar[str] = "fedcof-"
+    table: ClassVar[str] = "fedcof"
 
     shrinkage: float | Literal["auto"] = option(
         "auto", number(0.0, word="auto", infinite=True), "gamma: auto, or a number (paper: 1, MobileNetV2 0.1)"
@@ -34,12 +34,12 @@ class FedCOFOptions(Options):
         False, flag_or("only"), 'true = also between-class scatter | "only" = this alone'
     )
     means_per_class: int = option(1, whole(1, 10_000), "disjoint means per class and client")
-    samples_per_mean: int = option(2, whole(2, 1_000_000), "fewest samples of each", rare=True)
+    samples_per_mean: int = option(2, whole(2, 1_000_000), "fewest samples of each")
 
     def problems(self) -> list[str]:
         """Refuse what does not go together."""
         if self.between_class == "only" and self.shrinkage == "auto":
-            return ["fedcof-between-class: only needs a number for fedcof-shrinkage, got auto"]
+            return ["fedcof.between-class: only needs a number for fedcof.shrinkage, got auto"]
         return []
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class FedRootOptions(Options):
     """As :func:`fedstats_app.heads.fedroot.solve_completed`, and what a client sends: ranks by :class:`RankRule`."""
 
-    prefix: ClassVar[str] = "fedroot-"
+    table: ClassVar[str] = "fedroot"
 
     rank: str = option(
         "sqrt(n)",
@@ -35,17 +35,16 @@ class FedRootOptions(Options):
         "int8",
         one_of("float32", "float16", "int8", "int4"),
         "float32 | float16 | int8 | int4, of the directions",
-        rare=True,
     )
     means_per_class: int = option(1, whole(1, 10_000), "disjoint means per class and client")
     head: Literal["both", "ridge", "within"] = option(
-        "both", one_of("both", "ridge", "within"), "ridge (Fed3R's) | within (FedCGS's) | both = their sum", rare=True
+        "both", one_of("both", "ridge", "within"), "ridge (Fed3R's) | within (FedCGS's) | both = their sum"
     )
-    ridge_lambda: float | Literal["auto"] = option("auto", number(0.0, word="auto"), "auto, or a number", rare=True)
+    ridge_lambda: float | Literal["auto"] = option("auto", number(0.0, word="auto"), "auto, or a number")
     shrinkage: float | Literal["auto"] = option(
-        "auto", number(0.0, word="auto"), "of head within: auto, or a number times tr(Sigma)/d", rare=True
+        "auto", number(0.0, word="auto"), "of head within: auto, or a number times tr(Sigma)/d"
     )
-    class_balance: bool = option(False, flag, "classes weigh alike (long tails)", rare=True)
+    class_balance: bool = option(False, flag, "classes weigh alike (long tails)")
 
 
 def _specify(options: FedRootOptions, seed: int) -> StatisticsSpec:

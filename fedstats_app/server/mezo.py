@@ -120,7 +120,7 @@ class MezoTraining(Training):
         if self.strategy.learning_rate is None:
             asked = self.strategy.measure_learning_rate(self.run.grid)
             passes += (1 + 2 * CURVATURE_DIRECTIONS) * sum(one.num_examples for one in asked.of.values())
-            self.say(f"fedmezo@learning-rate {self.strategy.learning_rate:.4g}, from the loss's curvature")
+            self.say(f"fedmezo.learning-rate {self.strategy.learning_rate:.4g}, from the loss's curvature")
         found = {_RATE: self.strategy.learning_rate, _TEMPERATURE: temperature}
         self.files.save_start({**to_values(self.setup), **found}, self.start_tensors)
         if answers is not None:

@@ -74,12 +74,12 @@ def _finished(folder: RunFolder, approach: str) -> dict[str, PersonalResult]:
 
 def _work(options: PersonalOptions, approaches: Sequence[str]) -> int:
     """Count the passes over every client's samples: those of training, and one to be scored."""
-    return sum(TRAINING_PASSES * options.epochs(approach) + 1 for approach in approaches)
+    return sum(TRAINING_PASSES * options.passes(approach) + 1 for approach in approaches)
 
 
 def _announced(session: PersonalSession, approaches: Sequence[str], run: Run) -> float:
     """Say what clients will train, how often and about how long; return that in seconds, 0 if unknown."""
-    epochs = {one: session.options.epochs(one) for one in approaches if session.options.epochs(one)}
+    epochs = {one: session.options.passes(one) for one in approaches if session.options.passes(one)}
     if not epochs:
         return 0.0
     head = session.start.head.weight

@@ -15,12 +15,11 @@ from fedstats_app.base.option import (
     Options,
     absolute,
     flag,
-    folded,
+    flattened,
     number,
     one_of,
     option,
     run_folder_or_latest,
-    unfolded,
     whole,
 )
 from fedstats_app.data.data_options import CacheOptions, DataOptions, PartitionOptions
@@ -32,7 +31,6 @@ from fedstats_app.methods import (
     ConfiguredMethod,
     method_list,
     record_of,
-    variant_for,
     varied,
 )
 from fedstats_app.training.personal_options import PersonalOptions
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # What one pass asks clients for once: in words, the option that says it, and what to do.
-_SAME = ": give all of these the same NAME-means-per-class, or leave some out of method"
+_SAME = ": give all of these the same NAME.means-per-class, or leave some out of method"
 _ASKED_ONCE = {
     "number of means per class": ("means_per_class", _SAME),
     "rank of the scatter's factors": ("rank", ""),
@@ -159,17 +157,21 @@ class AppConfig:
 
     def to_run_config(self) -> dict[str, Any]:
         """Return the values under their run-config keys."""
-        values = {key: group.to_config()[key] for group in self.groups for key in group.run_keys()}
-        return folded(values, self.groups)
+        return {key: value for group in self.groups for key, value in group.to_config().items()}
 
     @classmethod
     def of(cls, **values: object) -> Self:
-        """Return the configuration with some keys set, underscores for hyphens; see :meth:`from_run_config`."""
-        return cls.from_run_config({name.replace("_", "-"): value for name, value in values.items()})
+        """Return the configuration with some keys set, underscores for hyphens; see :meth:`from_run_config`.
+
+        A table is a mapping: ``AppConfig.of(num_clients=5, fedcof={"shrinkage": 0.1})``.
+        """
+        return cls.from_run_config({name.replace("_", "-"): value for name, value in flattened(values).items()})
 
     @classmethod
     def from_run_config(cls, run_config: Mapping[str, object]) -> Self:
         """Check every key and return the configuration; keys that are missing keep their default.
+
+        A table's keys stand in a mapping, or behind its name and a dot as Flower writes them.
 
         Raises
         ------
@@ -178,16 +180,12 @@ class AppConfig:
         """
         kinds: dict[str, type[Options]] = {one.name: one.default_factory for one in cls._own()}  # type: ignore[misc]
         kinds |= {name: method.options for name, method in METHODS.items()}
-        known = [key for kind in kinds.values() for key in kind.run_keys()]
-        values, problems = unfolded(run_config, kinds.values())
-        groups = {}
-        for name in [name for name in run_config if name not in known]:
-            close = difflib.get_close_matches(name, known, n=1)
-            instead = variant_for(name, run_config[name]) or (f"did you mean {close[0]}?" if close else "")
-            for kind in kinds.values():
-                if kind.owner and name in kind.keys():  # noqa: SIM118  # no mapping
-                    instead = f"an option of {kind.owner}: {kind.label(name)}"
-            problems.append(f"{name}: no such key" + (f"; {instead}" if instead else ""))
+        known = [key for kind in kinds.values() for key in kind.keys()]  # noqa: SIM118  # no mapping
+        values, problems, groups = flattened(run_config), [], {}
+        for name in [name for name in values if name not in known]:
+            in_table = [key for key in known if key.endswith(f".{name}")]
+            close = in_table or difflib.get_close_matches(name, known, n=1)
+            problems.append(f"{name}: no such key" + (f"; did you mean {' or '.join(close)}?" if close else ""))
         for name, kind in kinds.items():
             try:
                 groups[name] = kind.read(values)
@@ -226,9 +224,9 @@ class AppConfig:
         if self.trainer and unsolved:
             yield f"start-head: method must name {', '.join(unsolved)} too, got method {run.method!r}"
         if text and (flips := self.partition.training_flips) != "none":
-            yield f"partitioner@flips: are for images, got {flips!r} with backbone {self.backbone.backbone!r}"
+            yield f"partition.flips: are for images, got {flips!r} with backbone {self.backbone.backbone!r}"
         if text and self.local.flip:
-            yield f"flip: is for images, got true with backbone {self.backbone.backbone!r}"
+            yield f"training.flip: is for images, got true with backbone {self.backbone.backbone!r}"
         if tuning.label_words and not self.backbone.text_template:
             yield f"label-words: need a text-template, got {tuning.label_words!r} without"
         if (FILE_HEAD in self.start_heads) != bool(tuning.start_head_file):
@@ -265,7 +263,7 @@ class AppConfig:
                 if reason := method.cannot_be_noisy if federation.is_noisy else method.cannot_add:
                     yield f"{'dp-epsilon' if federation.is_noisy else 'secure-sums'}: {reason}"
         if federation.is_noisy and (flips := self.partition.training_flips) != "none":
-            yield f"dp-epsilon: partitioner@flips must be none, because a sample would count twice, got {flips}"
+            yield f"dp-epsilon: partition.flips must be none, because a sample would count twice, got {flips}"
 
     def _contradictions_of_methods(self) -> Iterator[str]:
         """Say which variants are none, and what one pass cannot serve together."""

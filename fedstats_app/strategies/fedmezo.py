@@ -237,7 +237,7 @@ class MezoRounds(SampledTraining):
             averaged = self._average.take(weighed, self._foretold(server_round, weighed))
         how = "as large" if self._means is None else "as far from what its class counts foretell"
         for client, times in averaged.left_out.items():
-            asked.failures[client] = f"its scalars are {times:.3g} times {how} as is usual (fedmezo@outlier)"
+            asked.failures[client] = f"its scalars are {times:.3g} times {how} as is usual (fedmezo.outlier)"
             del usable[client]
         enough = len(usable) >= needed
         self._void_rounds = 0 if enough else self._void_rounds + 1
@@ -303,8 +303,8 @@ class MezoRounds(SampledTraining):
         if not curvature > 0.0:
             raise TrainingDiverged(
                 f"the loss's curvature along {CURVATURE_DIRECTIONS} directions is {curvature:g}, from which no "
-                "learning rate follows: give one (fedmezo@learning-rate), or a start that is less sure "
-                "(fedmezo@temperature)"
+                "learning rate follows: give one (fedmezo.learning-rate), or a start that is less sure "
+                "(fedmezo.temperature)"
             )
         self._rate.value = CURVATURE_SAFETY / curvature
         return asked

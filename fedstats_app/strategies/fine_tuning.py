@@ -228,7 +228,7 @@ class FineTuning(SampledTraining):
         this.left_out = {client: ratio for client, ratio in times.items() if ratio > limits.outlier > 0.0}
         how = "as far from what its class counts foretell" if foretold else "as long"
         for client, ratio in this.left_out.items():
-            this.failures[client] = f"its update is {ratio:.3g} times {how} as is usual (optimizer@outlier)"
+            this.failures[client] = f"its update is {ratio:.3g} times {how} as is usual (training.outlier)"
             del this.of[client], taken[client]
         this.clipped = {client: shorter[client] for client in taken if shorter[client] > limits.clip > 0.0}
         weights = capped(this.num_examples, limits.max_share)

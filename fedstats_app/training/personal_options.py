@@ -18,17 +18,18 @@ MOMENTUM, WEIGHT_DECAY = 0.5, 5e-4
 class PersonalOptions(Options):
     """Personal models: which approaches are compared, and how clients train in them."""
 
-    owner: ClassVar[str] = "personalise"
+    table: ClassVar[str] = "personal"
 
     personalise: str = option(
-        "none", some_of(APPROACHES, "none", "all"), "none | all | some of global, local-only, one-shot, closed-form"
+        "none",
+        some_of(APPROACHES, "none", "all"),
+        "none | all | some of global, local-only, one-shot, closed-form",
+        key="personalise",
     )
-    personal_epochs: int = option(20, whole(1, 100_000), "of local-only and one-shot", at="@epochs")
-    personal_batch_size: int = option(128, whole(1, 1_000_000), "samples per step", at="@batch-size")
-    personal_learning_rate: float = option(0.01, number(0.0, open_low=True), "of SGD", at="@learning-rate")
-    alignment_weight: float = option(
-        1.0, number(0.0), "pulls features to class means (one-shot)", at="@alignment-weight"
-    )
+    epochs: int = option(20, whole(1, 100_000), "of local-only and one-shot")
+    batch_size: int = option(128, whole(1, 1_000_000), "samples per step")
+    learning_rate: float = option(0.01, number(0.0, open_low=True), "of SGD")
+    alignment_weight: float = option(1.0, number(0.0), "pulls features to class means (one-shot)")
 
     @property
     def approaches(self) -> tuple[str, ...]:
@@ -36,16 +37,16 @@ class PersonalOptions(Options):
         named = {"none": (), "all": APPROACHES}
         return named.get(self.personalise, tuple(self.personalise.split(",")))
 
-    def epochs(self, approach: str) -> int:
+    def passes(self, approach: str) -> int:
         """Return how often every client trains its whole network on all of its samples in an approach."""
-        return 0 if approach in ("global", "closed-form") else self.personal_epochs
+        return 0 if approach in ("global", "closed-form") else self.epochs
 
     def local(self, *, flip: bool) -> LocalOptions:
         """Return how clients train."""
         return LocalOptions(
-            epochs=self.personal_epochs,
-            batch_size=self.personal_batch_size,
-            learning_rate=self.personal_learning_rate,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
             momentum=MOMENTUM,
             weight_decay=WEIGHT_DECAY,
             flip=flip,

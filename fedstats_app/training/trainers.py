@@ -105,7 +105,7 @@ PROMPT = Trainer(
 FEDMEZO = Trainer(
     name="fedmezo",
     display_name="FedMeZO",
-    tunes="[what `fedmezo@tune` names, without gradients](fedmezo.md)",
+    tunes="[what `fedmezo.tune` names, without gradients](fedmezo.md)",
     sent="a few numbers in every round (how its loss changes along directions drawn from a seed, the number of its "
     "samples, a digest of its model), and no weights",
     passes=2,

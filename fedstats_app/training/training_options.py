@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from typing import Literal
 
 from fedstats_app.base.option import Options, absolute, flag, number, one_of, option, whole, word_list
 from fedstats_app.methods import method_list
@@ -33,24 +33,24 @@ FILE_HEAD = "file"
 class _SgdOptions(Options):
     """What the configuration and a request have in common, beside the learning rate."""
 
-    owner: ClassVar[str] = "fine-tune"
-
     epochs: int = option(1, whole(1, 100_000), "of a client in a round", key="local-epochs")
-    batch_size: int = option(
-        16, whole(1, 1_000_000), "samples per step", key="train-batch-size", at="@train-batch-size"
-    )
-    momentum: float = option(0.0, number(0.0, 1.0), "of SGD")
-    weight_decay: float = option(0.0, number(0.0), "of SGD or Adam")
-    flip: bool = option(False, flag, "random horizontal flips")
+    batch_size: int = option(16, whole(1, 1_000_000), "samples per step", key="training.batch-size")
+    momentum: float = option(0.0, number(0.0, 1.0), "of SGD", key="training.momentum")
+    weight_decay: float = option(0.0, number(0.0), "of SGD or Adam", key="training.weight-decay")
+    flip: bool = option(False, flag, "random horizontal flips", key="training.flip")
     client_optimizer: Literal["sgd", "adam"] = option(
-        "sgd", one_of("sgd", "adam"), "sgd | adam (betas 0.9, 0.98, eps 1e-6)", at="@client-optimizer", optional=True
+        "sgd",
+        one_of("sgd", "adam"),
+        "sgd | adam (betas 0.9, 0.98, eps 1e-6)",
+        key="training.client-optimizer",
+        optional=True,
     )
 
     def problems(self) -> list[str]:
         """Refuse a momentum beside Adam, which has its own."""
         if self.client_optimizer == "sgd" or not self.momentum:
             return []
-        return [f"momentum: is of SGD, got {self.momentum:g} with fine-tune@client-optimizer=adam"]
+        return [f"training.momentum: is of SGD, got {self.momentum:g} with training.client-optimizer adam"]
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,6 @@ class ClientOptions(_SgdOptions):
 class OptimizerOptions(Options):
     """Server optimizer: what the server does with the clients' updates."""
 
-    owner: ClassVar[str] = "optimizer"
-
     optimizer: str = option(
         "fedavg", one_of(*OPTIMIZERS), "fedavg | fedprox | fedavgm | fedadam | fedyogi | fedadam-torch (the papers')"
     )
@@ -122,14 +120,14 @@ class OptimizerOptions(Options):
         "auto",
         number(0.0, open_low=True, word="auto"),
         "auto = 1 (averaging), 0.01 (fedadam, fedyogi), 0.001 (fedadam-torch)",
-        at="@learning-rate",
+        key="training.server-learning-rate",
     )
-    server_momentum: float = option(0.9, number(0.0, 1.0), "of fedavgm", at="fedavgm@momentum")
-    proximal_mu: float = option(0.01, number(0.0), "of fedprox", at="fedprox@proximal-mu")
+    server_momentum: float = option(0.9, number(0.0, 1.0), "of fedavgm", key="training.server-momentum")
+    proximal_mu: float = option(0.01, number(0.0), "of fedprox", key="training.proximal-mu")
     update_clip: float = option(
-        1.0, number(0.0), "updates are shortened to this many times the usual; 0 = never", at="@clip"
+        1.0, number(0.0), "updates are shortened to this many times the usual; 0 = never", key="training.clip"
     )
-    update_outlier: float = option(4.0, number(0.0), "likewise left out", at="@outlier")
+    update_outlier: float = option(4.0, number(0.0), "likewise left out", key="training.outlier")
 
     @property
     def server_rate(self) -> float:
@@ -143,7 +141,7 @@ class OptimizerOptions(Options):
         if self.optimizer not in ("fedavg", "fedprox") or self.server_rate == 1.0:
             return []
         return [
-            f"optimizer@learning-rate: {self.optimizer} averages, which is rate 1 (fedavgm has one), "
+            f"training.server-learning-rate: {self.optimizer} averages, which is rate 1 (fedavgm has one), "
             f"got {self.server_rate:g}"
         ]
 
@@ -151,8 +149,6 @@ class OptimizerOptions(Options):
 @dataclass(frozen=True)
 class TuningOptions(Options):
     """Training from the head: from where, for how long, and how it is scored."""
-
-    owner: ClassVar[str] = "fine-tune"
 
     start_head: str = option(
         "best",
@@ -164,17 +160,22 @@ class TuningOptions(Options):
     num_server_rounds: int = option(20, whole(1, 1_000_000), "aggregations")
     fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True), "share of clients in a round")
     max_tuning_share: float = option(
-        1.0, number(0.0, 1.0, open_low=True), "most that one client counts for", at="@max-tuning-share"
+        1.0, number(0.0, 1.0, open_low=True), "most that one client counts for", key="training.max-share"
     )
     temperature: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
         "divides logits; papers: 1 (FedCOF), 0.1 (Fed3R); auto = the clients' least loss (probe, prompt), else 1",
     )
-    prompt_tokens: int = option(10, whole(1, MAX_PROMPTS), "learnable vectors among the tokens", at="prompt@tokens")
-    tune_bias: bool = option(True, flag, "false = the bias stays", at="@tune-bias")
+    prompt_tokens: int = option(
+        10, whole(1, MAX_PROMPTS), "learnable vectors among the tokens (prompt)", key="training.prompt-tokens"
+    )
+    tune_bias: bool = option(True, flag, "false = the bias stays", key="training.tune-bias")
     batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
-        "frozen", one_of("frozen", "kept", "averaged", "groupnorm"), "frozen | kept | averaged | groupnorm"
+        "frozen",
+        one_of("frozen", "kept", "averaged", "groupnorm"),
+        "frozen | kept | averaged | groupnorm",
+        key="training.batch-norm",
     )
     evaluate_every: int = option(1, whole(1, 1_000_000), "rounds between evaluations")
     checkpoint_every: int = option(10, whole(0, 1_000_000), "rounds between checkpoints; 0 = none")

@@ -37,7 +37,7 @@ from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, run
 from research.benchmarks.regularisers import balanced_subset, parts_of
 
-# Per training: optimizer@clip or fedmezo@clip, and their outlier.
+# Per training: training.clip or fedmezo.clip, and their outlier.
 LIMITS = {
     name: {"off": (0.0, 0.0), "outlier": (0.0, outlier), "clip": (clip, outlier), "default": (clip, outlier)}
     for name, clip, outlier in (

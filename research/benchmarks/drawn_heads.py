@@ -3,7 +3,7 @@
     python -m research.benchmarks.drawn_heads "dataset=builtin" --seeds 3
 
 Drawn are as many features of a class as it has samples, from its mean and the one covariance of all classes: by default
-that within classes; ``fedcgs-covariance=total fedcgs-shrinkage=0.0`` is the paper's. The softmax heads are trained as
+that within classes; ``fedcgs.covariance=total fedcgs.shrinkage=0.0`` is the paper's. The softmax heads are trained as
 FedPFT's in the paper. One line of JSON per seed is printed, then a table.
 """
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.base.option import flattened
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import test_split, training_set
 from fedstats_app.heads import LinearHead
@@ -48,7 +49,7 @@ class Features:
 def config_of(experiment: str, **changes: object) -> AppConfig:
     """Return the configuration of an experiment, as :func:`settings_of` reads it, with some keys changed."""
     return AppConfig.from_run_config(
-        {**settings_of(experiment), **{key.replace("_", "-"): value for key, value in changes.items()}}
+        {**settings_of(experiment), **{key.replace("_", "-"): value for key, value in flattened(changes).items()}}
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedstats_app.base.option import ConfigError, Options, unfolded
+from fedstats_app.base.option import ConfigError
 from fedstats_app.methods import METHODS
 from fedstats_app.settings.app_config import AppConfig
 from research.reproduce.catalogue import PresetError
@@ -19,8 +19,8 @@ from research.reproduce.simulated import STATISTICS_KEYS, Simulation, of_app
 # what this app does to help changes one.
 _DEFAULTS = {"plots": False, "engine": "torch", "keep": "last", "feature-power": 1.0, "wire-dtype": "float32"}
 _STAGES = ("fine-tune", "personalise")
-# The words of run-config's defaults to which a preset may add an option.
-_OWNERS = {"partitioner": "dirichlet", "optimizer": "fedavg"}
+# A stage's table, whose keys a cell without the stage does not take.
+_TABLES = {"training": "fine-tune", "fedmezo": "fine-tune", "personal": "personalise"}
 _OF_METHODS = {key: name for name, method in METHODS.items() for key in method.options.keys()}  # noqa: SIM118
 
 
@@ -135,7 +135,7 @@ def cells_of(
     found = []
     for row in rows:
         for column in columns:
-            settings = _folded({**_DEFAULTS, **_readable(preset.settings(row, column), given), **given})
+            settings = _used({**_DEFAULTS, **_readable(preset.settings(row, column), given), **given})
             try:
                 AppConfig.from_run_config(of_app(settings))
                 Simulation.of(settings)
@@ -152,18 +152,10 @@ def _readable(settings: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[
     return {key: value for key, value in settings.items() if not key.endswith("-column") and key != "folder-levels"}
 
 
-def _folded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the keys "fine-tune@num-z" of a preset after the value of "fine-tune", unless that has them already.
-
-    A stage that a cell leaves out takes none.
-    """
-    made = {key: value for key, value in settings.items() if "@" not in key}
-    for key, value in settings.items():
-        owner, _, name = key.partition("@")
-        word = made.get(owner, _OWNERS.get(owner, "none"))
-        if name and word != "none" and f"@{name}=" not in word:
-            made[owner] = f"{word}@{name}={_text(value)}"
-    return made
+def _used(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the tables of stages that a cell does not have."""
+    absent = {table for table, stage in _TABLES.items() if settings.get(stage, "none") == "none"}
+    return {key: value for key, value in settings.items() if key.partition(".")[0] not in absent}
 
 
 def planned(cells: Iterable[Cell]) -> list[PlannedRun]:
@@ -200,16 +192,11 @@ def _widened(settings: dict[str, Any], wanted: Mapping[str, Any], method: str) -
         others = {key: value for key, value in settings.items() if key not in keys}
         own = {key: value for key, value in wanted.items() if key in keys}
         return method, {**others, **own, "method": f"{settings['method']},{method}"}
-    has, wants = (_of(METHODS[method].options, values) for values in (settings, wanted))
-    prefix = METHODS[method].options.prefix
-    changes = [f"@{key.removeprefix(prefix)}={_text(wants[key])}" for key in keys if wants[key] != has[key]]
+    has, wants = (METHODS[method].options.read(values).to_config() for values in (settings, wanted))
+    changes = [f"@{key.rpartition('.')[2]}={_text(wants[key])}" for key in keys if wants[key] != has[key]]
     name = "".join([method, *changes])
     named = str(settings["method"]).split(",")
     return name, {**settings, "method": ",".join(dict.fromkeys([*named, name]))}
-
-
-def _of(kind: type[Options], settings: Mapping[str, Any]) -> dict[str, Any]:
-    return kind.read(unfolded(settings, [kind])[0]).to_config()
 
 
 def _text(value: object) -> str:

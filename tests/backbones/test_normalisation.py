@@ -78,7 +78,7 @@ def test_what_is_no_power_mean_or_deviation_is_refused(settings: dict[str, objec
 
 def test_saved_and_trained_heads_predict_with_power_mean_and_deviation(tmp_path: Path) -> None:
     settings = {"input_mean": CIFAR_MEAN, "input_std": "0.2023,0.1994,0.201", "feature_power": 0.5}
-    settings |= {"method": "fedncm", "fine_tune": "full", "partitioner": "dirichlet@samples-per-class=20"}
+    settings |= {"method": "fedncm", "fine_tune": "full", "partitioner": "dirichlet", "partition.samples-per-class": 20}
     folder = simulate(tmp_path, num_server_rounds=1, **settings)
     for name in ("fedncm", "fedncm-full"):
         backbone = load(folder, name).backbone

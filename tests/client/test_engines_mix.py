@@ -17,7 +17,7 @@ def test_engines_mix_and_each_clients_is_written_down(tmp_path: Path, capsys: py
         {"partition-id": 1, "num-partitions": 2},
     ]
     settings = {"backbone": "random:tiny", "input_size": 16, "num_clients": 4, "method": "fedncm"}
-    settings |= {"partitioner": "dirichlet@samples-per-class=4", "test_dataset": "", "engine": "openvino"}
+    settings |= {"partitioner": "dirichlet", "partition.samples-per-class": 4, "test_dataset": "", "engine": "openvino"}
     folder = simulate(tmp_path, node_configs=nodes, **settings)  # type: ignore[arg-type]
     assert sorted(one["engine"] for one in clients(folder)) == ["openvino", "openvino", "torch", "torch"]
     assert all(one["outcome"] == "merged" for one in clients(folder))

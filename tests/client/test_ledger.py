@@ -17,6 +17,7 @@ from fedstats_app import client_app
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.base import ledger as storage_ledger
+from fedstats_app.base.option import flattened
 from fedstats_app.client import site as client_site
 from fedstats_app.client import statistics as client_statistics
 from fedstats_app.client.ledger import ledger_of
@@ -67,7 +68,7 @@ def ask(
     **settings: Any,
 ) -> Message:
     forget()
-    config = {**CONFIG.to_run_config(), **{key.replace("_", "-"): value for key, value in settings.items()}}
+    config = {**CONFIG.to_run_config(), **{key.replace("_", "-"): value for key, value in flattened(settings).items()}}
     return client_app.app(instruction(content, kind), Context(run, 4, dict(node), RecordDict(), config))
 
 

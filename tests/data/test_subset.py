@@ -82,7 +82,8 @@ def domains(tmp_path: Path) -> str:
 def test_a_run_leaves_a_domain_out_and_tests_on_it(domains: str) -> None:
     config = AppConfig.of(
         dataset=domains, folder_levels="domain/class", left_out_domain="domain=sketch", classes="cat,owl",
-        partitioner="natural-id@samples-per-class=6@samples-per-client=5", partition_column="domain", num_clients=0,
+        partitioner="natural-id", partition_column="domain", num_clients=0,
+        partition={"samples_per_class": 6, "samples_per_client": 5},
     )  # fmt: skip
     train, test = training_set(config.data), client_data.test_split(config.data.dataset, config.data)
     assert test is not None and train.class_names == test.class_names == ("cat", "owl")
@@ -179,7 +180,7 @@ def test_runs_train_on_them_and_neither_test_nor_hold_out_any(tmp_path: Path) ->
     settings: dict[str, Any] = {"method": "fedncm", "wire_dtype": "float32"}
 
     def results(flips: str, keep: str) -> dict[str, Any]:
-        settings.update(partitioner=f"dirichlet@samples-per-class=50@flips={flips}", keep=keep)
+        settings.update(partition={"samples_per_class": 50, "flips": flips}, keep=keep)
         run = simulate(tmp_path / f"{flips}-{keep}", fine_tune="probe", num_server_rounds=1, **settings)
         return read_json(run, "results.json")  # type: ignore[no-any-return]
 
@@ -192,8 +193,14 @@ def test_runs_train_on_them_and_neither_test_nor_hold_out_any(tmp_path: Path) ->
 
 
 def test_texts_and_nodes_with_data_of_their_own_have_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="partitioner@flips: are for images, got 'both' with backbone 'tiny-text'"):
-        AppConfig.of(partitioner="dirichlet@flips=both", backbone="tiny-text")
+    with pytest.raises(ConfigError, match=r"partition.flips: are for images, got 'both' with backbone 'tiny-text'"):
+        AppConfig.of(partitioner="dirichlet", partition={"flips": "both"}, backbone="tiny-text")
     nodes = [{"data-path": site_folder(tmp_path / name, ("ant", "bee"), seed=1, images=12)} for name in "ab"]
     with pytest.raises(ValueError, match="training-flips: for simulations only"):
-        simulate(tmp_path / "run", node_configs=nodes, method="fedncm", partitioner="dirichlet@flips=random")
+        simulate(
+            tmp_path / "run",
+            node_configs=nodes,
+            method="fedncm",
+            partitioner="dirichlet",
+            partition={"flips": "random"},
+        )

@@ -20,11 +20,11 @@ LUCKY = "    lucky_number: int = option(7, whole(1, 9))\n", "lucky-number = 7   
 KEYS = """
 import tomllib, pathlib, torch
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.base.option import ConfigError
+from fedstats_app.base.option import ConfigError, flattened
 from fedstats_app.statistics import FeatureStatistics
 declared = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-assert AppConfig().to_run_config() == declared
-method = AppConfig.of(feddiag_shrinkage=0.25).configured_methods["feddiag"]
+assert AppConfig().to_run_config() == flattened(declared)
+method = AppConfig.of(feddiag={"shrinkage": 0.25}).configured_methods["feddiag"]
 statistics = FeatureStatistics.from_features(torch.rand(9, 4), torch.arange(9) % 3, 3)
 print(method.method.solve(statistics, method.options).report.regulariser)
 from fedstats_app.strategies.closed_form import FedDiag

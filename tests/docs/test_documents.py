@@ -17,6 +17,7 @@ from flwr.common.config import parse_config_args
 
 import fedstats_app
 from fedstats_app.backbones.registry import available_backbones
+from fedstats_app.base.option import flattened
 from fedstats_app.data import PARTITIONERS
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.settings.app_config import AppConfig
@@ -42,8 +43,7 @@ from tests.support.small_sample import whole_sample
 README, RUN_FOLDER = REPOSITORY / "README.md", DOCS / "run-folder.md"
 SETTINGS = (DOCS / "settings.md").read_text(encoding="utf-8")
 EXPERIMENTS = sorted((REPOSITORY / "conf").glob("*.toml"))
-DEFAULTS: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-LABELS = {type(group).label(key) for group in AppConfig().groups for key in type(group).keys()}  # noqa: SIM118
+DEFAULTS = AppConfig().to_run_config()
 # These pages' blocks are files of an app or of the package; tests beside this one run them as such.
 RUN_ELSEWHERE = ("own-client-app.md", "add-a-method.md", "export.md")
 
@@ -102,8 +102,7 @@ def test_every_run_config_key_is_documented() -> None:
 
 def test_keys_that_are_explained_are_keys() -> None:
     listed = [key for key, _ in items(DOCS / "methods" / "fine-tuning.md", "Training from the head")]
-    # Options that only a variant's name can set, `fed3r@normalize`, stand on the page of settings.
-    assert listed and {key.strip("`") for key in listed if f"- {key[:-1]}=" not in SETTINGS} - set(DEFAULTS) == set()
+    assert listed and {key.strip("`") for key in listed} <= set(DEFAULTS)
 
 
 def test_bounds_of_a_request_are_listed_with_their_defaults() -> None:
@@ -118,7 +117,7 @@ def test_bounds_of_a_request_are_listed_with_their_defaults() -> None:
 def test_partitioners_described_are_all_there_are() -> None:
     described = [re.findall(r"`([^`]+)`", item[0]) for item in items(DOCS / "data.md", "Partitions")]
     assert {names[0] for names in described} == set(PARTITIONERS)
-    assert {key for names in described for key in names[1:]} <= set(DEFAULTS) | LABELS
+    assert {key for names in described for key in names[1:]} <= set(DEFAULTS)
 
 
 def test_every_backbone_is_listed() -> None:
@@ -148,7 +147,7 @@ def test_hyphenated_words_in_code_are_names_that_exist() -> None:
 
 def test_settings_in_the_text_are_accepted() -> None:
     codes = {code for path in (README, *DOCUMENTS) for code in inline_code(path)}
-    for setting in (re.fullmatch(r"([a-z0-9-]+) ?= ?(\S.*)", code) for code in codes):
+    for setting in (re.fullmatch(r"([a-z0-9.-]+) ?= ?(\S.*)", code) for code in codes):
         if setting and setting[2][0] in "\"'-0123456789tf":  # a TOML value, not a keyword argument's expression
             AppConfig.from_run_config(tomllib.loads(f"{setting[1]} = {setting[2]}"))
 
@@ -196,7 +195,9 @@ def test_there_are_commands_to_check() -> None:
 def test_experiments_are_valid_and_in_the_guide() -> None:
     for path in EXPERIMENTS:
         settings = tomllib.loads(path.read_text())
-        assert AppConfig.from_run_config({**DEFAULTS, **settings}) != AppConfig.from_run_config(DEFAULTS), path
+        assert AppConfig.from_run_config({**DEFAULTS, **flattened(settings)}) != AppConfig.from_run_config(DEFAULTS), (
+            path
+        )
         assert f"../conf/{path.name}" in links(DOCS / "guide.md")
 
 

@@ -75,13 +75,8 @@ def test_methods_are_spelled_as_their_papers_spell_them() -> None:
 @every_method
 def test_options_survive_the_way_through_the_configuration(method: Method[Options]) -> None:
     for options in variations(method.options()):
-        values, usual = options.to_config(), method.options().to_config()
-        keyed = {key: values[key] for key in method.options.run_keys()}
-        rare = {key: value for key, value in values.items() if key not in keyed and value != usual[key]}
-        changes = [f"@{key.removeprefix(options.prefix)}={str(value).lower()}" for key, value in rare.items()]
-        name = "".join([method.name, *changes])
-        config = AppConfig.from_run_config({"method": name, **keyed})
-        assert config.options_of(name) == options
+        config = AppConfig.from_run_config({"method": method.name, **options.to_config()})
+        assert config.options_of(method.name) == options
         assert AppConfig.from_run_config(config.to_run_config()) == config
 
 
@@ -110,13 +105,13 @@ def test_nothing_is_measured_where_nothing_needs_it(method: Method[Options]) -> 
 def test_a_kernel_width_is_measured_on_the_servers_features_or_given() -> None:
     said: list[str] = []
     config = AppConfig.of(method=RANDOM)
-    with pytest.raises(ValueError, match="fed3r@kernel-width must be a number here, got auto"):
+    with pytest.raises(ValueError, match=r"fed3r.kernel-width must be a number here, got auto"):
         _ = config.configured_methods[RANDOM].specification
     with pytest.raises(ValueError, match="where the server has no test data to measure it on, got auto"):
         config.measured(None, said.append)
     measured = config.measured(lambda: torch.tensor([[0.0], [3.0], [4.0]]), said.append)
     assert measured.options_of(RANDOM).kernel_width == 3.0
-    assert said == ["fed3r@kernel-width: median distance between the server's test features, 3"]
+    assert said == ["fed3r.kernel-width: median distance between the server's test features, 3"]
 
 
 @every_personal_method
@@ -149,7 +144,9 @@ WITHOUT = "fed3r@between-class=false@ridge-lambda=5"
 
 
 def test_a_variant_has_its_own_values_and_the_runs_others() -> None:
-    config = AppConfig.of(method=f"fedcof,{GAMMAS[0]},{WITHOUT}", fedcof_between_class=True, fed3r_solver="pinv32")
+    config = AppConfig.of(
+        method=f"fedcof,{GAMMAS[0]},{WITHOUT}", fedcof={"between_class": True}, fed3r={"solver": "pinv32"}
+    )
     assert config.methods == ("fedcof", GAMMAS[0], WITHOUT)
     assert config.options_of("fedcof") == FedCOFOptions(between_class=True)
     assert config.options_of(GAMMAS[0]) == FedCOFOptions(0.1, between_class=True)
@@ -163,13 +160,13 @@ def test_a_variant_has_its_own_values_and_the_runs_others() -> None:
     [
         ("fedcof@shrinkag=1", "no option shrinkag; there are shrinkage, between-class"),
         ("fedcof@shrinkage=-1", "a variant is METHOD@OPTION=VALUE"),
-        ("fedcof@shrinkage=much", "fedcof-shrinkage: must be a number in [0, inf] or \"auto\", got 'much'"),
+        ("fedcof@shrinkage=much", "fedcof.shrinkage: must be a number in [0, inf] or \"auto\", got 'much'"),
         ("fedcof@shrinkage=1@shrinkage=2", "shrinkage is given twice"),
         ("fedcof@shrinkage", "a variant is METHOD@OPTION=VALUE"),
         ("fedkov@shrinkage=1", "some of fedncm, fed3r"),
         ("fedcof@shrinkage=1,fedcof@shrinkage=1", "must name each once"),
         ("fedcof@shrinkage=1,all", "some of fedncm, fed3r"),
-        ("fed3r@fit-bias=true@between-class=false", "fed3r-fit-bias: true needs fed3r-between-class true"),
+        ("fed3r@fit-bias=true@between-class=false", "fed3r.fit-bias: true needs fed3r.between-class true"),
         # One pass has one kind of rows, and from four means FedCOF is another head than from one.
         ("fedcof,fedcof@means-per-class=4", "means per class, got fedcof: 1, fedcof@means-per-class=4: 4"),
         (",".join(f"fedcof@shrinkage={number}" for number in range(17)), "at most 16"),
@@ -183,9 +180,9 @@ def test_what_is_wrong_with_a_variant_is_said(value: str, said: str) -> None:
 
 def test_a_variant_that_contradicts_the_runs_options_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="method: fed3r@fit-bias=true: fed3r-fit-bias: true needs fed3r-between-class"
+        ConfigError, match=r"method: fed3r@fit-bias=true: fed3r.fit-bias: true needs fed3r.between-class"
     ):
-        AppConfig.of(method="fed3r@fit-bias=true", fed3r_between_class=False)
+        AppConfig.of(method="fed3r@fit-bias=true", fed3r={"between_class": False})
 
 
 def test_names_of_variants() -> None:
@@ -214,7 +211,7 @@ def test_any_name_comes_apart_again(method: str, stage: str, value: float) -> No
 def test_one_pass_gives_the_heads_of_runs_apart(tmp_path: Path) -> None:
     together = simulate(tmp_path / "a", method=",".join((*GAMMAS, WITHOUT)), start_head=WITHOUT, fine_tune="probe",
                         num_server_rounds=1)  # fmt: skip
-    alone = [simulate(tmp_path / str(gamma), method="fedcof", fedcof_shrinkage=gamma) for gamma in (0.1, 10)]
+    alone = [simulate(tmp_path / str(gamma), method="fedcof", fedcof={"shrinkage": gamma}) for gamma in (0.1, 10)]
     for name, folder in zip(GAMMAS, alone, strict=True):
         head, metadata = read_head(together / "heads" / f"{name}.safetensors")
         other, _ = read_head(folder / "heads" / "fedcof.safetensors")

@@ -57,7 +57,11 @@ def test_the_network_is_timed_in_the_first_run_only(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(run, "seconds_per_sample", lambda *args: timed.append(1) or real(*args))  # type: ignore[func-returns-value]
     for _ in range(2):
         simulate(
-            tmp_path, method="fedncm", cache_dir=str(tmp_path / "cache"), partitioner="dirichlet@samples-per-class=20"
+            tmp_path,
+            method="fedncm",
+            cache_dir=str(tmp_path / "cache"),
+            partitioner="dirichlet",
+            partition={"samples_per_class": 20},
         )
     assert len(timed) == 1
 

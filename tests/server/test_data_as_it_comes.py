@@ -87,7 +87,8 @@ def test_natural_clients_are_counted_by_the_run_whatever_the_supernodes(
     left_out = {
         "left_out_domain": "domain=sketch",
         "folder_levels": "domain/class",
-        "partitioner": "natural-id@samples-per-client=10",
+        "partitioner": "natural-id",
+        "partition.samples-per-client": 10,
     }
     folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", nodes=2, **natural | left_out)
     assert [client["num_examples"] for client in clients(folder)] == [10, 10, 10]
@@ -107,5 +108,6 @@ def test_a_part_of_the_data_is_not_for_nodes_of_others(tmp_path: Path) -> None:
             tmp_path,
             node_configs=nodes_of(tmp_path, "ab", CLASSES),
             classes="red,green",
-            partitioner="dirichlet@samples-per-class=2",
+            partitioner="dirichlet",
+            partition={"samples_per_class": 2},
         )

@@ -20,7 +20,7 @@ from tests.support.compare import relative_difference
 from tests.support.simulation import clients, read_json, simulate, site_folder
 
 Nodes = list[dict[str, object]]
-TWO_MEANS: dict[str, object] = {"fedcof_means_per_class": 2, "fedroot_means_per_class": 2}
+TWO_MEANS: dict[str, object] = {"fedcof.means-per-class": 2, "fedroot.means-per-class": 2}
 SITES = {"a": ("ant", "bee", "dog"), "b": ("dog", "ant"), "c": ("bee", "cat")}  # cat comes with c, in the middle
 
 

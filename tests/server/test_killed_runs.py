@@ -22,7 +22,8 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
 SETTINGS: dict[str, Any] = {
     "method": "fedncm,fed3r,fedcof,fedroot",
     "num_clients": 4,
-    "partitioner": "dirichlet@samples-per-class=40",
+    "partitioner": "dirichlet",
+    "partition.samples-per-class": 40,
     "min_clients": 1,
     "fraction_train": 0.5,
     "checkpoint_seconds": 0.0,
@@ -31,7 +32,8 @@ SETTINGS: dict[str, Any] = {
     "num_server_rounds": 3,
     "checkpoint_every": 1,
     "optimizer": "fedavgm",
-    "personalise": "global,one-shot@epochs=2",
+    "personalise": "global,one-shot",
+    "personal.epochs": 2,
     "holdout_fraction": 0.25,
     "device": "cpu",  # as the tests compute, and the process that is killed
     "feature_cache": "off",  # a later run would find it filled, and write less

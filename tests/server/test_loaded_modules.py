@@ -21,7 +21,7 @@ from fedstats_app.cli import main
 
 folder = sys.argv[1]
 settings = {
-    "backbone": "random:tiny", "input-size": 16, "num-clients": 3, "partitioner": "dirichlet@samples-per-class=10",
+    "backbone": "random:tiny", "input-size": 16, "num-clients": 3, "partition.samples-per-class": 10,
     "output-dir": folder, "cache-dir": folder + "/cache", "settle-seconds": 0.1,
 }
 simulate({**settings, "method": "fedncm", "plots": False})

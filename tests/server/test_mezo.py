@@ -80,7 +80,7 @@ def test_loss_falls_and_all_replicas_are_one(
     tmp_path: Path, fast: dict[str, Any], tune: str, dtype: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = {**fast, "num_server_rounds": 12, "num_clients": 4, "partitioner": "iid"}
-    folder = simulate(tmp_path, **settings | {"fine_tune": f"fedmezo@tune={tune}@dtype={dtype}"})
+    folder = simulate(tmp_path, **settings | {"fine_tune": "fedmezo", "fedmezo.tune": tune, "fedmezo.dtype": dtype})
     losses = [line["loss"] for line in rounds(folder)]
     assert losses[-1] < losses[0]
     assert "4 of 4 replicas are bit-identical at the end" in capsys.readouterr().out
@@ -95,7 +95,7 @@ def test_the_partition_does_not_matter(tmp_path: Path, fast: dict[str, Any]) -> 
     for clients, partitioner in [(1, "iid"), (2, "dirichlet"), (15, "iid")]:
         settings = {**fast, "num_clients": clients, "partitioner": partitioner, "min_clients": 1}
         # Single clients' scalars are cut; a temperature that is looked for is found to eight digits.
-        exact = {"fine_tune": "fedmezo@dtype=float64@temperature=1@clip=0"}
+        exact = {"fine_tune": "fedmezo", "fedmezo.dtype": "float64", "fedmezo.temperature": 1, "fedmezo.clip": 0}
         folder = simulate(tmp_path / str(clients), **settings | exact, nodes=min(clients, 3))
         replica = replay(folder / "mezo" / "fedncm-fedmezo", backbone)
         weights.append(replica.parameters["head.weight"].detach().clone())
@@ -105,17 +105,17 @@ def test_the_partition_does_not_matter(tmp_path: Path, fast: dict[str, Any]) -> 
 
 def test_each_direction_may_draw_a_batch_of_its_own(tmp_path: Path, fast: dict[str, Any]) -> None:
     settings = {**fast, "num_clients": 2, "partitioner": "iid", "num_server_rounds": 1}
-    trainer = "fedmezo@num-z=2@batch-size=5@learning-rate=0.1@clip=0"
+    trainer = {"num_z": 2, "batch_size": 5, "learning_rate": 0.1, "clip": 0}
     shared, own = (
-        log(simulate(tmp_path / one, **settings | {"fine_tune": f"{trainer}@own-batches={one}"}), 2)
-        for one in ("false", "true")
+        log(simulate(tmp_path / str(one), **settings, fedmezo={**trainer, "own_batches": one}), 2)
+        for one in (False, True)
     )
     assert shared[0].steps[0] == own[0].steps[0]
     assert shared[0].steps[1] != own[0].steps[1]
 
 
 def test_hosts_and_order_of_replies_do_not_matter(tmp_path: Path, fast: dict[str, Any]) -> None:
-    settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fine_tune": "fedmezo@tune=full"}
+    settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fine_tune": "fedmezo", "fedmezo.tune": "full"}
     folders = [simulate(tmp_path / str(nodes), nodes=nodes, shuffle_seed=nodes, **settings) for nodes in (1, 4)]
     assert log(folders[0]) == log(folders[1])
     for name in ("fedncm-fedmezo.safetensors", "fedncm-fedmezo.backbone.safetensors"):
@@ -123,7 +123,7 @@ def test_hosts_and_order_of_replies_do_not_matter(tmp_path: Path, fast: dict[str
 
 
 def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(tmp_path: Path, fast: dict[str, Any]) -> None:
-    settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fine_tune": "fedmezo@num-z=2"}
+    settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fine_tune": "fedmezo", "fedmezo.num-z": 2}
     whole = simulate(tmp_path / "whole", **settings)
     part = simulate(tmp_path / "part", **{**settings, "num_server_rounds": 3})
     # What a kill between two writes leaves: a round that is recorded and not in the log.
@@ -136,7 +136,9 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(tmp_path: Path, fa
 
 
 def test_the_log_and_the_start_give_the_model_again(tmp_path: Path, fast: dict[str, Any]) -> None:
-    folder = simulate(tmp_path, **fast | {"fine_tune": "fedmezo@tune=names:backbone.0.*,head.*"}, num_clients=3)
+    folder = simulate(
+        tmp_path, **fast | {"fine_tune": "fedmezo", "fedmezo.tune": "names:backbone.0.*,head.*"}, num_clients=3
+    )
     backbone = load_backbone("random:tiny", input_size=16, batch_size=16, channels_last=True)
     replica = replay(folder / "mezo" / "fedncm-fedmezo", backbone)
     notes = read_json(folder, "results.json")["training"]["fedncm-fedmezo"]["notes"]
@@ -159,12 +161,12 @@ def test_clients_evaluate_where_the_server_has_no_data(tmp_path: Path) -> None:
 
 
 def test_settings_that_exclude_each_other_are_refused() -> None:
-    with pytest.raises(ConfigError, match="fedmezo@own-batches: needs fedmezo@batch-size above 0, got 0"):
-        AppConfig.from_run_config({"fine-tune": "fedmezo@own-batches=true"})
-    with pytest.raises(ConfigError, match="fedmezo@tune: must be one of head, full, bias, norm, or names:"):
-        AppConfig.from_run_config({"fine-tune": "fedmezo@tune=names:"})
+    with pytest.raises(ConfigError, match=r"fedmezo.own-batches: needs fedmezo.batch-size above 0, got 0"):
+        AppConfig.from_run_config({"fine-tune": "fedmezo", "fedmezo.own-batches": True})
+    with pytest.raises(ConfigError, match=r"fedmezo.tune: must be one of head, full, bias, norm, or names:"):
+        AppConfig.from_run_config({"fine-tune": "fedmezo", "fedmezo.tune": "names:"})
     with pytest.raises(ConfigError, match="batch-norm: fedmezo needs frozen running statistics, got 'averaged'"):
-        AppConfig.from_run_config({"fine-tune": "fedmezo", "batch-norm": "averaged"})
+        AppConfig.from_run_config({"fine-tune": "fedmezo", "training.batch-norm": "averaged"})
 
 
 # Absent, late and new nodes: every message is a new process
@@ -379,7 +381,7 @@ def test_a_forged_scalar_is_left_out_and_named(tmp_path: Path) -> None:
     liar = FIRST_NODE_ID + 2
     assert all(set(outcome.left_out) == {liar} and liar not in outcome.num_examples for outcome in outcomes)
     assert re.match(
-        r"its scalars are .* times as large as is usual \(fedmezo@outlier\)", outcomes[0].asked.failures[liar]
+        r"its scalars are .* times as large as is usual \(fedmezo.outlier\)", outcomes[0].asked.failures[liar]
     )
     federation.faults.clear()
     others = federation.strategy()

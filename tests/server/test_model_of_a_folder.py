@@ -34,7 +34,8 @@ def test_a_run_says_what_its_features_are_and_names_their_licence(
     run = simulate(
         tmp_path,
         method="fedncm",
-        partitioner="iid@samples-per-class=10",
+        partitioner="iid",
+        partition={"samples_per_class": 10},
         backbone=f"timm:local-dir:{folder}",
         input_size=0,
         backbone_arguments="init_values=1e-5, depth=2",

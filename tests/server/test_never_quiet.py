@@ -80,7 +80,7 @@ def test_statistics_solving_and_probing(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("stage", ["full", "fedmezo"])
 def test_training_says_about_how_long_it_will_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     settings = {"fine_tune": f"{stage}@train-batch-size=512", "num_server_rounds": 3}
-    settings["partitioner"] = "dirichlet@samples-per-class=100"
+    settings["partitioner"] = "partition.samples-per-class=100"
     said = told(tmp_path, monkeypatch, [], method="fedncm", test_dataset="", **settings)
     assert said.longest_silence <= 10
     second = [line for _, line in said.lines if f"fedncm-{stage}: round 2 of 3: 0 of 6" in line]
@@ -94,8 +94,10 @@ def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypat
         monkeypatch,
         [],
         method="fedncm,fed3r",
-        partitioner="fedpac@samples-per-class=60",
-        personalise="all@epochs=1@batch-size=512",
+        partitioner="fedpac",
+        partition={"samples_per_class": 60},
+        personalise="all",
+        personal={"epochs": 1, "batch_size": 512},
     )
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())
@@ -110,7 +112,7 @@ def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypat
 
 
 def test_every_phase_of_secure_sums_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"secure_sums": "on", "partitioner": "iid@samples-per-class=60"}
+    settings = {"secure_sums": "on", "partitioner": "iid", "partition.samples-per-class": 60}
     said = told(tmp_path, monkeypatch, [], method="fed3r,fedcof", **settings)
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())

@@ -224,7 +224,7 @@ def test_an_owner_sees_the_account_and_no_reset_forgets_it(made: Path, capsys: p
         ({"dp_where": "nowhere"}, "dp-where"),
         ({"dp_epsilon": 0.0, "dp_where": "local"}, "dp-where: needs a dp-epsilon"),
         ({"min_class_count": 5}, "dp-epsilon: needs min-class-count = 0, got 5"),
-        ({"partitioner": "iid@flips=both"}, "dp-epsilon: partitioner@flips must be none"),
+        ({"partitioner": "iid", "partition.flips": "both"}, "dp-epsilon: partition.flips must be none"),
         ({"fine_tune": "probe"}, 'secure-sums: fine-tune must be "none"'),
         ({"dp_epsilon": 0.0}, "dp-delta: needs a dp-epsilon"),
         ({"dp_epsilon": 0.0, "dp_unit": "client"}, "dp-unit: needs a dp-epsilon"),
@@ -256,7 +256,7 @@ def test_sites_own_data_need_a_declared_number_that_delta_fits(
 
 def test_a_run_that_hides_clients_says_so_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"secure_sums": "on", "dp_epsilon": 8.0, "dp_unit": "client", "dp_samples": 8000}
-    few: dict[str, object] = {"partitioner": "dirichlet@samples-per-class=12", "test_dataset": "builtin"}
+    few: dict[str, object] = {"partitioner": "dirichlet", "partition.samples-per-class": 12, "test_dataset": "builtin"}
     folder = simulate(tmp_path, method="fedncm", **few, **settings)
     said = read_json(folder, "results.json")["differential_privacy"]
     assert said["unit"] == "client" and said["num_clients"] == 10 and said["delta"] == 8000**-1.1

@@ -12,12 +12,14 @@ from fedstats_app.server.personal_approaches import PersonalSession
 from fedstats_app.testing import Fault
 from tests.support.simulation import Killed, killed, read_json, simulate
 
-SHORT = "@epochs=1@batch-size=64"
+SHORT = {"epochs": 1, "batch_size": 64}
 SETTINGS = {
-    "partitioner": "fedpac@samples-per-class=60",
+    "partitioner": "fedpac",
+    "partition.samples-per-class": 60,
     "num_clients": 6,
     "method": "fedncm,fed3r,fedcgs",
-    "personalise": f"all{SHORT}",
+    "personalise": "all",
+    "personal": SHORT,
 }
 
 
@@ -42,7 +44,7 @@ def test_every_approach_is_scored_on_the_same_clients(tmp_path: Path, capsys: py
 
 
 def test_a_client_that_fails_is_named_and_the_others_are_scored(tmp_path: Path) -> None:
-    settings = {**SETTINGS, "personalise": f"one-shot{SHORT}", "num_clients": 4}
+    settings = {**SETTINGS, "personalise": "one-shot", "personal": SHORT, "num_clients": 4}
     configs = [{"partition-id": node, "num-partitions": 4, "train": node != 1} for node in range(4)]
     folder = simulate(tmp_path, node_configs=configs, faults={2: Fault(copies=2)}, **settings)
     personal = read_json(folder, "results.json")["personal"]
@@ -57,7 +59,8 @@ def test_a_comparison_that_was_interrupted_goes_on_after_the_last_finished_appro
     settings = {
         **SETTINGS,
         "num_clients": 4,
-        "personalise": f"closed-form,local-only,one-shot,global{SHORT}",
+        "personalise": "closed-form,local-only,one-shot,global",
+        "personal": SHORT,
         "fine_tune": "probe",
         "num_server_rounds": 1,
         "save_statistics": kept,

@@ -72,7 +72,7 @@ def test_what_clients_hold_out_scores_a_trained_head_within_the_floors(tmp_path:
         {"data-path": site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=40), "min-class-count": 5},
         {"data-path": site_folder(tmp_path / "b", ("bee", "cow"), seed=2, images=40), "min-class-count": 30},
     ]
-    folder = simulate(tmp_path, node_configs=configs, fine_tune="probe@train-batch-size=32", **FAST)
+    folder = simulate(tmp_path, node_configs=configs, fine_tune="probe", training={"batch_size": 32}, **FAST)
     results = read_json(folder, "results.json")
     solved, entry = results["methods"]["fedncm"], results["training"]["fedncm-probe"]
     # A node that may name no class of the few samples that it kept tells as little of a trained head.

@@ -81,8 +81,8 @@ def test_every_optimizer_lowers_the_loss(tmp_path: Path, optimizer: str) -> None
 
 
 def test_fedprox_with_mu_0_is_fedavg(tmp_path: Path, plain: Path) -> None:
-    prox = simulate(tmp_path / "b", optimizer="fedprox@proximal-mu=0", **FAST)
-    pulled = simulate(tmp_path / "c", optimizer="fedprox@proximal-mu=1", local_epochs=2, **FAST)
+    prox = simulate(tmp_path / "b", optimizer="fedprox", training={"proximal_mu": 0}, **FAST)
+    pulled = simulate(tmp_path / "c", optimizer="fedprox", training={"proximal_mu": 1}, local_epochs=2, **FAST)
     two = simulate(tmp_path / "d", optimizer="fedavg", local_epochs=2, **FAST)
     heads = [read_head(folder / "heads" / "fedncm-probe.safetensors")[0] for folder in (plain, prox, pulled, two)]
     assert torch.equal(heads[0].weight, heads[1].weight)
@@ -153,7 +153,7 @@ def test_an_update_is_judged_by_class_counts_where_statistics_are_kept(
     settings = {**FAST, "num_clients": 5, "partitioner": "iid", "save_statistics": kept, "num_server_rounds": 1}
     folder = simulate(tmp_path / "a", nodes=5, faults={3: Fault(tamper=grown)}, **settings)
     how = "as far from what its class counts foretell" if kept else "as long"
-    assert f"times {how} as is usual (optimizer@outlier)" in capsys.readouterr().out
+    assert f"times {how} as is usual (training.outlier)" in capsys.readouterr().out
     assert (folder / "checkpoints" / "class-means.safetensors").is_file() == kept
 
 
@@ -231,5 +231,5 @@ def test_resume_refuses_another_run(tmp_path: Path, plain: Path) -> None:
 def test_what_excludes_each_other_is_said() -> None:
     with pytest.raises(ConfigError, match="start-head: method must name fedcof too"):
         AppConfig.from_run_config({"method": "fedncm", "fine-tune": "probe", "start-head": "fedcof"})
-    with pytest.raises(ConfigError, match="optimizer@learning-rate: fedavg averages"):
-        AppConfig.from_run_config({"optimizer": "fedavg@learning-rate=0.5"})
+    with pytest.raises(ConfigError, match=r"training.server-learning-rate: fedavg averages"):
+        AppConfig.from_run_config({"optimizer": "fedavg", "training.server-learning-rate": 0.5})

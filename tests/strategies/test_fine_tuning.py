@@ -326,7 +326,7 @@ def test_one_hostile_update_is_left_out_and_named_under_every_optimizer(optimize
     honest, _ = train(optimizer, without=LIAR, rounds=4)
     attacked, rounds = train(optimizer, times=times, rounds=4)
     assert all(set(one.left_out) == {LIAR} and LIAR not in one.num_examples for one in rounds)
-    assert "times as long as is usual (optimizer@outlier)" in rounds[0].failures[LIAR]
+    assert "times as long as is usual (training.outlier)" in rounds[0].failures[LIAR]
     assert all(torch.equal(attacked[name], honest[name]) for name in honest)
     unprotected, _ = train(optimizer, times=times, rounds=4, outlier=0.0, clip=0.0)
     assert distance(unprotected, honest) > 0.5 * distance(honest, START)

@@ -116,8 +116,6 @@ def federation(
     data: Path,
     state: Path,
     *,
-    personalise: str = "none",
-    training: str = "@epochs=2@batch-size=16",
     hosts: int = 1,
     app: ClientApp | None = None,
     **settings: object,
@@ -126,8 +124,7 @@ def federation(
     logging.getLogger("flwr").setLevel(logging.ERROR)
     paths = {"dataset": f"folder:{data}", "cache_dir": str(data / "cache")}
     split = {"num_clients": NUM_CLIENTS, "partitioner": "fedpac", "holdout_fraction": 0.25}
-    personalise += training if personalise != "none" else ""
-    network = {"backbone": "random:tiny", "input_size": 16, "personalise": personalise}
+    network = {"backbone": "random:tiny", "input_size": 16, "personal": {"epochs": 2, "batch_size": 16}}
     config = AppConfig.of(**{**network, **paths, **split, **settings})
     nodes = [{"partition-id": host, "num-partitions": hosts, "state-dir": str(state)} for host in range(hosts)]
     local = LocalGrid(app or personal_app(), nodes, config.to_run_config(), shuffle_seed=hosts)

@@ -17,6 +17,7 @@ from fedstats_app import client_app, server_app
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.base.json_digest import read_json_lines
+from fedstats_app.base.option import flattened
 from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.report.classifier import Classifier
@@ -46,7 +47,7 @@ def simulate(
         "cache-dir": str(tmp_path.parent / "cache"),
         "settle-seconds": 0.01,
         "wait-timeout": 5.0,
-        **{name.replace("_", "-"): value for name, value in settings.items()},
+        **{name.replace("_", "-"): value for name, value in flattened(settings).items()},
     }
     configs = node_configs or [{"partition-id": node, "num-partitions": nodes} for node in range(nodes)]
     grid = LocalGrid(app, configs, run_config, faults=faults or {}, shuffle_seed=shuffle_seed)

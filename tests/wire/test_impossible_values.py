@@ -157,9 +157,9 @@ IMPOSSIBLE: dict[tuple[str, str], tuple[tuple[str, Any, str], ...]] = {
     ),
     ("personal heads", "solver"): (
         ("method", "lasso", "method: must be one of fedcgs, fed3r"),
-        ("ridge-lambda", -1.0, r"ridge-lambda: must be a number in \[0, inf\)"),
-        ("ridge-lambda", "auto", "ridge_lambda must be a number for a personal head"),
-        ("fed3r-solver", "magic", "fed3r-solver: must be one of"),
+        ("fed3r.ridge-lambda", -1.0, r"ridge-lambda: must be a number in \[0, inf\)"),
+        ("fed3r.ridge-lambda", "auto", "ridge_lambda must be a number for a personal head"),
+        ("fed3r.solver", "magic", "fed3r.solver: must be one of"),
         ("weights", 1.0, r"unexpected \['weights'\]"),
         ("wire-dtype", "float16", "wire-dtype: must be one of"),
         ("grid", [0.0] * 1001, "grid: must be a list of at most"),

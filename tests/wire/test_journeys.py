@@ -137,8 +137,8 @@ def test_statistics_for_personal_heads_take_half_in_float32_and_need_a_gram_matr
 
 def test_options_that_exclude_each_other_are_refused() -> None:
     content = KINDS["personal heads"].good()
-    content["solver"].update({"fed3r-between-class": False, "fed3r-fit-bias": True})  # type: ignore[call-arg,arg-type]
-    with pytest.raises(RejectedRequest, match="fed3r-fit-bias: true needs"):
+    content["solver"].update({"fed3r.between-class": False, "fed3r.fit-bias": True})  # type: ignore[call-arg,arg-type]
+    with pytest.raises(RejectedRequest, match=r"fed3r.fit-bias: true needs"):
         KINDS["personal heads"].read(content)
 
 
@@ -186,10 +186,10 @@ def test_what_nobody_asked_for_is_not_in_a_request() -> None:
         "class-names": [],
         "tune": "probe",
         "local-epochs": 1,
-        "train-batch-size": 16,
-        "momentum": 0.0,
-        "weight-decay": 0.0,
-        "flip": False,
+        "training.batch-size": 16,
+        "training.momentum": 0.0,
+        "training.weight-decay": 0.0,
+        "training.flip": False,
         "learning-rate": 0.01,
         "temperature": 1.0,
         "tune-bias": True,

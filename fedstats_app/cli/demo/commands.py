@@ -13,7 +13,7 @@ PROBE = (
 )
 MEZO = (
     "input-size=64 min-clients=3 wait-timeout=300 settle-seconds=1 "
-    "fine-tune='fedmezo@temperature=1.8@learning-rate=0.0005' num-server-rounds=2 evaluate-every=2 "
+    "fine-tune='fedmezo' fedmezo.temperature=1.8 fedmezo.learning-rate=0.0005 num-server-rounds=2 evaluate-every=2 "
     "test-dataset='folder:{folder}/server'"
 )
 OWN = "min-clients={sites} wait-timeout=300 settle-seconds=1 reply-timeout=3600"

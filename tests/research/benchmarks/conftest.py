@@ -11,7 +11,7 @@ from PIL import Image
 from research.benchmarks.lines import read
 
 SETTINGS = "dataset=builtin backbone=random:tiny feature-cache=off input-size=8"
-FEW = f"{SETTINGS} partitioner=dirichlet@samples-per-class=12"
+FEW = f"{SETTINGS} partition.samples-per-class=12"
 
 
 @pytest.fixture

@@ -21,6 +21,6 @@ def test_rates_of_every_engine_are_printed_against_the_first(
 
 
 def test_heads_of_one_engine_do_not_differ_from_themselves() -> None:
-    experiment = "backbone='random:tiny' input-size=16 partitioner=dirichlet@samples-per-class=5"
+    experiment = "backbone='random:tiny' input-size=16 partition.samples-per-class=5"
     lines = list(engines.heads(experiment, ["torch", "openvino"]))
     assert len(lines) == 6 and all("0.00 of 1,000" in line for line in lines[:3])

@@ -45,7 +45,7 @@ BENCHMARKS: dict[str, tuple[ModuleType, type, tuple[str, ...], int]] = {
     "regularisers": (
         regularisers,
         regularisers.Loss,
-        (f"{SETTINGS} fedroot-rank=2", "--clients", "3", "--per-class", "4", "--seeds", "2"),
+        (f"{SETTINGS} fedroot.rank=2", "--clients", "3", "--per-class", "4", "--seeds", "2"),
         6,
     ),
 }

@@ -64,9 +64,9 @@ def small(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[s
         "min-clients": 1,
         "num-server-rounds": 1,
         "local-epochs": 1,
-        "personalise@epochs": 1,
+        "personal.epochs": 1,
         "simulation.rounds": 1,
-        "personalise@batch-size": 16,
+        "personal.batch-size": 16,
         "checkpoint-every": 0,
         "plots": False,
         "cache-dir": str(tmp_path_factory.mktemp("cache")),
@@ -99,5 +99,5 @@ def small_texts(small: Mapping[str, Any], tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="session")
 def prompted_texts(small_texts: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same for prompts among the tokens of a text, in place of a table's images."""
-    given = {"input-size": 0, "text-max-length": 64, "label-column": "label", "partitioner@flips": "none"}
+    given = {"input-size": 0, "text-max-length": 64, "label-column": "label", "partition.flips": "none"}
     return {**{key: value for key, value in small_texts.items() if key != "label-words"}, **given}

@@ -52,24 +52,24 @@ def test_table_and_files_are_printed(
     words = [PRESET, "--row", "cub*", "--output-dir", str(out), "--seeds", "0-1", "dataset=builtin"]
     assert main([*words]) == 0
     printed = capsys.readouterr().out
-    assert "| CUB-200, fedcof-shrinkage 1.0 | FedCOF | 50.00 ± 0.00 | 53.57 | -3.57 |" in printed
+    assert "| CUB-200, fedcof.shrinkage 1.0 | FedCOF | 50.00 ± 0.00 | 53.57 | -3.57 |" in printed
     assert (out / "table.md").read_text() in printed and str(out / "table.csv") in printed
 
 
 def rows_and_gammas(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[tuple[str, object]]:
     assert main([PRESET, "--row", "CUB*", "--seeds", "0", "--dry-run", *words]) == 0
     blocks = capsys.readouterr().out.strip().split("\n\n")
-    return [(block.splitlines()[0], tomllib.loads(block)["fedcof-shrinkage"]) for block in blocks]
+    return [(block.splitlines()[0], tomllib.loads(block)["fedcof.shrinkage"]) for block in blocks]
 
 
 def test_a_key_that_the_table_sweeps_over_replaces_its_sweep(capsys: pytest.CaptureFixture[str]) -> None:
-    one = rows_and_gammas(["fedcof-shrinkage=0.5"], capsys)
-    assert one == [("# CUB-200, fedcof-shrinkage 0.5: FedCOF; seed 0", 0.5)]
+    one = rows_and_gammas(["fedcof.shrinkage=0.5"], capsys)
+    assert one == [("# CUB-200, fedcof.shrinkage 0.5: FedCOF; seed 0", 0.5)]
     # With the published number of this gamma, so by the table's own name.
-    own = rows_and_gammas(["fedcof-shrinkage=1"], capsys)
-    assert own == [("# CUB-200, fedcof-shrinkage 1.0: FedCOF; seed 0", 1.0)]
-    ((title, _),) = rows_and_gammas(["fedcof-shrinkage=[0.5,1]"], capsys)
-    assert title == "# CUB-200, fedcof-shrinkage 0.5, CUB-200, fedcof-shrinkage 1.0: FedCOF; seed 0"
+    own = rows_and_gammas(["fedcof.shrinkage=1"], capsys)
+    assert own == [("# CUB-200, fedcof.shrinkage 1.0: FedCOF; seed 0", 1.0)]
+    ((title, _),) = rows_and_gammas(["fedcof.shrinkage=[0.5,1]"], capsys)
+    assert title == "# CUB-200, fedcof.shrinkage 0.5, CUB-200, fedcof.shrinkage 1.0: FedCOF; seed 0"
 
 
 def test_the_built_in_sample_takes_the_place_of_any_data(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +88,7 @@ def test_the_built_in_sample_takes_the_place_of_any_data(capsys: pytest.CaptureF
         ([PRESET, "--rows=CUB"], "'--rows=CUB' is neither KEY=VALUE nor an option"),
         ([PRESET, "seed=3"], "seed: set by this command"),
         ([PRESET, "dirichlet-alpha=[]"], "dirichlet-alpha: must be a value or a list of at least one"),
-        ([PRESET, "--row", "CIFAR*"], "no row is called 'CIFAR*'; there are: ImageNet-R, fedcof-shrinkage 0.0;"),
+        ([PRESET, "--row", "CIFAR*"], "no row is called 'CIFAR*'; there are: ImageNet-R, fedcof.shrinkage 0.0;"),
         ([PRESET, "--seeds", "1,1"], "--seeds: must be different whole numbers from 0, such as 0-4 or 0,2, got '1,1'"),
         ([PRESET, "--seeds", "x"], "got 'x'"),
         ([PRESET, "num-client=3"], "num-client: no such key; did you mean num-clients?"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fedstats_app import simulate
+from fedstats_app.base.option import flattened
 from research.reproduce.catalogue import Catalogue
 from research.reproduce.outcome import cell_results
 from research.reproduce.plan import Cell, PlannedRun, planned
@@ -17,7 +18,7 @@ ROW = Row("row", "", {})
 
 
 def cell(name: str, seed: int = 0, **settings: Any) -> Cell:
-    keys = {key.replace("_", "-"): value for key, value in settings.items()}
+    keys = {key.replace("_", "-"): value for key, value in flattened(settings).items()}
     return Cell(ROW, Column(name, {}, entry=keys["method"]), seed, {**keys, "seed": seed})
 
 
@@ -28,23 +29,23 @@ def entries(runs: list[PlannedRun]) -> list[list[str]]:
 def test_methods_of_one_split_share_a_run_with_the_options_of_each() -> None:
     runs = planned(
         [
-            cell("a", method="fedncm", fedcof_shrinkage=7.0),  # no cell's option yet
-            cell("b", method="fedcof", fedcof_shrinkage=1.0),
-            cell("c", method="fed3r", ridge_lambda=0.01),
+            cell("a", method="fedncm", fedcof={"shrinkage": 7.0}),  # no cell's option yet
+            cell("b", method="fedcof", fedcof={"shrinkage": 1.0}),
+            cell("c", method="fed3r", fed3r={"ridge_lambda": 0.01}),
             cell("d", method="fedncm"),
         ]
     )
     assert entries(runs) == [["fedncm", "fedcof", "fed3r", "fedncm"]]
-    expected = {"method": "fedncm,fedcof,fed3r", "fedcof-shrinkage": 1.0, "ridge-lambda": 0.01, "seed": 0}
+    expected = {"method": "fedncm,fedcof,fed3r", "fedcof.shrinkage": 1.0, "fed3r.ridge-lambda": 0.01, "seed": 0}
     assert runs[0].settings == expected
 
 
 def test_other_values_of_an_option_are_variants_in_the_same_run() -> None:
-    gammas = [cell(str(gamma), method="fedcof", fedcof_shrinkage=gamma) for gamma in (0.1, 1.0, 0.1, 1e-5)]
-    runs = planned([*gammas, cell("both", method="fedcof", fedcof_shrinkage=0.1, fedcof_between_class=True)])
+    gammas = [cell(str(gamma), method="fedcof", fedcof={"shrinkage": gamma}) for gamma in (0.1, 1.0, 0.1, 1e-5)]
+    runs = planned([*gammas, cell("both", method="fedcof", fedcof={"shrinkage": 0.1, "between_class": True})])
     both = "fedcof@between-class=true"
     assert entries(runs) == [["fedcof", "fedcof@shrinkage=1.0", "fedcof", "fedcof@shrinkage=1e-05", both]]
-    assert runs[0].settings["fedcof-shrinkage"] == 0.1
+    assert runs[0].settings["fedcof.shrinkage"] == 0.1
 
 
 @pytest.mark.parametrize(
@@ -62,18 +63,18 @@ def test_what_is_not_the_servers_alone_is_another_run(other: Cell) -> None:
 
 def test_trainings_share_a_run_only_with_themselves() -> None:
     one: dict[str, Any] = {"fine_tune": "probe", "start_head": "fedcof", "method": "fedcof"}
-    runs = planned([cell("a", **one), cell("b", **one), cell("c", **one, fedcof_shrinkage=1.0)])
+    runs = planned([cell("a", **one), cell("b", **one), cell("c", **one, fedcof={"shrinkage": 1.0})])
     assert [len(run.cells) for run in runs] == [2, 1]
 
 
 def test_numbers_of_shared_runs_are_those_of_runs_of_their_own(small: Mapping[str, Any], tmp_path: Path) -> None:
     options: list[dict[str, Any]] = [
-        {"method": "fedcof", "fedcof-shrinkage": 1.0},
-        {"method": "fedcof", "fedcof-shrinkage": 1e-3},
-        {"method": "fed3r", "ridge-lambda": 0.01, "fed3r-between-class": False},
+        {"method": "fedcof", "fedcof.shrinkage": 1.0},
+        {"method": "fedcof", "fedcof.shrinkage": 1e-3},
+        {"method": "fed3r", "fed3r.ridge-lambda": 0.01, "fed3r.between-class": False},
     ]
     columns = [Column(str(index), {}, entry=one["method"]) for index, one in enumerate(options)]
-    own = {key: value for key, value in small.items() if "@" not in key}  # those of stages that these cells have not
+    own = {key: value for key, value in small.items() if not key.startswith(("personal.", "simulation."))}  # those of stages that these cells have not
     cells = [
         Cell(ROW, column, 0, {**own, "backbone": "random:tiny", **one, "seed": 0})
         for column, one in zip(columns, options, strict=True)

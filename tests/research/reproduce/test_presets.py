@@ -103,7 +103,7 @@ def test_all_of_the_catalogue_is_used() -> None:
         ('"flips"', '"flops"', "no such deviation: 'flops'"),
         ("published.accuracy.FedCOF = [36", "published.accuracy.FedCOV = [36", "no such column: 'FedCOV'"),
         ('measures = ["accuracy"]', 'measures = ["acuracy"]', "no such measure: 'acuracy'"),
-        ('method = "fedcof"', "fedcof-means-per-class = 2", "columns.FedCOF: must have a method, an entry, or say why"),
+        ('method = "fedcof"', "fedcof.means-per-class = 2", "columns.FedCOF: must have a method, an entry, or say why"),
         ("[sweep]", "[sweep", "cannot be read"),
         ("[36.53, 36.98, 36.96", '["36.53 ± 0.1 ± 2", 36.98, 36.96', 'each such as 41.5 or "41.5 ± 0.1"'),
         ("[36.53, 36.98, 36.96", "[36.53, true, 36.96", "each such as 41.5"),
@@ -137,6 +137,6 @@ def test_fine_tuning_starts_from_the_head_of_the_column_that_it_names(small: Map
 def test_a_cell_with_a_wrong_key_is_named() -> None:
     preset = read_preset(FOLDER / "fedcof-table-14.toml", CATALOGUE)
     with pytest.raises(
-        PresetError, match=r"fedcof-table-14: ImageNet-R, fedcof-shrinkage 0.0, FedCOF: .*\n  num-client:"
+        PresetError, match=r"fedcof-table-14: ImageNet-R, fedcof.shrinkage 0.0, FedCOF: .*\n  num-client:"
     ):
         cells_of(preset, preset.rows, preset.columns, [0], {"num-client": 7})

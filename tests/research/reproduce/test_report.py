@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fedstats_app.base.option import flattened
 from fedstats_app.report.run_folder import RunFolder
 from research.reproduce.catalogue import Catalogue, DataSet, Deviation, Published
 from research.reproduce.picture import panels_of
@@ -69,7 +70,7 @@ class Runs:
 
 
 def made(simulate: Runs, folder: Path, preset: Preset = PRESET, rows: int = 1, **given: Any) -> Report:
-    given = {key.replace("_", "-"): value for key, value in given.items()}
+    given = {key.replace("_", "-"): value for key, value in flattened(given).items()}
     runs = planned(cells_of(preset, preset.rows[:rows], preset.columns, preset.seeds, given))
     return reproduce(preset, runs, CATALOGUE, given=given, folder=folder, simulate=simulate, say=lambda line: None)
 

@@ -21,7 +21,7 @@ from research.reproduce.running import make_runs
 
 COLUMNS = {
     "FedCOF": {"method": "fedcof"},
-    "ridge": {"method": "fed3r", "fed3r-between-class": False},
+    "ridge": {"method": "fed3r", "fed3r.between-class": False},
     "oracle": {"method": "fedcof,fed3r", "simulation.statistics": "oracle"},
     "diagonal": {"method": "fedcof,fed3r", "simulation.statistics": "oracle", "simulation.covariance": "diagonal"},
     "no noise": {"method": "fedcof", "simulation.statistics": "count-noise", "simulation.epsilon": 1.0},
@@ -37,7 +37,7 @@ def preset(columns: Mapping[str, Mapping[str, Any]]) -> Preset:
         for name, keys in columns.items()
     )
     measures = ("accuracy", "uplink_bytes", "error")
-    keys = {"fedcof-shrinkage": 0.1}
+    keys = {"fedcof.shrinkage": 0.1}
     return Preset("own", "", "", measures, (0,), "", keys, (), (Row("row", "", {}),), made)
 
 
@@ -57,7 +57,7 @@ def test_errors_are_those_that_numpy_finds() -> None:
 def test_all_come_from_one_run(small: Mapping[str, Any], tmp_path: Path) -> None:
     keys = {key: value for key, value in small.items() if "@" not in key}  # those of stages that no cell has
     own = preset(COLUMNS)
-    (run,) = planned(cells_of(own, own.rows, own.columns, [0], {**keys, "partitioner": "dirichlet@flips=both"}))
+    (run,) = planned(cells_of(own, own.rows, own.columns, [0], {**keys, "partitioner": "dirichlet", "partition.flips": "both"}))
     folder = make_runs([run], tmp_path, simulate, print)[run.name]
     found = {one.column: one.values for one in cell_results(own, run, folder, {}, Catalogue())}
     assert found["no noise"]["accuracy"] == found["FedCOF"]["accuracy"]

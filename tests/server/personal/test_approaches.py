@@ -62,7 +62,7 @@ def test_costs(everything: Everything) -> None:
     one, results = everything
     examples = sum(len(one.split(client)[0]) for client in range(NUM_CLIENTS))
     passes = {name: result.forward_passes for name, result in results.items()}
-    epochs = one.config.personal.personal_epochs
+    epochs = one.config.personal.epochs
     assert passes["local-only"] == passes["one-shot"] == 3 * epochs * examples
     assert passes["closed-form-fedcgs"] == examples and passes["global-fedcgs"] == 0
 
