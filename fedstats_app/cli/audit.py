@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 # Methods that are solved again, from what, and by which settings: with others they solve other systems.
 _SOLVED: dict[str, tuple[str, dict[str, object]]] = {
     "fedncm": ("class-sums", {}),
-    "fedcof": ("row-sums", {"fedcof-between-class": False, "fedcof-means-per-class": 1}),
-    "fed3r": ("gram", {"fed3r-between-class": True, "fed3r-solver": "cholesky"}),
-    "fedcgs": ("gram", {"fedcgs-covariance": "within", "fedcgs-random-features": 0}),
+    "fedcof": ("row-sums", {"fedcof.between-class": False, "fedcof.means-per-class": 1}),
+    "fed3r": ("gram", {"fed3r.between-class": True, "fed3r.solver": "cholesky"}),
+    "fedcgs": ("gram", {"fedcgs.covariance": "within", "fedcgs.random-features": 0}),
 }
 _DTYPES = {"U8": "u1", "I64": "<i8", "F32": "<f4", "F64": "<f8"}
 _STATES = {True: "ok", False: "WRONG", None: "-"}

@@ -57,7 +57,9 @@ def test_errors_are_those_that_numpy_finds() -> None:
 def test_all_come_from_one_run(small: Mapping[str, Any], tmp_path: Path) -> None:
     keys = {key: value for key, value in small.items() if "@" not in key}  # those of stages that no cell has
     own = preset(COLUMNS)
-    (run,) = planned(cells_of(own, own.rows, own.columns, [0], {**keys, "partitioner": "dirichlet", "partition.flips": "both"}))
+    (run,) = planned(
+        cells_of(own, own.rows, own.columns, [0], {**keys, "partitioner": "dirichlet", "partition.flips": "both"})
+    )
     folder = make_runs([run], tmp_path, simulate, print)[run.name]
     found = {one.column: one.values for one in cell_results(own, run, folder, {}, Catalogue())}
     assert found["no noise"]["accuracy"] == found["FedCOF"]["accuracy"]
