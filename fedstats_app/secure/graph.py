@@ -51,30 +51,23 @@ def most_lost(number: int) -> int:
     return math.floor(LOST * number)
 
 
-def neighbours(party: int, keys: tuple[bytes, ...], nonce: bytes) -> tuple[int, ...]:
-    """Return with whom a party masks, ascending: all others, or those next to it on a ring that the nonce draws.
+def neighbours(keys: tuple[bytes, ...], nonce: bytes) -> tuple[tuple[int, ...], ...]:
+    """Return each party's neighbours, ascending: all others, or those next to it on a ring that the nonce draws.
 
     Parameters
     ----------
-    party : int
-        Index of the party.
     keys : tuple of bytes
         A public key of every party.
     nonce : bytes
         Of the run.
     """
-    degree, _ = degree_and_threshold(len(keys))
-    if degree == len(keys) - 1:
-        return tuple(one for one in range(len(keys)) if one != party)
-    ring, place = _ring(keys, nonce)
-    steps = (step for step in range(-(degree // 2), degree // 2 + 1) if step)
-    return tuple(sorted(ring[(place[party] + step) % len(ring)] for step in steps))
-
-
-@functools.lru_cache(maxsize=2)
-def _ring(keys: tuple[bytes, ...], nonce: bytes) -> tuple[list[int], dict[int, int]]:
-    ring = sorted(range(len(keys)), key=lambda one: hashlib.sha256(nonce + keys[one]).digest())
-    return ring, {party: place for place, party in enumerate(ring)}
+    number, (degree, _) = len(keys), degree_and_threshold(len(keys))
+    if degree == number - 1:
+        return tuple(tuple(other for other in range(number) if other != party) for party in range(number))
+    ring = sorted(range(number), key=lambda party: hashlib.sha256(nonce + keys[party]).digest())
+    steps = [step for step in range(-(degree // 2), degree // 2 + 1) if step]
+    found = {party: sorted(ring[(place + step) % number] for step in steps) for place, party in enumerate(ring)}
+    return tuple(tuple(found[party]) for party in range(number))
 
 
 def _tail(most: int, population: int, marked: int, drawn: int) -> float:

@@ -114,8 +114,7 @@ class Plan:
             raise ValueError("keys and identities of all parties must differ, got one twice")
 
     @classmethod
-    @functools.lru_cache(maxsize=2)
-    def from_bytes(cls, nonce: bytes, rounds: int, table: bytes) -> Plan:
+    def from_bytes(cls, nonce: bytes, rounds: int, table: bytes) -> Self:
         """Make the plan of the parties' keys, one after another."""
         size = PublicKeys.size(rounds)
         parts = (table[start : start + size] for start in range(0, len(table), size))
@@ -147,23 +146,17 @@ class Plan:
         return len(self.parties) - most_lost(len(self.parties))
 
     def neighbours(self, party: int) -> tuple[int, ...]:
-        """With whom a party masks, ascending."""
-        if party not in self._neighbours:
-            self._neighbours[party] = neighbours(party, self._channels, self.nonce)
+        """Return the parties with whom a party masks, ascending."""
         return self._neighbours[party]
 
     def neighbours_among(self, party: int, active: Collection[int]) -> list[int]:
-        """With which of some parties a party masks, ascending."""
+        """Return which of some parties a party masks with, ascending."""
         among = frozenset(active)
         return [other for other in self.neighbours(party) if other in among]
 
     @functools.cached_property
-    def _neighbours(self) -> dict[int, tuple[int, ...]]:
-        return {}
-
-    @functools.cached_property
-    def _channels(self) -> tuple[bytes, ...]:
-        return tuple(party.channel for party in self.parties)
+    def _neighbours(self) -> tuple[tuple[int, ...], ...]:
+        return neighbours(tuple(party.channel for party in self.parties), self.nonce)
 
     def identities(self, parties: Sequence[int]) -> list[str]:
         """By which some parties are known in other runs, sorted."""

@@ -21,7 +21,15 @@ from fedstats_app.statistics import FeatureStatistics, StatisticsSpec, UnitLengt
 from fedstats_app.statistics.collected import StatisticsSum
 from fedstats_app.statistics.noisy_words import NoisyKind, NoisyLayout
 from fedstats_app.statistics.secure_words import Words, numbers_of
-from fedstats_app.strategies.secure_sums import IN_WORDS, MaskedRun, SecureStatisticsStrategy
+from fedstats_app.strategies.secure_sums import (
+    IN_WORDS,
+    Agreed,
+    MaskedRun,
+    Parties,
+    SecureStatisticsStrategy,
+    Summed,
+    SummingRun,
+)
 from fedstats_app.wire.secure import (
     CLEAR_SUMS,
     NOISY_SUMS,
@@ -36,41 +44,35 @@ from fedstats_app.wire.secure import (
 class NoisyRun(MaskedRun[NoisyLayout]):
     """One run of masks for sums with noise."""
 
-    def question(self, kind: NoisyKind, turn: int, lost: int, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
-        """Return what :meth:`MaskedRun.question` says, for ``query.secure_noisy``."""
+    def question(self, agreed: Agreed, kind: NoisyKind, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
+        """Return the request of :meth:`MaskedRun.question` as ``query.secure_noisy``."""
         asked = NoisyRequest(kind, self.layout.mu, self.layout.clip)
-        return sums_content(self.plan, turn, self.active, self.request, asked, known), SECURE_NOISY
+        return sums_content(agreed.plan, agreed.turn, agreed.active, self.request, asked, known), SECURE_NOISY
 
 
 @dataclass
-class ClearRun(NoisyRun):
-    """One run without masks: clients send sums with all the noise that is needed, or the server adds it.
+class ClearRun(SummingRun[NoisyLayout]):
+    """Sums without masks: clients send sums with all the noise that is needed, or the server adds it.
 
     Attributes
     ----------
     min_clients : int
         Fewer in a sum than this are an error.
     adds_noise : bool
-        Whether the server does, to exact sums, of which nothing else is kept.
+        Whether the server adds it, to exact sums, of which nothing else is kept.
     """
 
     min_clients: int
     adds_noise: bool
 
-    def question(self, kind: NoisyKind, turn: int, lost: int, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
-        """Ask as :meth:`MaskedRun.question`, by ``query.noisy_sums`` or ``query.clear_sums``."""
-        asked = NoisyRequest(kind, self.layout.mu, self.layout.clip)
-        return clear_content(self.request, asked, known), CLEAR_SUMS if self.adds_noise else NOISY_SUMS
-
-    def begin(self, clients: Sequence[int]) -> None:
-        """Take note of who is asked."""
-        self.clients, self.active = list(clients), list(range(len(clients)))
-        self.place = {client: place for place, client in enumerate(clients)}
+    def begin(self, clients: Sequence[int]) -> Parties:
+        """Take all clients as parties."""
+        return Parties(tuple(clients), tuple(range(len(clients))))
 
     def summed(
-        self, kind: NoisyKind, holders: Tensor | None, known: dict[str, Tensor], *, over: Sequence[int] = ()
-    ) -> tuple[Words, Tensor]:
-        """Return the words of a sum, and all classes.
+        self, parties: Parties, kind: NoisyKind, holders: Tensor | None, known: dict[str, Tensor]
+    ) -> Summed[Parties]:
+        """Return a sum over all classes.
 
         Raises
         ------
@@ -78,16 +80,18 @@ class ClearRun(NoisyRun):
             If too few answered.
         """
         classes = torch.ones(self.layout.num_classes, dtype=torch.bool)
-        with self._doing(IN_WORDS[kind]):
-            total = self._masked(kind, 0, 0, classes, known)
-        self.active = self.summed_over = sorted(total.survivors)
-        if (left := len(self.active)) < self.min_clients:
+        content = clear_content(self.request, NoisyRequest(kind, self.layout.mu, self.layout.clip), known)
+        with self.doing(IN_WORDS[kind]):
+            total = self.add_up(parties, kind, content, CLEAR_SUMS if self.adds_noise else NOISY_SUMS, classes)
+        left = tuple(sorted(total.survivors))
+        if len(left) < self.min_clients:
             wanted = f"{self.min_clients} are needed (min-clients); {self.reasons()}"
-            raise TooFewClients(f"{left} of {len(self.clients)} clients are in a sum, {wanted}")
+            raise TooFewClients(f"{len(left)} of {len(parties.clients)} clients are in a sum, {wanted}")
         words = total.words
         if self.adds_noise:
             words = self.layout.noisy(kind, [numbers_of(one) for one in words[:-1]], 1, None)
-        return words[:-1], classes  # without what hides their digest
+        # Without what hides their digest.
+        return Summed(words[:-1], classes, left, replace(parties, active=left))
 
 
 def learned(
@@ -169,22 +173,25 @@ class NoisyStatisticsStrategy(SecureStatisticsStrategy):
         layout = NoisyLayout(self.num_classes, dim, spec.gram, promise.mu, promise.clip, salted=not masked)
         # Features are scaled to length 1 by the clients, whatever a specification says.
         request = replace(self.request, specs=(StatisticsSpec(spec.gram),), wire_dtype="float64")
-        run = NoisyRun(grid, request, layout)
+        run: NoisyRun | ClearRun = NoisyRun(grid, request, layout)
         if not masked:
             run = ClearRun(grid, request, layout, self.min_clients, promise.where == "server")
-        run.begin(clients)
-        number, parties = promise.num_samples, len(run.clients)
+        parties: Any = run.begin(clients)
+        number, over = promise.num_samples, tuple[int, ...]()
 
         def summed(kind: NoisyKind, known: dict[str, Tensor]) -> tuple[Words, int]:
-            words, _ = run.summed(kind, None, known)
-            return words, promise.adding(parties, len(run.summed_over))[1]
+            nonlocal parties, over
+            found: Summed[Any] = run.summed(parties, kind, None, known)
+            parties, over = found.parties, found.over
+            return found.words, promise.adding(len(parties.clients), len(over))[1]
 
-        self._noisy = learned(layout, summed, promise.adding(parties, parties)[0], number)
+        self._noisy = learned(layout, summed, promise.adding(*[len(parties.clients)] * 2)[0], number)
         # Nobody's counts: how many samples a class has is not known, so all are said to have as many.
         counts = torch.full((self.num_classes,), number // self.num_classes)
         counts[: number % self.num_classes] += 1
-        total, left = FeatureStatistics(counts, self.noisy.sums, self.noisy.moments), run.summed_over
-        self._take(run, total, [run.clients[party] for party in left], len(left) * self.num_classes)
+        total = FeatureStatistics(counts, self.noisy.sums, self.noisy.moments)
+        merged = [parties.clients[party] for party in over]
+        self._take(run, parties.clients, total, merged, len(over) * self.num_classes)
 
     def solve(self, sums: Sequence[StatisticsSum]) -> dict[str, tuple[LinearHead, float]]:
         """Return every method's head of the sums with noise, and the seconds that it took."""

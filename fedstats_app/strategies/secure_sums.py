@@ -7,7 +7,7 @@ import math
 import secrets
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -79,10 +79,6 @@ IN_WORDS: dict[Kind | NoisyKind, str] = {
 SPARE_ROUNDS = 2
 
 
-class NothingUnmasked(TooFewClients):
-    """So many clients were lost that a sum was given up: the masks of all stay on it."""
-
-
 class Layout(Protocol):
     """In which words sums travel."""
 
@@ -101,9 +97,97 @@ class Layout(Protocol):
 LayoutType = TypeVar("LayoutType", bound=Layout)
 
 
+@dataclass(frozen=True)
+class Parties:
+    """The clients of a sum.
+
+    Attributes
+    ----------
+    clients : tuple of int
+        By party.
+    active : tuple of int
+        The parties that are not lost, ascending.
+    """
+
+    clients: tuple[int, ...]
+    active: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Agreed(Parties):
+    """State of a run of masks: what its parties have agreed on, and how far they are.
+
+    Attributes
+    ----------
+    plan : Plan
+        Their public keys.
+    sealed : mapping
+        From party to the sealed shares of its keys, by round of masks.
+    turn : int
+        Rounds of masks that are used.
+    num_counted : int
+        Parties whose classes were counted; 0 before.
+    """
+
+    plan: Plan
+    sealed: Mapping[int, Sequence[bytes]]
+    turn: int = 0
+    num_counted: int = 0
+
+    @property
+    def num_lost(self) -> int:
+        """Parties lost since their classes were counted."""
+        return max(self.num_counted - len(self.active), 0)
+
+    def sealed_for(self, party: int) -> bytes:
+        """Return what the neighbours of a party sealed for it in this round, ascending."""
+        parts = []
+        for other in self.plan.neighbours_among(party, self.active):
+            place = self.plan.neighbours(other).index(party)
+            parts.append(self.sealed[other][self.turn][place * SEALED_BYTES : (place + 1) * SEALED_BYTES])
+        return b"".join(parts)
+
+
+PartiesType = TypeVar("PartiesType", bound=Parties)
+
+
+@dataclass(frozen=True)
+class Summed(Generic[PartiesType]):
+    """A sum.
+
+    Attributes
+    ----------
+    words : Words
+        Of the sum.
+    classes : Tensor
+        (C,) bool, those that are in it.
+    over : tuple of int
+        The parties that are in it, ascending.
+    parties : Parties
+        The state after it.
+    """
+
+    words: Words
+    classes: Tensor
+    over: tuple[int, ...]
+    parties: PartiesType
+
+
+class NothingUnmasked(TooFewClients):
+    """So many clients were lost that a sum was given up: the masks of all stay on it.
+
+    Attributes
+    ----------
+    agreed : Agreed or None
+        The state after it.
+    """
+
+    agreed: Agreed | None = None
+
+
 @dataclass
-class MaskedRun(ABC, Generic[LayoutType]):
-    """One run of masks, whatever is summed.
+class SummingRun(Generic[LayoutType]):
+    """Sums over clients, and an account of it.
 
     Attributes
     ----------
@@ -115,187 +199,42 @@ class MaskedRun(ABC, Generic[LayoutType]):
         In which words they travel.
     failures : dict
         From every client that was lost to the reason.
-    bytes_up : Counter
-        By client, and by kind of sum.
+    bytes_by_client, bytes_by_kind : Counter
+        Received, by client and by kind of sum; "keys" is everything else.
     """
 
     grid: Grid
     request: StatisticsRequest
     layout: LayoutType
     failures: dict[int, str] = field(init=False, default_factory=dict)
-    bytes_up: Counter[int | str] = field(init=False, default_factory=Counter)
+    bytes_by_client: Counter[int] = field(init=False, default_factory=Counter)
+    bytes_by_kind: Counter[str] = field(init=False, default_factory=Counter)
 
-    @abstractmethod
-    def question(self, kind: Any, turn: int, lost: int, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
-        """Return what clients are asked for the words of a sum, and the message's type.
+    def doing(self, step: str) -> AbstractContextManager[object]:
+        """Show progress of a step."""
+        return self.grid.progress.doing(step) if isinstance(self.grid, ClientGrid) else nullcontext()
 
-        Parameters
-        ----------
-        kind : str
-            Which sum.
-        turn : int
-            The round of masks.
-        lost : int
-            Clients lost since it is known who has which class.
-        known : dict
-            What clients need for it.
-        """
-
-    def begin(self, clients: Sequence[int]) -> None:
-        """Ask for keys, and for shares of them: who answers both is a party that can be lost later.
-
-        Raises
-        ------
-        NothingUnmasked
-            If too few do.
-        """
-        nonce, rounds = secrets.token_bytes(KEY_BYTES), len(self.layout.kinds) + SPARE_ROUNDS
-        with self._doing("exchanging keys"):
-            said = self._ask(keys_content(Round(nonce, rounds)), SECURE_KEYS, clients, keys_reader(rounds))
-        parties = self._different({client: keys for client, (keys, _) in said.items()})
-        if len(parties) < 3:
-            raise NothingUnmasked(f"secure sums take at least 3 clients, got {len(parties)}; {self.reasons()}")
-        self.clients = list(parties)
-        self.place = {client: place for place, client in enumerate(self.clients)}
-        self.plan = Plan(nonce, rounds, tuple(parties.values()))
-        content = shares_content(self.plan, sorted({one for client in self.clients for one in said[client][1]}))
-        with self._doing("exchanging shares of keys"):
-            sealed = self._ask(content, SECURE_SHARES, self.clients, shares_reader(self.plan))
-        self.sealed = {self.place[client]: of_client for client, of_client in sealed.items()}
-        self.active = sorted(self.sealed)
-        self.present, self.turn = 0, 0
-        self._check_number(self.active)
-
-    def _doing(self, what: str) -> AbstractContextManager[object]:
-        return self.grid.progress.doing(what) if isinstance(self.grid, ClientGrid) else nullcontext()
-
-    def _different(self, keys: dict[int, PublicKeys]) -> dict[int, PublicKeys]:
-        """Leave out who has a key or an identity of a client before it."""
-        seen: set[bytes] = set()
-        kept = {}
-        for client, own in keys.items():
-            values = {own.identity, own.channel, *own.masks}
-            if values & seen or len(values) < 2 + len(own.masks):
-                self.failures[client] = "its keys are those of another client"
-                continue
-            seen |= values
-            kept[client] = own
-        return kept
-
-    def summed(
-        self, kind: Any, holders: Tensor | None, known: dict[str, Tensor], *, over: Sequence[int] = ()
-    ) -> tuple[Words, Tensor]:
-        """Return the words of a sum, and the (C,) bool classes in it; it begins anew where it lost too many clients.
-
-        Raises
-        ------
-        NothingUnmasked
-            If too few are left, no round of masks is, or the sum must be over some parties and they are not all left.
-        """
-        lost = self.present - len(self.active) if holders is not None else 0
-        while self.turn < self.plan.rounds:
-            turn, self.turn = self.turn, self.turn + 1
-            classes = torch.ones(self.layout.num_classes, dtype=torch.bool)
-            allowed = classes if holders is None else holders - lost >= MIN_HOLDERS
-            said = f"secure sum {self.layout.kinds.index(kind) + 1} of {len(self.layout.kinds)}, {IN_WORDS[kind]}"
-            with self._doing(said):
-                total = self._masked(kind, turn, lost, allowed, known)
-            left = sorted(total.survivors)
-            self._check_number(left)
-            if over and left != over:
-                raise NothingUnmasked(f"clients were lost between two sums that must be of the same; {self.reasons()}")
-            found = self.present - len(left)
-            if holders is not None and bool((holders[allowed] - found < MIN_HOLDERS).any()):
-                logger.warning("%s begins anew: %d clients were lost, and some classes are of few", kind, found)
-                self.active, lost = left, found
-                continue
-            with self._doing(f"{said}, taking the masks off"):
-                words = self._unmasked(total, turn, left)
-            self.summed_over = left
-            if kind == "presence":
-                self.present = len(left)
-            return words, allowed
-        raise NothingUnmasked(f"too many clients were lost in turn; {self.reasons()}")
-
-    def _masked(self, kind: Any, turn: int, lost: int, allowed: Tensor, known: dict[str, Tensor]) -> MaskedSum:
-        shapes = self.layout.words(kind, int(allowed.sum()))
-        content, message_type = self.question(kind, turn, lost, known)
+    def add_up(self, parties: Parties, kind: str, content: RecordDict, message_type: str, classes: Tensor) -> MaskedSum:
+        """Ask the active parties for their words of a sum, and add them up as they come."""
+        shapes = self.layout.words(kind, int(classes.sum()))
         total, read = MaskedSum(shapes, asked_digest(content)), words_reader(shapes)
-        asked_clients = {self.clients[party] for party in self.active}
-        replies = self.grid.send_and_receive(to_all(content, message_type, asked_clients))
-        for client, reply, words in usable(replies, read, self.failures, asked_clients):
-            total.add(self.place[client], words)
-            self._count(client, kind, reply)
+        party_of = {parties.clients[party]: party for party in parties.active}
+        replies = self.grid.send_and_receive(to_all(content, message_type, party_of.keys()))
+        for client, reply, words in usable(replies, read, self.failures, set(party_of)):
+            total.add(party_of[client], words)
+            self.count(client, kind, reply)
         return total
 
-    def _unmasked(self, total: MaskedSum, turn: int, left: list[int]) -> Words:
-        signatures, asked = b"", left
-        if self.plan.is_signed:
-            signed = {party: one for party, (_, one) in self._unmask_replies(turn, left, left, b"").items()}
-            signatures = b"".join(signed.get(party) or bytes(SIGNATURE_BYTES) for party in left)
-            asked = sorted(signed)
-        answers: dict[int, dict[int, bytes]] = {}
-        for party, (shares, _) in self._unmask_replies(turn, left, asked, signatures).items():
-            others = self.plan.neighbours_among(party, self.active)
-            if len(shares) != len(others):
-                self.failures[self.clients[party]] = f"it must give {len(others)} shares, got {len(shares)}"
-                continue
-            answers[party] = dict(zip(others, shares, strict=True))
-        try:
-            words = total.unmask(self.plan, turn, self.active, answers)
-        except ValueError as error:
-            raise NothingUnmasked(f"a sum stays masked: {error}; {self.reasons()}") from error
-        self.active = sorted(answers)
-        return words
-
-    def _unmask_replies(
-        self, turn: int, left: list[int], parties: list[int], signatures: bytes
-    ) -> dict[int, tuple[list[bytes], bytes]]:
-        messages = []
-        for party in parties:
-            content = unmask_content(self.plan, turn, self.active, left, self._sealed_for(party, turn), signatures)
-            messages.append(Message(content, dst_node_id=self.clients[party], message_type=SECURE_UNMASK))
-        found, asked = {}, {self.clients[party] for party in parties}
-        replies = self.grid.send_and_receive(messages)
-        for client, reply, answer in usable(replies, read_unmask_reply, self.failures, asked):
-            found[self.place[client]] = answer
-            self._count(client, "keys", reply)
-        return found
-
-    def _sealed_for(self, party: int, turn: int) -> bytes:
-        """Return what the neighbours of a party sealed for it, ascending."""
-        parts = []
-        for other in self.plan.neighbours_among(party, self.active):
-            place = self.plan.neighbours(other).index(party)
-            parts.append(self.sealed[other][turn][place * SEALED_BYTES : (place + 1) * SEALED_BYTES])
-        return b"".join(parts)
-
-    def _ask(
-        self, content: RecordDict, message_type: str, clients: Iterable[int], read: Callable[[Message], Any]
-    ) -> dict[int, Any]:
-        asked, answers = set(clients), {}
-        replies = self.grid.send_and_receive(to_all(content, message_type, asked))
-        for client, reply, answer in usable(replies, read, self.failures, asked):
-            answers[client] = answer
-            self._count(client, "keys", reply)
-        return dict(sorted(answers.items()))
-
-    def _count(self, client: int, kind: str, reply: Message) -> None:
+    def count(self, client: int, kind: str, reply: Message) -> None:
+        """Count the bytes of a reply."""
         size = num_bytes(reply.content) + sum(
             len(value)
             for record in reply.content.config_records.values()
             for value in record.values()
             if isinstance(value, bytes)
         )
-        self.bytes_up[client] += size
-        self.bytes_up[kind] += size
-
-    def _check_number(self, parties: Sequence[int]) -> None:
-        if len(parties) < self.plan.least_left:
-            raise NothingUnmasked(
-                f"{len(parties)} of {len(self.clients)} clients are left, secure sums need {self.plan.least_left} of "
-                f"them: nothing more was unmasked; {self.reasons()}"
-            )
+        self.bytes_by_client[client] += size
+        self.bytes_by_kind[kind] += size
 
     def reasons(self) -> str:
         """Return the first failures in words, each reason once."""
@@ -308,6 +247,156 @@ class MaskedRun(ABC, Generic[LayoutType]):
                 for reason, same in clients.items()
             ]
         )
+
+
+@dataclass
+class MaskedRun(SummingRun[LayoutType], ABC):
+    """One run of masks, for exact sums or sums with noise. Its state is passed on and returned."""
+
+    @abstractmethod
+    def question(self, agreed: Agreed, kind: Any, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
+        """Return the request for the words of a sum, and the message's type.
+
+        Parameters
+        ----------
+        agreed : Agreed
+            The state before it.
+        kind : str
+            Which sum.
+        known : dict
+            What clients need for it.
+        """
+
+    def begin(self, clients: Sequence[int]) -> Agreed:
+        """Ask for keys, and for shares of them: clients that answer both are parties that can be lost later.
+
+        Raises
+        ------
+        NothingUnmasked
+            If too few do.
+        """
+        nonce, rounds = secrets.token_bytes(KEY_BYTES), len(self.layout.kinds) + SPARE_ROUNDS
+        with self.doing("exchanging keys"):
+            answers = self._ask(keys_content(Round(nonce, rounds)), SECURE_KEYS, clients, keys_reader(rounds))
+        keys = self.different({client: keys for client, (keys, _) in answers.items()})
+        if len(keys) < 3:
+            raise NothingUnmasked(f"secure sums take at least 3 clients, got {len(keys)}; {self.reasons()}")
+        plan = Plan(nonce, rounds, tuple(keys.values()))
+        content = shares_content(plan, sorted({one for client in keys for one in answers[client][1]}))
+        with self.doing("exchanging shares of keys"):
+            shares = self._ask(content, SECURE_SHARES, keys, shares_reader(plan))
+        sealed = {party: shares[client] for party, client in enumerate(keys) if client in shares}
+        agreed = Agreed(tuple(keys), tuple(sealed), plan, sealed)
+        self._check_number(agreed, agreed.active)
+        return agreed
+
+    def different(self, keys: Mapping[int, PublicKeys]) -> dict[int, PublicKeys]:
+        """Leave out clients that have a key or an identity of a client before them."""
+        seen: set[bytes] = set()
+        kept = {}
+        for client, own in keys.items():
+            values = {own.identity, own.channel, *own.masks}
+            if values & seen or len(values) < 2 + len(own.masks):
+                self.failures[client] = "its keys are those of another client"
+                continue
+            seen |= values
+            kept[client] = own
+        return kept
+
+    def summed(
+        self,
+        agreed: Agreed,
+        kind: Any,
+        holders: Tensor | None,
+        known: dict[str, Tensor],
+        *,
+        over: tuple[int, ...] = (),
+    ) -> Summed[Agreed]:
+        """Return a sum; it begins anew if it lost so many clients that a class may be left with too few.
+
+        Raises
+        ------
+        NothingUnmasked
+            If too few are left, no round of masks is, or the sum must be over some parties and they are not all left.
+        """
+        step = f"secure sum {self.layout.kinds.index(kind) + 1} of {len(self.layout.kinds)}, {IN_WORDS[kind]}"
+        everyone = torch.ones(self.layout.num_classes, dtype=torch.bool)
+        while agreed.turn < agreed.plan.rounds:
+            used = replace(agreed, turn=agreed.turn + 1)
+            classes = everyone if holders is None else holders - agreed.num_lost >= MIN_HOLDERS
+            try:
+                with self.doing(step):
+                    total = self.add_up(agreed, kind, *self.question(agreed, kind, known), classes)
+                left = tuple(sorted(total.survivors))
+                self._check_number(agreed, left)
+                if over and left != over:
+                    raise NothingUnmasked(
+                        f"clients were lost between two sums that must be of the same; {self.reasons()}"
+                    )
+                lost = agreed.num_counted - len(left)
+                if holders is not None and bool((holders[classes] - lost < MIN_HOLDERS).any()):
+                    logger.warning("%s begins anew: %d clients were lost, and some classes are of few", kind, lost)
+                    agreed = replace(used, active=left)
+                    continue
+                with self.doing(f"{step}, taking the masks off"):
+                    words, active = self.unmasked(agreed, total, left)
+            except NothingUnmasked as error:
+                error.agreed = used
+                raise
+            counted = len(left) if kind == "presence" else agreed.num_counted
+            return Summed(words, classes, left, replace(used, active=active, num_counted=counted))
+        raise NothingUnmasked(f"too many clients were lost in turn; {self.reasons()}")
+
+    def unmasked(self, agreed: Agreed, total: MaskedSum, left: tuple[int, ...]) -> tuple[Words, tuple[int, ...]]:
+        """Take the masks off a sum over the parties that are left; return its words and the parties that helped."""
+        signatures, parties = b"", left
+        if agreed.plan.is_signed:
+            signed = {party: one for party, (_, one) in self._unmask_replies(agreed, left, left, b"").items()}
+            signatures = b"".join(signed.get(party) or bytes(SIGNATURE_BYTES) for party in left)
+            parties = tuple(sorted(signed))
+        answers: dict[int, dict[int, bytes]] = {}
+        for party, (shares, _) in self._unmask_replies(agreed, left, parties, signatures).items():
+            others = agreed.plan.neighbours_among(party, agreed.active)
+            if len(shares) != len(others):
+                self.failures[agreed.clients[party]] = f"it must give {len(others)} shares, got {len(shares)}"
+                continue
+            answers[party] = dict(zip(others, shares, strict=True))
+        try:
+            words = total.unmask(agreed.plan, agreed.turn, agreed.active, answers)
+        except ValueError as error:
+            raise NothingUnmasked(f"a sum stays masked: {error}; {self.reasons()}") from error
+        return words, tuple(sorted(answers))
+
+    def _unmask_replies(
+        self, agreed: Agreed, left: Sequence[int], parties: Sequence[int], signatures: bytes
+    ) -> dict[int, tuple[list[bytes], bytes]]:
+        party_of, messages = {agreed.clients[party]: party for party in parties}, []
+        for client, party in party_of.items():
+            sealed = agreed.sealed_for(party)
+            content = unmask_content(agreed.plan, agreed.turn, agreed.active, left, sealed, signatures)
+            messages.append(Message(content, dst_node_id=client, message_type=SECURE_UNMASK))
+        found, replies = {}, self.grid.send_and_receive(messages)
+        for client, reply, answer in usable(replies, read_unmask_reply, self.failures, set(party_of)):
+            found[party_of[client]] = answer
+            self.count(client, "keys", reply)
+        return found
+
+    def _ask(
+        self, content: RecordDict, message_type: str, clients: Iterable[int], read: Callable[[Message], Any]
+    ) -> dict[int, Any]:
+        asked, answers = set(clients), {}
+        replies = self.grid.send_and_receive(to_all(content, message_type, asked))
+        for client, reply, answer in usable(replies, read, self.failures, asked):
+            answers[client] = answer
+            self.count(client, "keys", reply)
+        return dict(sorted(answers.items()))
+
+    def _check_number(self, agreed: Agreed, parties: Sequence[int]) -> None:
+        if len(parties) < agreed.plan.least_left:
+            raise NothingUnmasked(
+                f"{len(parties)} of {len(agreed.clients)} clients are left, secure sums need {agreed.plan.least_left} "
+                f"of them: nothing more was unmasked; {self.reasons()}"
+            )
 
 
 @dataclass
@@ -325,10 +414,11 @@ class SecureRun(MaskedRun[SecureLayout]):
     most_samples: int
     norm: float
 
-    def question(self, kind: Kind, turn: int, lost: int, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
-        """Return what :meth:`MaskedRun.question` says, for ``query.secure_sums``."""
-        asked = SumRequest(kind, self.layout.gram, self.layout.narrow, self.most_samples, self.norm, lost)
-        return sums_content(self.plan, turn, self.active, self.request, asked, known), SECURE_SUMS
+    def question(self, agreed: Agreed, kind: Kind, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
+        """Return the request of :meth:`MaskedRun.question` as ``query.secure_sums``."""
+        layout, lost = self.layout, agreed.num_lost
+        asked = SumRequest(kind, layout.gram, layout.narrow, self.most_samples, self.norm, lost)
+        return sums_content(agreed.plan, agreed.turn, agreed.active, self.request, asked, known), SECURE_SUMS
 
 
 class SecureStatisticsStrategy(StatisticsStrategy):
@@ -363,7 +453,7 @@ class SecureStatisticsStrategy(StatisticsStrategy):
             raise ValueError("secure-sums: need the feature dimension, got None")
         self._samples = exact_samples
         self._gram = gram
-        self._by_kind: Counter[int | str] = Counter()
+        self._by_kind: Counter[str] = Counter()
 
     def start(
         self,
@@ -393,27 +483,26 @@ class SecureStatisticsStrategy(StatisticsStrategy):
     def _sum(self, grid: Grid, clients: Sequence[int]) -> None:
         """Take a sum over clients into the collection."""
         run = self._prepared(grid, len(clients))
-        run.begin(clients)
-        words, _ = run.summed("presence", None, {})
-        holders = torch.from_numpy(words[0].astype("int64"))
-        if not bool(((holders >= 0) & (holders <= run.present)).all()):
+        presence = run.summed(run.begin(clients), "presence", None, {})
+        agreed, holders = presence.parties, torch.from_numpy(presence.words[0].astype("int64"))
+        if not bool(((holders >= 0) & (holders <= agreed.num_counted)).all()):
             raise ValueError("a sum is out of its range: a class has more clients than there are")
         if few := int((holders < MIN_HOLDERS).sum()):
             left_out = f"secure sums leave out classes that fewer than {MIN_HOLDERS} clients have"
             if few == len(holders):
                 raise NothingUnmasked(f"{left_out}, and no class is at more: let sites with the same classes take part")
             logger.warning("%s: %d of %d classes", left_out, few, len(holders))
-        words, allowed = run.summed("sums", holders, {"holders": holders})
-        merged = [run.clients[party] for party in run.summed_over]
-        total = run.layout.read_sums(words, allowed)
+        sums = run.summed(agreed, "sums", holders, {"holders": holders})
+        agreed, total = sums.parties, run.layout.read_sums(sums.words, sums.classes)
         check_sum(total, self._samples, run.norm)
         if run.layout.gram == "triangle":
-            total = self._with_scatter(run, total, holders)
+            total, agreed = _with_scatter(run, agreed, total, holders)
         elif run.layout.products:
-            total = self._with_products(run, total, holders)
+            total, agreed = _with_products(run, agreed, total, holders)
         if self._spreads:
-            self._summed_rows = _summed_rows(run, total, holders, allowed, len(merged))
-        self._take(run, total, merged, int(holders[allowed].sum()))
+            self._summed_rows = _summed_rows(run, agreed, total, holders, sums)
+        merged = [agreed.clients[party] for party in sums.over]
+        self._take(run, agreed.clients, total, merged, int(holders[sums.classes].sum()))
 
     def _prepared(self, grid: Grid, parties: int) -> SecureRun:
         (spec,), dim = self.request.specs, self.feature_dim or 0
@@ -425,38 +514,16 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         most = min(self._limits.max_samples, self._samples)
         return SecureRun(grid, request, layout, most, norm)
 
-    def _with_scatter(self, run: SecureRun, total: FeatureStatistics, holders: Tensor) -> FeatureStatistics:
-        known = Known.of(total)
-        means, scales = known.means.to(torch.float32), known.scales.to(torch.float32)
-        words, _ = run.summed("scatter", holders, {"holders": holders, "means": means, "scales": scales})
-        return run.layout.read_scatter(words, total, known)
-
-    def _with_products(self, run: SecureRun, total: FeatureStatistics, holders: Tensor) -> FeatureStatistics:
-        """Approximate the Gram matrix; if clients are lost between two products, from those before."""
-        known = Known.of(total)
-        means, scales = known.means.to(torch.float32), known.scales.to(torch.float32)
-        over = list[int]()
-
-        def product_with(kind: Product, asked: Tensor) -> Tensor | None:
-            content = {"holders": holders, "means": means, "scales": scales, "directions": asked.to(torch.float32)}
-            try:
-                words, _ = run.summed(kind, holders, content, over=over)
-            except NothingUnmasked as error:
-                if not over:
-                    raise
-                logger.warning("the Gram matrix is approximated from %d products: %s", int(kind[-1]) - 1, error)
-                return None
-            over[:] = run.summed_over
-            return run.layout.read_product(words, known, asked)
-
-        return approximated_by(total, known, run.layout.products, product_with)
-
-    def _take(self, run: MaskedRun[Any], total: FeatureStatistics, merged: list[int], pairs: int) -> None:
+    def _take(
+        self, run: SummingRun[Any], clients: Sequence[int], total: FeatureStatistics, merged: Sequence[int], pairs: int
+    ) -> None:
         summed = StatisticsSum.resumed(total, None, num_rows=pairs, num_pairs=pairs)
-        self.collection.take_sum(summed, merged, sum(run.bytes_up[client] for client in run.clients))
-        self._by_kind = run.bytes_up
+        self.collection.take_sum(summed, merged, sum(run.bytes_by_client[client] for client in clients))
+        self._by_kind = run.bytes_by_kind
         for client in sorted(self._asked):
-            outcome = _outcome(client, run.failures.get(client, ""), run.bytes_up[client], merged=client in merged)
+            outcome = _outcome(
+                client, run.failures.get(client, ""), run.bytes_by_client[client], merged=client in merged
+            )
             self.outcomes.append(outcome)
             if self.on_reply is not None:
                 self.on_reply(outcome, None)
@@ -468,23 +535,59 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         return self.collection.total_wire_bytes - scatter - (0 if one.keeps_rows else self._by_kind["spread"])
 
 
-def _summed_rows(run: SecureRun, total: FeatureStatistics, holders: Tensor, allowed: Tensor, summed: int) -> SummedRows:
+def _with_scatter(
+    run: SecureRun, agreed: Agreed, total: FeatureStatistics, holders: Tensor
+) -> tuple[FeatureStatistics, Agreed]:
+    """Sum the scatter about the class means, and add the Gram matrix."""
+    known = Known.of(total)
+    means, scales = known.means.to(torch.float32), known.scales.to(torch.float32)
+    scatter = run.summed(agreed, "scatter", holders, {"holders": holders, "means": means, "scales": scales})
+    return run.layout.read_scatter(scatter.words, total, known), scatter.parties
+
+
+def _with_products(
+    run: SecureRun, agreed: Agreed, total: FeatureStatistics, holders: Tensor
+) -> tuple[FeatureStatistics, Agreed]:
+    """Approximate the Gram matrix; if clients are lost between two products, from those before."""
+    known = Known.of(total)
+    means, scales = known.means.to(torch.float32), known.scales.to(torch.float32)
+    over: tuple[int, ...] = ()
+
+    def product_with(kind: Product, directions: Tensor) -> Tensor | None:
+        nonlocal agreed, over
+        content = {"holders": holders, "means": means, "scales": scales, "directions": directions.to(torch.float32)}
+        try:
+            product = run.summed(agreed, kind, holders, content, over=over)
+        except NothingUnmasked as error:
+            if not over or error.agreed is None:
+                raise
+            agreed = error.agreed
+            logger.warning("the Gram matrix is approximated from %d products: %s", int(kind[-1]) - 1, error)
+            return None
+        agreed, over = product.parties, product.over
+        return run.layout.read_product(product.words, known, directions)
+
+    return approximated_by(total, known, run.layout.products, product_with), agreed
+
+
+def _summed_rows(
+    run: SecureRun, agreed: Agreed, total: FeatureStatistics, holders: Tensor, sums: Summed[Agreed]
+) -> SummedRows:
     """Sum the spread of clients' means about the class means, which FedCOF takes in place of rows.
 
     Clients that are lost before class sums are known take their share of the holders with them, those lost after it
     leave their share of the spread to the others: which classes they had is not known.
     """
     counts, known = total.class_counts.to(torch.float64), total.class_means.to(torch.float32)
-    num_means = torch.where(allowed, holders * (summed / run.present), 0.0)
+    num_means = torch.where(sums.classes, holders * (len(sums.over) / agreed.num_counted), 0.0)
     totals = ClassTotals(counts, num_means, total.class_sums, total.class_means)
     weights, means = totals.fedcof_weights, known.to(torch.float64)
     # No client's mean is further from a class's than this.
     apart = run.norm + torch.linalg.vector_norm(means, dim=1)
     steps = 2.0 ** math.floor(61 - math.log2(max(float((weights * counts * apart**2).sum()), 1.0)))
-    content = {"holders": holders, "means": known, "weights": weights * steps}
-    words, left = run.summed("spread", holders, content)
-    totals = totals._replace(num_means=num_means * left)
-    return SummedRows(totals, run.layout.read_spread(words, steps) * (summed / len(run.summed_over)))
+    spread = run.summed(agreed, "spread", holders, {"holders": holders, "means": known, "weights": weights * steps})
+    totals = totals._replace(num_means=num_means * spread.classes)
+    return SummedRows(totals, run.layout.read_spread(spread.words, steps) * (len(sums.over) / len(spread.over)))
 
 
 def _outcome(client: int, said: str, sent: int, *, merged: bool) -> ClientOutcome:

@@ -8,6 +8,7 @@ imported here but where words of statistics are read.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -194,6 +195,10 @@ def plan_content(plan: Plan, turn: int = 0) -> RecordDict:
     return content
 
 
+# A worker reads the same plan again for every client.
+_plan_of = functools.lru_cache(maxsize=2)(Plan.from_bytes)
+
+
 def _read_plan(content: RecordDict) -> tuple[Plan, int]:
     one = from_record(Round, content, "round", ConfigRecord)
     table = typed(record_of(content, "table", ConfigRecord, {"keys"}), "keys", bytes)
@@ -201,7 +206,7 @@ def _read_plan(content: RecordDict) -> tuple[Plan, int]:
         raise Malformed(f"table: must be of at most {MOST_PARTIES} parties, got {len(table)} bytes")
     if one.turn >= one.rounds:
         raise Malformed(f"turn: must be below {one.rounds}, got {one.turn}")
-    return Plan.from_bytes(one.nonce, one.rounds, table), one.turn
+    return _plan_of(one.nonce, one.rounds, table), one.turn
 
 
 @reads_requests("for shares of keys")

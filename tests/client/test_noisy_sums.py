@@ -31,7 +31,7 @@ from fedstats_app.secure.account import Place, epsilon_of, mu_of
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import StatisticsSpec
-from fedstats_app.statistics.noisy_words import NoisyLayout
+from fedstats_app.statistics.noisy_words import NoisyKind, NoisyLayout
 from fedstats_app.statistics.secure_words import Words, numbers_of
 from fedstats_app.strategies.noisy_sums import ClearRun, NoisyRun
 from fedstats_app.strategies.secure_sums import NothingUnmasked
@@ -46,6 +46,21 @@ MU = mu_of(1.0, DELTA)
 ACCOUNT: dict[str, object] = {"dp-max-epsilon": 1.0, "dp-max-delta": DELTA, "dp-classes": ",".join(CLASSES)}
 OPEN: dict[str, object] = {"min-class-count": 0, "min-gram-samples": 0}
 OVER = "account of its data would come to epsilon"
+
+
+@dataclass
+class Begun:
+    """Sums that have begun, with the state after the last one."""
+
+    sums: Any
+    parties: Any
+    over: tuple[int, ...] = ()
+
+    def summed(self, kind: NoisyKind, mean: torch.Tensor | None = None) -> Words:
+        found = self.sums.summed(self.parties, kind, None, {} if mean is None else {"mean": mean})
+        self.parties, self.over = found.parties, found.over
+        words: Words = found.words
+        return words
 
 
 @dataclass
@@ -80,7 +95,7 @@ class Sites:
         faults: dict[int, Fault] | None = None,
         moments: bool = True,
         clip: float = 0.0,
-    ) -> NoisyRun:
+    ) -> Begun:
         """A run of masks that has begun; its nodes are processes of their own."""
         grid = LocalGrid(client_app.app, self.nodes, self.settings.to_run_config(), faults=faults or {})
         hosts = {number: FIRST_NODE_ID + number for number in range(len(self.nodes))}
@@ -89,18 +104,16 @@ class Sites:
             3, (spec,), "float64", seed=seed, backbone_fingerprint=self.backbone.fingerprint, class_names=CLASSES
         )
         layout = NoisyLayout(3, self.backbone.feature_dim, moments=True, mu=mu, clip=clip)
-        run = NoisyRun(ClientGrid(grid, hosts), request, layout)
+        run: NoisyRun | ClearRun = NoisyRun(ClientGrid(grid, hosts), request, layout)
         if self.where != "sites":
             run = ClearRun(run.grid, request, replace(layout, salted=True), 1, self.where == "server")
-        run.begin(range(len(self.nodes)))
-        return run
+        return Begun(run, run.begin(range(len(self.nodes))))
 
     def release(self, mu: float = MU, **options: Any) -> tuple[Words, Words]:
         """Both sums, as they come out."""
         run = self.run(mu, **options)
-        mean = run.summed("mean", None, {})[0]
-        known = {"mean": run.layout.read_mean(mean, 30)}
-        return mean, run.summed("moments", None, known)[0]
+        mean = run.summed("mean")
+        return mean, run.summed("moments", run.sums.layout.read_mean(mean, 30))
 
     def facts(self, place: int = 0) -> dict[str, str]:
         (path,) = (self.root / "state" / self.names[place]).glob("ledger-*.sqlite")
@@ -186,11 +199,11 @@ def test_the_same_noise_is_not_unmasked_over_other_survivors(tmp_path: Path) -> 
     sites = Sites(tmp_path)
     sites.release()
     run = sites.run()
-    inner = run.grid.inner
+    inner = run.sums.grid.inner
     assert isinstance(inner, LocalGrid)
     inner.faults = {4: Fault(raises="killed")}
     with pytest.raises(NothingUnmasked, match="same question was answered over other clients, with the same noise"):
-        run.summed("mean", None, {})
+        run.summed("mean")
     assert len(sites.charges()) == 2
 
 
@@ -203,13 +216,13 @@ def test_a_site_s_own_noise_is_enough_alone_and_the_same_over_other_sites(
     sites = Sites(tmp_path, ACCOUNT, where="local")
     every, charged = sites.release(), sites.charges(4)
     assert np.hypot(*charged) == pytest.approx(MU, rel=1e-12)
-    layout = sites.run().layout
+    layout = sites.run().sums.layout
     mean = layout.read_mean(every[0], 30)
 
     def over(*clients: int) -> list[Words]:
-        run = sites.run()
-        run.begin(clients)
-        return [run.summed("mean", None, {})[0], run.summed("moments", None, {"mean": mean})[0]]
+        sums = sites.run().sums
+        run = Begun(sums, sums.begin(clients))
+        return [run.summed("mean"), run.summed("moments", mean)]
 
     fewer, alone = over(0, 1, 2, 3), over(4)
     pairs = zip(itertools.chain(*every), itertools.chain(*fewer), itertools.chain(*alone), strict=True)
@@ -231,11 +244,11 @@ def test_less_noise_than_the_run_declares_is_charged_in_full_or_refused(tmp_path
     sites = Sites(tmp_path / "limited", ACCOUNT, where="local")
     run = sites.run(mu_of(8.0, DELTA))
     with pytest.raises(TooFewClients, match=f"{OVER} 8 at its owner's delta 0.001, and ends at 1"):
-        run.summed("mean", None, {})
+        run.summed("mean")
     # Nor does a mean of the server's own choice begin what does not fit.
-    run.layout = replace(run.layout, mu=1000.0, clip=1000.0)
+    run.sums.layout = replace(run.sums.layout, mu=1000.0, clip=1000.0)
     with pytest.raises(TooFewClients, match=OVER):
-        run.summed("moments", None, {"mean": torch.zeros(run.layout.feature_dim, dtype=torch.float64)})
+        run.summed("moments", torch.zeros(run.sums.layout.feature_dim, dtype=torch.float64))
     assert sites.charges() == []
 
 
@@ -258,14 +271,14 @@ def test_a_server_that_wants_to_add_the_noise_itself_is_refused_by_name(
     for settings in (sites.settings, Sites(tmp_path / "b", rules, where="local").settings):
         sites.settings = settings
         with pytest.raises(TooFewClients, match=reason):
-            sites.run().summed("mean", None, {})
+            sites.run().summed("mean")
     assert not list((tmp_path / "state").glob("sent-*"))
 
 
 def test_a_server_s_own_noise_is_drawn_once_over_exact_sums(tmp_path: Path) -> None:
     sites = Sites(tmp_path, OPEN, where="server")
     mean, moments = sites.release()
-    layout = sites.run().layout
+    layout = sites.run().sums.layout
     wanted = [*exact(sites, None), *exact(sites, layout.read_mean(mean, 30))]
     sizes = [*layout.noise("mean", honest=1), *layout.noise("moments", honest=1)]
     found = zip([*mean, *moments], wanted, sizes, strict=True)
@@ -278,27 +291,27 @@ def test_a_site_that_is_lost_costs_its_samples_only(tmp_path: Path) -> None:
     """At its words or at the unmasking of the first sum; the second is then over the four that are left."""
     sites = Sites(tmp_path)
     run = sites.run()
-    inner = run.grid.inner
+    inner = run.sums.grid.inner
     assert isinstance(inner, LocalGrid)
     inner.faults = {4: Fault(raises="killed")}
-    mean = run.layout.read_mean(run.summed("mean", None, {})[0], 30)
-    run.summed("moments", None, {"mean": mean})
-    assert run.summed_over == [0, 1, 2, 3]
+    mean = run.sums.layout.read_mean(run.summed("mean"), 30)
+    run.summed("moments", mean)
+    assert run.over == (0, 1, 2, 3)
     assert len(sites.charges(0)) == 2 and sites.charges(4) == []
     inner.faults = {3: Fault(raises="killed"), 4: Fault(raises="killed")}
     with pytest.raises(NothingUnmasked, match="3 of 5 clients are left, secure sums need 4 of them"):
-        run.summed("mean", None, {})
+        run.summed("mean")
 
 
 def test_who_is_lost_before_words_are_asked_makes_it_another_question(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     mean, _ = sites.release()
     run = sites.run()
-    run.active = run.active[:-1]
-    other = run.summed("mean", None, {})[0]
+    run.parties = replace(run.parties, active=run.parties.active[:-1])
+    other = run.summed("mean")
     difference = float(numbers_of(other[0]).sub(numbers_of(mean[0])).std())
     # Two draws of four and five shares, less one site's six images at most.
-    assert difference > run.layout.noise("mean", 4)[0] * 2
+    assert difference > run.sums.layout.noise("mean", 4)[0] * 2
     assert len(sites.charges()) == 3
 
 
@@ -322,7 +335,7 @@ def test_a_new_sample_that_no_cell_has_yet_gets_new_noise(tmp_path: Path) -> Non
     assert [len(sites.charges(place)) for place in range(5)] == [4] * 5
     # Two draws of five shares, of which one site's would be 1.4.
     difference = float(numbers_of(after).sub(numbers_of(before)).std())
-    assert difference > sites.run().layout.noise("mean", 4)[0] * 2
+    assert difference > sites.run().sums.layout.noise("mean", 4)[0] * 2
 
 
 def test_data_that_change_in_a_run_take_no_more_part_in_it(tmp_path: Path) -> None:
@@ -331,9 +344,9 @@ def test_data_that_change_in_a_run_take_no_more_part_in_it(tmp_path: Path) -> No
     run = sites.run()
     sites.more_images(0)
     sites.restart()
-    run.summed("mean", None, {})
-    assert run.summed_over == [1, 2, 3, 4]
-    assert "this node's data changed since this run of masks began" in run.failures[0]
+    run.summed("mean")
+    assert run.over == (1, 2, 3, 4)
+    assert "this node's data changed since this run of masks began" in run.sums.failures[0]
 
 
 def test_the_owners_delta_judges_not_the_servers(tmp_path: Path) -> None:
@@ -365,15 +378,15 @@ def test_what_does_not_fit_whole_is_not_begun(tmp_path: Path) -> None:
     """The mean alone would fit, and be charged for nothing."""
     sites = Sites(tmp_path, ACCOUNT)
     run = sites.run(MU * 1.5)
-    assert run.layout.charge("mean") < MU
+    assert run.sums.layout.charge("mean") < MU
     with pytest.raises(NothingUnmasked, match=OVER):
-        run.summed("mean", None, {})
+        run.summed("mean")
     assert sites.charges() == []
 
 
-def length(run: NoisyRun) -> float:
+def length(run: Begun) -> float:
     """Of the sum of the mean, in samples."""
-    return float(numbers_of(run.summed("mean", None, {})[0][0]).norm()) / 2**11
+    return float(numbers_of(run.summed("mean")[0]).norm()) / 2**11
 
 
 def test_who_holds_too_much_is_clipped_at_the_node_whatever_the_server_names(tmp_path: Path) -> None:
@@ -386,17 +399,17 @@ def test_who_holds_too_much_is_clipped_at_the_node_whatever_the_server_names(tmp
     expected = alone.noise("mean", 4)[0] / 2**11 * (5 * dim) ** 0.5
     assert length(sites.run(1.0, clip=2000.0)) == pytest.approx(expected, rel=0.5)
     run = sites.run(clip=2.0)
-    object.__setattr__(run.layout, "clip", 0.9)
+    object.__setattr__(run.sums.layout, "clip", 0.9)
     with pytest.raises(NothingUnmasked, match="clip must be 0 or at least"):
         length(run)
 
 
 def test_another_clip_in_one_run_is_refused(tmp_path: Path) -> None:
     run = Sites(tmp_path).run(clip=2.0)
-    mean = run.layout.read_mean(run.summed("mean", None, {})[0], 30)
-    run.layout = replace(run.layout, clip=2000.0)
+    mean = run.sums.layout.read_mean(run.summed("mean"), 30)
+    run.sums.layout = replace(run.sums.layout, clip=2000.0)
     with pytest.raises(NothingUnmasked, match="statistics asked for are others than in the round before"):
-        run.summed("moments", None, {"mean": mean})
+        run.summed("moments", mean)
 
 
 def test_noise_for_clients_is_charged_as_for_samples_and_another_clip_is_another_question(tmp_path: Path) -> None:
@@ -414,7 +427,7 @@ def test_an_owner_can_want_clients_hidden(tmp_path: Path, where: Place) -> None:
     sites = Sites(tmp_path, ACCOUNT | {"dp-unit": "client"}, where=where)
     run = sites.run()
     with pytest.raises(TooFewClients, match="wants clients hidden, not samples alone: a run with dp-unit = client"):
-        run.summed("mean", None, {})
+        run.summed("mean")
     assert not list((tmp_path / "state").rglob("ledger-*")) or sites.charges() == []
     sites.release(clip=2.0)
     assert np.hypot(*sites.charges()) == pytest.approx(MU, rel=1e-12)
@@ -436,23 +449,24 @@ def test_fewer_shares_of_noise_than_were_counted_on_are_not_unmasked(tmp_path: P
     """Whatever the server says of who is honest: of five, four must be left, by each site's own count."""
     sites = Sites(tmp_path)
     run = sites.run()
-    total = run._masked("mean", 0, 0, torch.ones(3, dtype=torch.bool), {})
+    sums, agreed = run.sums, run.parties
+    total = sums.add_up(agreed, "mean", *sums.question(agreed, "mean", {}), torch.ones(3, dtype=torch.bool))
     total.survivors = total.survivors[:3]
     with pytest.raises(NothingUnmasked, match="of 5 parties at least 4 must be left, got 3"):
-        run._unmasked(total, 0, run.active[:3])
+        sums.unmasked(agreed, total, agreed.active[:3])
 
 
 def test_a_second_mean_or_another_question_in_one_run_is_refused(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     run = sites.run()
-    run.summed("mean", None, {})
+    run.summed("mean")
     with pytest.raises(NothingUnmasked, match="mean of this run of masks are known"):
-        run.summed("mean", None, {})
+        run.summed("mean")
     run = sites.run(seed=5)
-    mean = run.layout.read_mean(run.summed("mean", None, {})[0], 30)
-    run.layout = NoisyLayout(3, run.layout.feature_dim, moments=True, mu=MU * 2)
+    mean = run.sums.layout.read_mean(run.summed("mean"), 30)
+    run.sums.layout = NoisyLayout(3, run.sums.layout.feature_dim, moments=True, mu=MU * 2)
     with pytest.raises(NothingUnmasked, match="statistics asked for are others than in the round before"):
-        run.summed("moments", None, {"mean": mean})
+        run.summed("moments", mean)
 
 
 @pytest.mark.parametrize("kind", [*client_app.ANSWERS, "query.clients"])
@@ -509,11 +523,12 @@ def test_an_account_is_whole(rules: dict[str, object], reason: str) -> None:
 
 def test_a_question_is_read_strictly(tmp_path: Path) -> None:
     run = Sites(tmp_path).run()
-    mean = torch.zeros(run.layout.feature_dim, dtype=torch.float64)
+    agreed = run.parties
+    mean = torch.zeros(run.sums.layout.feature_dim, dtype=torch.float64)
 
     def content(**changes: Any) -> RecordDict:
         asked = NoisyRequest("moments", 1.0)
-        made = sums_content(run.plan, 1, run.active, run.request, asked, {"mean": mean})
+        made = sums_content(agreed.plan, 1, agreed.active, run.sums.request, asked, {"mean": mean})
         for name, value in changes.items():
             made[name] = value
         return made
