@@ -1,56 +1,58 @@
-"""FedMeZO's answers of a ClientApp of one's own: a head on features that it computes itself."""
+"""FedMeZO's answers of a ClientApp of one's own: any model, on inputs that it reads itself."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from flwr.app import Message
 from torch import Tensor, nn
 
-from fedstats_app.client.replica import NodeReplica
-from fedstats_app.client.site import Site
-from fedstats_app.fedmezo.setup import MezoSetup
-from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.training.samples import Samples, TensorSamples
-from fedstats_app.wire import RejectedRequest
+from fedstats_app.client.replica import PREFIX, NodeReplica
+from fedstats_app.fedmezo.setup import MezoSetup, load_start
+from fedstats_app.training.samples import TensorSamples
 from fedstats_app.wire.mezo import mezo_reply, read_mezo_request
 
 
-def mezo_answer(msg: Message, features: Tensor, labels: Tensor, folder: Path | str) -> Message:
+def mezo_answer(
+    msg: Message,
+    inputs: Tensor,
+    labels: Tensor,
+    folder: Path | str,
+    model: nn.Module | None = None,
+    *,
+    batch_size: int = 64,
+) -> Message:
     """Answer a message of :class:`fedstats_app.strategies.FedMeZO`, ``train.mezo``.
 
-    Features (n, d) float32 and labels (n,) int64 in [0, C) are the client's samples, the same in every round. The
-    folder is this client's alone, and keeps its replica of the head from message to message.
+    No policy of a node's owner applies: what may leave is decided by the caller.
+
+    Parameters
+    ----------
+    msg : Message
+        The message.
+    inputs, labels : Tensor
+        (n, ...) and (n,) int64 in [0, C): the client's samples, the same in every round.
+    folder : Path or str
+        Of this client alone; the replica is kept there from message to message.
+    model : nn.Module, optional
+        As the server's, on any device; it is tuned in place. By default a linear layer on inputs (n, d).
+    batch_size : int
+        Samples of a forward pass, which decides memory and speed.
 
     Raises
     ------
     RejectedRequest
-        If the head does not fit the features, or more than a head is to be tuned.
+        If the server's start does not fit the model.
     """
     request = read_mezo_request(msg)
-    replica = _OwnReplica(Path(folder), features, labels, msg.metadata.run_id, request.training)
+    samples = TensorSamples(inputs, labels)
+
+    def at_start(setup: MezoSetup, start: Mapping[str, Tensor]) -> tuple[nn.Module, int]:
+        tuned = nn.Linear(inputs.shape[1], setup.request.num_classes) if model is None else model
+        return load_start(tuned, start), batch_size
+
+    path = Path(folder) / f"{PREFIX}{msg.metadata.run_id}-{request.training}"
+    replica = NodeReplica(path, lambda client, setup: (samples, 0), at_start, shared=False)
     with replica.nothing_kept_if_refused():
         return mezo_reply(msg, replica.follow(request) or replica.answer(request, None))
-
-
-class _OwnReplica(NodeReplica):
-    def __init__(self, folder: Path, features: Tensor, labels: Tensor, run_id: int, training: int) -> None:
-        node = NodeConfig.from_node_config({"data-path": str(folder), "state-dir": str(folder)})
-        super().__init__(Site(AppConfig.of(), node), run_id, training)
-        self._samples = _Given(TensorSamples(features, labels))  # type: ignore[assignment]  # in place of the site's
-        self._dim = features.shape[1]
-
-    def _network(self, setup: MezoSetup) -> tuple[nn.Module, int, torch.device, int]:
-        if setup.tuned != "head":
-            raise RejectedRequest(f"only a head can be tuned on given features, got {setup.tuned!r}")
-        return nn.Identity(), self._dim, torch.device("cpu"), 1
-
-
-class _Given:
-    def __init__(self, samples: Samples) -> None:
-        self._own = samples
-
-    def of(self, _client: int | None, _setup: MezoSetup) -> tuple[Samples, int]:
-        return self._own, 0

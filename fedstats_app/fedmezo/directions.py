@@ -58,14 +58,12 @@ def quantiles(device: torch.device) -> Table:
 
 Distribution = Literal["rademacher", "gaussian"]
 
-DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+DTYPES = (torch.float64, torch.float32)
 
 # Numbers drawn at a time: a draw never costs more memory than this, and it pays to send more at once to a GPU. The
 # stream does not depend on it, for it is a multiple of the numbers that one word of the generator gives.
 CPU_BLOCK = 2**16
 DEVICE_BLOCK = 2**22
-# The bits of a float32 that a bfloat16 has: all but the lowest 16.
-_KEPT = -(2**16)
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class Directions:
             (b,) float32, the caller's to change.
         """
         device = device or torch.device("cpu")
-        generator = _generator("direction", seed, index, name)
+        generator = _generator(seed, index, name)
         by_bits = self.distribution == "rademacher"
         table = signs(device) if by_bits else quantiles(device)
         for positions in _slices(size, device):
@@ -120,65 +118,19 @@ class Probe:
     directions: Directions = field(default_factory=Directions)
 
     def perturbed(self, parameter: Tensor, name: str, sign: int) -> Tensor:
-        """Return theta + sign * epsilon * z as a new tensor of the same shape, dtype and device.
-
-        Below float32 it is rounded up or down at random, by the same bits on both sides and on every node: rounded to
-        the nearest, most large weights would not be perturbed at all. Errors are those of :func:`flat`.
-        """
+        """Return theta + sign * epsilon * z as a new tensor; errors are those of :func:`flat`."""
         theta = flat(parameter)
         result = torch.empty_like(theta)
-        if theta.dtype == torch.bfloat16:
-            dither = rounding_bits(self.seed, self.index, name, len(theta), theta.device)
-            for (positions, z), (_, bits) in zip(self._draws(theta, name), dither, strict=True):
-                side = theta[positions].float().add_(z.mul_(self.epsilon), alpha=sign)
-                result[positions] = round_stochastically(side, bits)
-            return result.view(parameter.shape)
-        for positions, z in self._draws(theta, name):
+        for positions, z in self.blocks(parameter, name):
             # The product with a sign is exact: fused or not, the sum is rounded once.
-            torch.add(theta[positions], z.to(theta.dtype).mul_(self.epsilon), alpha=sign, out=result[positions])
+            torch.add(theta[positions], z.mul_(self.epsilon), alpha=sign, out=result[positions])
         return result.view(parameter.shape)
 
     def blocks(self, parameter: Tensor, name: str) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the direction z in which a parameter is moved: the same in every dtype.
-
-        In bfloat16 the model saw other sides than theta +- epsilon z. But they were that in expectation: so the
-        difference quotient times z estimates the slope without a bias, where times (theta+ - theta-) / (2 epsilon) of
-        the rounded sides it is too large by that number's second moment, 4 for weights from 1 to 2 and an epsilon of
-        0.001. Blocks are as :meth:`Directions.blocks` yields them, in float64 for a float64 parameter.
-        """
+        """Yield z in the parameter's dtype, in blocks as :meth:`Directions.blocks` does."""
         theta = flat(parameter)
-        dtype = torch.promote_types(theta.dtype, torch.float32)
-        for positions, z in self._draws(theta, name):
-            yield positions, z.to(dtype)
-
-    def _draws(self, theta: Tensor, name: str) -> Iterator[tuple[slice, Tensor]]:
-        return self.directions.blocks(self.seed, self.index, name, len(theta), theta.device)
-
-
-def rounding_bits(
-    seed: int, index: int, name: str, size: int, device: torch.device | None = None
-) -> Iterator[tuple[slice, Tensor]]:
-    """Draw 16 random bits per element, (b,) int32 in [0, 2^16) a block, for :func:`round_stochastically`.
-
-    They are independent of the directions and cut into the same blocks; parameters as :meth:`Directions.blocks`.
-    """
-    device = device or torch.device("cpu")
-    generator = _generator("rounding", seed, index, name)
-    for positions in _slices(size, device):
-        count = positions.stop - positions.start
-        words = _bytes(generator, 2 * count).view("<u2")[:count]
-        yield positions, torch.from_numpy(words.astype(np.int32)).to(device)
-
-
-def round_stochastically(values: Tensor, bits: Tensor) -> Tensor:
-    """Round float32 numbers to one of their two neighbours in bfloat16, to the nearer one more often.
-
-    Where the nearest is always taken, a weight of 1 ignores every step below 0.004, however many there are; here the
-    expectation over the bits is the number itself. Bits are uniform, int32 in [0, 2^16): a finite number goes away from
-    zero where its dropped bits plus these overflow. It is integer arithmetic: the same on every platform.
-    """
-    kept = (values.view(torch.int32) + bits).bitwise_and_(_KEPT)
-    return kept.view(torch.float32).to(torch.bfloat16)
+        for positions, z in self.directions.blocks(self.seed, self.index, name, len(theta), theta.device):
+            yield positions, z.to(theta.dtype)
 
 
 def flat(parameter: Tensor) -> Tensor:
@@ -194,10 +146,10 @@ def flat(parameter: Tensor) -> Tensor:
     return parameter.detach().view(-1)
 
 
-def _generator(stream: str, seed: int, index: int, name: str) -> np.random.Philox:
+def _generator(seed: int, index: int, name: str) -> np.random.Philox:
     if not 0 <= seed < 2**63 or index < 0:
         raise ValueError(f"seed must lie in [0, 2^63) and index be at least 0, got {seed} and {index}")
-    key = hashlib.sha256(f"{stream}\0{seed}\0{index}\0{name}".encode()).digest()[:16]
+    key = hashlib.sha256(f"direction\0{seed}\0{index}\0{name}".encode()).digest()[:16]
     return np.random.Philox(key=np.frombuffer(key, dtype="<u8").astype(np.uint64))
 
 

@@ -1,29 +1,23 @@
 """The log of a zeroth-order training, and the files of one.
 
 The log has a seed and a few scalars a round, which turn the start into the tuned model. Files are written in one step
-and checked by digest; a server ends with an error that names a damaged one, a node makes up for it.
+and checked by digest. A server ends with an error that names a damaged one; a node asks the server for its content.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import logging
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 
 from fedstats_app.base.files import read_tensors, tensors_to_bytes, write_atomically
-
-logger = logging.getLogger("fedstats_app")
-
-Loaded = TypeVar("Loaded")
 
 _START, _LOG, _REPLICA = "start.safetensors", "log.bin", "replica.safetensors"
 
@@ -69,11 +63,9 @@ class TrainingFiles:
     """The files of one training, on a node or in a run folder, in a folder of its own; damage is a ValueError."""
 
     folder: Path
-    # The state of the log's file after this process wrote it, and how many rounds it has; empty where it was read.
-    _written: list[object] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def save_start(self, setup: Mapping[str, Any], start: Mapping[str, Tensor]) -> None:
-        """Keep what the training starts from; whatever was kept of it before is gone."""
+        """Keep what the training starts from, and delete everything else."""
         for path in self.folder.glob("[!.]*"):
             if path.name != _START:
                 path.unlink(missing_ok=True)
@@ -84,26 +76,13 @@ class TrainingFiles:
         kept = self._read(_START, "setup")
         return None if kept is None else (json.loads(kept[1]["setup"]), kept[0])
 
-    def extend_log(self, updates: Sequence[Update], first_round: int) -> None:
-        """Add the updates of the rounds from ``first_round`` on, those that are not there yet."""
-        last = first_round + len(updates) - 1
-        # Of many clients in one process all but the first find them there, without reading the log again.
-        if not updates or (self._written and self._written == [self._state_of_log(), last]):
-            return
-        known = self.load_log(len(updates[0].steps))
-        missing = updates[max(len(known) - first_round + 1, 0) :]
-        if first_round - 1 <= len(known) and missing:
-            self.replace_log([*known, *missing])
-
-    def replace_log(self, updates: Sequence[Update]) -> None:
-        """Keep these updates, from round 1 on, instead of those that are there."""
+    def save_log(self, updates: Sequence[Update]) -> None:
+        """Keep the updates of rounds 1, 2, ..."""
         data = pack_updates(updates)
         self.write(_LOG, _MAGIC + hashlib.sha256(data).digest() + data)
-        self._written[:] = [self._state_of_log(), len(updates)]
 
     def load_log(self, num_directions: int) -> list[Update]:
-        """Return the updates of rounds 1, 2, ... that are known; none if there is no file."""
-        self._written.clear()
+        """Return the updates of rounds 1, 2, ...; none if there is no file."""
         path = self.folder / _LOG
         if not path.is_file():
             return []
@@ -116,21 +95,14 @@ class TrainingFiles:
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {error}") from error
 
-    def _state_of_log(self) -> tuple[int, ...]:
-        with contextlib.suppress(OSError):
-            found = (self.folder / _LOG).stat()
-            return found.st_ino, found.st_size, found.st_mtime_ns
-        return ()
+    def save_replica(self, state: Mapping[str, Tensor], server_round: int) -> None:
+        """Keep a replica's :meth:`~fedstats_app.fedmezo.replica.Replica.state` after a round."""
+        self.write(_REPLICA, tensors_to_bytes(state, {"round": str(server_round)}, digest=True))
 
-    def save_replica(self, state: Mapping[str, Tensor], server_round: int, digest: bytes) -> None:
-        """Keep a replica's :meth:`~fedstats_app.fedmezo.replica.Replica.state` with round and digest."""
-        metadata = {"round": str(server_round), "digest": digest.hex()}
-        self.write(_REPLICA, tensors_to_bytes(state, metadata, digest=True))
-
-    def load_replica(self) -> tuple[dict[str, Tensor], int, bytes] | None:
-        """Read the replica that :meth:`save_replica` kept, or None if there is none."""
-        kept = self._read(_REPLICA, "round", "digest")
-        return None if kept is None else (kept[0], int(kept[1]["round"]), bytes.fromhex(kept[1]["digest"]))
+    def load_replica(self) -> tuple[dict[str, Tensor], int] | None:
+        """Return the replica that :meth:`save_replica` kept and its round, or None if there is none."""
+        kept = self._read(_REPLICA, "round")
+        return None if kept is None else (kept[0], int(kept[1]["round"]))
 
     def write(self, name: str, data: bytes) -> None:
         """Replace one file of the training."""
@@ -138,35 +110,11 @@ class TrainingFiles:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(self.folder / name, data)
 
-    def _read(self, name: str, *keys: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+    def _read(self, name: str, key: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
         path = self.folder / name
         if not path.is_file():
             return None
         tensors, metadata = read_tensors(path)
-        if missing := set(keys) - metadata.keys():
-            raise ValueError(f"{path} is damaged: its header lacks {', '.join(sorted(missing))}")
+        if key not in metadata:
+            raise ValueError(f"{path} is damaged: its header lacks {key}")
         return tensors, metadata
-
-
-class NodeFiles(TrainingFiles):
-    """The files of a training on a node, which makes up for one that is damaged; the log says which."""
-
-    def load_start(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """As the base's; None where it is damaged: the server sends it again."""
-        return _unless_damaged(super().load_start, None, "it is asked for again")
-
-    def load_log(self, num_directions: int) -> list[Update]:
-        """As the base's; nothing where it is damaged: the server sends it again."""
-        return _unless_damaged(lambda: super(NodeFiles, self).load_log(num_directions), [], "it is asked for again")
-
-    def load_replica(self) -> tuple[dict[str, Tensor], int, bytes] | None:
-        """As the base's; None where it is damaged: it follows from start and log."""
-        return _unless_damaged(super().load_replica, None, "the log is replayed")
-
-
-def _unless_damaged(load: Callable[[], Loaded], otherwise: Loaded, instead: str) -> Loaded:
-    try:
-        return load()
-    except ValueError as error:
-        logger.warning("a file cannot be used, %s: %s", instead, error)
-        return otherwise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedstats_app.base.option import Options, flag, number, one_of, option, whole
+from fedstats_app.base.option import Options, number, one_of, option, whole
 
 # What can be tuned, besides names:PATTERN,...
 TUNED_PARTS = ("head", "full", "bias", "norm")
@@ -41,53 +41,21 @@ class FedMeZOOptions(Options):
         number(0.0, open_low=True, word="auto"),
         "divides a closed-form start's logits; auto = the least loss",
     )
-    epsilon: float | Literal["auto"] = option(
-        "auto",
-        number(0.0, 1.0, open_low=True, word="auto"),
-        "distance of the evaluations; auto = 0.001, 0.01 in bfloat16",
-    )
+    epsilon: float = option(1e-3, number(0.0, 1.0, open_low=True), "distance of the evaluations")
     num_z: int = option(1, whole(1, 1024), "directions of a round")
     directions: Literal["rademacher", "gaussian"] = option(
         "rademacher",
         one_of("rademacher", "gaussian"),
         "rademacher (signs) | gaussian",
     )
-    dtype: Literal["float32", "float64", "bfloat16"] = option(
-        "float32",
-        one_of("float32", "float64", "bfloat16"),
-        "float32 | float64 | bfloat16, of the tuned model",
-    )
     weighting: Literal["examples", "uniform"] = option(
         "examples",
         one_of("examples", "uniform"),
         "examples | uniform (algorithm 2 of the thesis)",
     )
-    batch_size: int = option(0, whole(0, 1_000_000), "0 = all samples")
-    own_batches: bool = option(
-        False,
-        flag,
-        "true = a batch per direction (algorithm 3 of the thesis)",
-    )
+    batch_size: int = option(0, whole(0, 1_000_000), "samples drawn for each direction; 0 = all samples")
     clip: float = option(
         3.0,
         number(0.0),
         "scalars are cut at this many times the recent median; 0 = never",
     )
-    outlier: float = option(
-        3.0,
-        number(0.0),
-        "clients above this many times the usual are left out",
-    )
-
-    @property
-    def probe_distance(self) -> float:
-        """How far the loss is probed: a forward pass in bfloat16 rounds so much that 0.001 would not be seen."""
-        if self.epsilon == "auto":
-            return 1e-2 if self.dtype == "bfloat16" else 1e-3
-        return self.epsilon
-
-    def problems(self) -> list[str]:
-        """Refuse batches for each direction where every batch is all samples."""
-        if self.own_batches and not self.batch_size:
-            return ["fedmezo.own-batches: needs fedmezo.batch-size above 0, got 0, all samples"]
-        return []

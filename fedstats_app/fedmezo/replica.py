@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from fedstats_app.fedmezo.directions import Directions, Probe, flat, round_stochastically, rounding_bits
+from fedstats_app.fedmezo.directions import Directions, Probe, flat
 from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.perturbation import tunable
 
@@ -61,14 +61,6 @@ class Replica:
         """Return the directions of a round."""
         return [Probe(seed, index, self.epsilon, self.directions) for index in range(self.num_directions)]
 
-    def tangents(self, seed: int) -> Iterator[dict[str, Tensor]]:
-        """Yield the directions of a round, by the names of the tuned parameters and in their shapes."""
-        for probe in self.probes(seed):
-            yield {
-                name: torch.cat([values for _, values in probe.blocks(parameter, name)]).view(parameter.shape)
-                for name, parameter in self.parameters.items()
-            }
-
     def apply(self, updates: Sequence[Update]) -> None:
         """Apply the updates of the next rounds, in their order; nothing if one has another number of steps."""
         for update in updates:
@@ -117,12 +109,7 @@ class Replica:
     def _update(self, parameter: Tensor, name: str, update: Update) -> None:
         theta = flat(parameter)
         streams = [probe.blocks(parameter, name) for probe in self.probes(update.seed)]
-        low = theta.dtype == torch.bfloat16
-        bits = rounding_bits(update.seed, self.num_directions, name, len(theta), theta.device) if low else None
         for parts in zip(*streams, strict=True):
-            positions = parts[0][0]
-            value = theta[positions].float() if low else theta[positions]
+            value = theta[parts[0][0]]
             for (_, direction), step in zip(parts, update.steps, strict=True):
-                value -= direction.mul_(step)  # in place: in bfloat16 of a copy, else of theta itself
-            if bits is not None:
-                theta[positions] = round_stochastically(value, next(bits)[1])
+                value -= direction.mul_(step)

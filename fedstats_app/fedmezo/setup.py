@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +14,6 @@ from fedstats_app.fedmezo.perturbation import tuned_names
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.model import TrainingRequest, TunedModel
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
-Dtype = Literal["float32", "float64", "bfloat16"]
 
 MAX_DIRECTIONS = 1024
 
@@ -38,12 +34,9 @@ class MezoSetup:
         Probed in a round.
     distribution : {"rademacher", "gaussian"}
         Of the directions.
-    dtype : {"float32", "float64", "bfloat16"}
-        Of the parameters.
     batch_size : int
-        0: all samples of a client are one batch, whatever the partition; else so many, drawn by (seed, client, round).
-    own_batches : bool
-        Whether each direction of a round draws a batch of its own (algorithm 3 of the thesis).
+        Samples that each direction of a round draws by (seed, client, round), as in algorithm 3 of the thesis; 0 for
+        all samples of a client, whatever the partition.
     """
 
     request: TrainingRequest
@@ -51,9 +44,7 @@ class MezoSetup:
     epsilon: float = 1e-3
     num_directions: int = 1
     distribution: Distribution = "rademacher"
-    dtype: Dtype = "float32"
     batch_size: int = field(default=0, metadata={"key": "mezo-batch-size"})
-    own_batches: bool = field(default=False, metadata={"key": "mezo-own-batches"})
 
     def __post_init__(self) -> None:
         if not 0.0 < self.epsilon < math.inf:
@@ -63,8 +54,6 @@ class MezoSetup:
                 f"num_directions must lie in [1, {MAX_DIRECTIONS}] and batch_size be at least 0, "
                 f"got {self.num_directions} and {self.batch_size}"
             )
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(get_args(Dtype))}, got {self.dtype!r}")
         if self.request.tune != ("probe" if self.tuned == "head" else "full"):
             raise ValueError(f"tune does not fit what is tuned, got {self.request.tune!r} for {self.tuned!r}")
         Directions(self.distribution)
@@ -73,14 +62,14 @@ class MezoSetup:
 def build_model(
     setup: MezoSetup, start: Mapping[str, Tensor], module: nn.Module, feature_dim: int, device: torch.device
 ) -> TunedModel:
-    """Return the model at the start, in the setup's dtype on the device.
+    """Return the model at the start, in float32 on the device.
 
     Parameters
     ----------
     setup : MezoSetup
         Of the training.
     start : mapping
-        ``head.weight`` (C, D) and ``head.bias`` (C,), float32 or float64, finite. A ValueError says if it does not fit.
+        ``head.weight`` (C, D) and ``head.bias`` (C,), finite. A ValueError says if it does not fit.
     module : nn.Module
         The backbone's network, of features of dimension ``feature_dim``; copied if it is tuned, else left alone.
     feature_dim : int
@@ -92,21 +81,25 @@ def build_model(
     dim = request.feature_map.output_dim(feature_dim)
     shapes = {"head.weight": (request.num_classes, dim), "head.bias": (request.num_classes,)}
     for name, shape in shapes.items():
-        if name not in start or tuple(start[name].shape) != shape:
-            got = tuple(start[name].shape) if name in start else "none"
-            raise ValueError(f"{name}: must have shape {shape}, got {got}")
-    model = TunedModel.of(
-        replace(request, batch_norm="frozen"), LinearHead(start["head.weight"], start["head.bias"]), module
-    )
+        if name not in start or tuple(start[name].shape) != shape or not start[name].is_floating_point():
+            got = f"{tuple(start[name].shape)} {start[name].dtype}" if name in start else "none"
+            raise ValueError(f"{name}: must have shape {shape} and be floating, got {got}")
+    head = LinearHead(start["head.weight"], start["head.bias"])
+    model = TunedModel.of(replace(request, batch_norm="frozen"), head, module)
     # In one layout: a direction's numbers belong to the elements in the order of a contiguous tensor.
-    model = model.to(device, DTYPES[setup.dtype]).to(memory_format=torch.contiguous_format)
-    with torch.no_grad():  # a float64 start keeps all its digits, which TunedModel rounds to float32
-        model.head.weight.copy_(start["head.weight"])
-        model.head.bias.copy_(start["head.bias"])
+    return model.to(device).to(memory_format=torch.contiguous_format)
+
+
+def load_start(model: nn.Module, start: Mapping[str, Tensor]) -> nn.Module:
+    """Load the state of a model of one's own, in place; a ValueError says if it is that of another model."""
+    try:
+        model.load_state_dict(dict(start))
+    except RuntimeError as error:
+        raise ValueError(" ".join(str(error).split())) from error
     return model
 
 
-def make_replica(setup: MezoSetup, model: TunedModel) -> Replica:
+def make_replica(setup: MezoSetup, model: nn.Module) -> Replica:
     """Return the replica that a model at the start is, with what is tuned of it; errors as :func:`tuned_names`."""
     names = tuned_names(model, setup.tuned)
     if not setup.request.tune_bias:

@@ -55,7 +55,7 @@ class MezoExchange:
     setup, start
         Of the training; sent to clients that lack them.
     clients : mapping
-        From client to its number of samples, None where it is not known.
+        From client to its number of samples, None where it is not known; its holder may change it.
     log : sequence of Update
         All updates so far, which the holder of the list also appends to.
     replica : Replica
@@ -73,7 +73,7 @@ class MezoExchange:
         replica: Replica,
         training: int,
     ) -> None:
-        self.setup, self.start, self.clients, self.log = setup, dict(start), dict(clients), log
+        self.setup, self.start, self.clients, self.log = setup, dict(start), clients, log
         self.replica, self.training = replica, training
         self._known: dict[int, int] = {}
 

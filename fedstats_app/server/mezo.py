@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,8 @@ from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.base.files import append_lines
-from fedstats_app.base.json_digest import read_json_file, read_json_lines, to_json_with_digest
-from fedstats_app.fedmezo.log import TrainingFiles
+from fedstats_app.base.json_digest import read_json_lines, to_json_with_digest
+from fedstats_app.fedmezo.log import TrainingFiles, Update
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
 from fedstats_app.grid.evaluation import sum_evaluations
@@ -28,16 +30,16 @@ from fedstats_app.wire.reading import from_values, to_values
 from fedstats_app.wire.training import EvaluationCounts
 
 FOLDER = "mezo"
-# In which rounds the learning rate was changed, and to what.
-RATES = "rates.json"
-# A line a round: the sizes by which those of later rounds are judged.
+# A line a round: the sizes of scalars by which those of later rounds are cut.
 SIZES = "sizes.jsonl"
+# A client is noted if its scalars were cut in more than half of its rounds, of which there are at least this many.
+ROUNDS_TO_NOTE = 10
 # Beside the setup, in what the training starts from.
 _RATE, _TEMPERATURE = "learning-rate", "temperature-of-start"
 
 
 class MezoTraining(Training):
-    """Seeds go down and scalars come back; the model is its start and a log. When done it is in float32."""
+    """Seeds go down and scalars come back; the model is its start and a log."""
 
     replica: Replica
     start_tensors: dict[str, Tensor]
@@ -55,18 +57,28 @@ class MezoTraining(Training):
         self.setup = MezoSetup(
             self.request,
             tuned=self.options.tune,
-            epsilon=self.options.probe_distance,
+            epsilon=self.options.epsilon,
             num_directions=self.options.num_z,
             distribution=self.options.directions,
-            dtype=self.options.dtype,
             batch_size=self.options.batch_size,
-            own_batches=self.options.own_batches,
         )
         self.repeats = self.size = self.setup.num_directions
         self.files = TrainingFiles(self.run.folder.path / FOLDER / self.name)
-        dtype = torch.float64 if self.options.dtype == "float64" else torch.float32
+        options = self.options
+        self.strategy = MezoRounds(
+            self.setup,
+            self.clients,
+            learning_rate=None if options.learning_rate == "auto" else options.learning_rate,
+            fraction=self.tuning.fraction_tune,
+            min_clients=self.min_clients,
+            weighting=options.weighting,
+            clip=options.clip,
+            max_share=self.tuning.max_tuning_share,
+            training=self.number,
+        )
+        self._answered, self._clipped = Counter[int](), Counter[int]()
         bias = torch.nan_to_num(head.bias, neginf=0.0)
-        self._take_start({"head.weight": head.weight.to(dtype), "head.bias": bias.to(dtype)})
+        self._take_start({"head.weight": head.weight.float(), "head.bias": bias.float()})
         self.announce(sum(one.numel() for one in self.replica.parameters.values()))
         if not (self.run.config.run.resume and self._resumed()):
             self._begin()
@@ -77,33 +89,19 @@ class MezoTraining(Training):
             if self.strategy.stalled_rounds >= STALLED_ROUNDS:
                 self.stopped = "the loss no longer changes along any direction"
         self._synchronise()
-        return self.result(), self.model.float()
+        return self.result(), self.model
 
     # Before the first round and after the last one
 
-    def _take_start(self, start: dict[str, Tensor], **kept: Any) -> None:
-        """Build the server's replica of a start, and the strategy, perhaps with a log and rates to go on from."""
-        options, backbone = self.options, self.run.backbone
+    def _take_start(
+        self, start: dict[str, Tensor], log: Sequence[Update] = (), sizes: Sequence[Sequence[float]] = ()
+    ) -> None:
+        """Build the server's replica of a start, and perhaps of the rounds after it."""
+        backbone = self.run.backbone
         self.start_tensors = start
         self.model = build_model(self.setup, start, backbone.module, backbone.feature_dim, backbone.device)
         self.replica = make_replica(self.setup, self.model)
-        given = None if options.learning_rate == "auto" else options.learning_rate
-        self.strategy = MezoRounds(
-            self.setup,
-            start,
-            self.clients,
-            **{"learning_rate": given, **kept},
-            replica=self.replica,
-            fraction=self.tuning.fraction_tune,
-            min_clients=self.min_clients,
-            weighting=options.weighting,
-            clip=options.clip,
-            outlier=options.outlier,
-            max_share=self.tuning.max_tuning_share,
-            guarded=options.learning_rate == "auto",
-            training=self.number,
-            means=self.head.means if self.on_features else None,
-        )
+        self.strategy.start_from(start, self.replica, log, sizes)
 
     def _begin(self) -> None:
         """Find temperature and learning rate if they are to be found, keep the start, record it as round 0."""
@@ -135,17 +133,15 @@ class MezoTraining(Training):
             return False
         last = max((one.round for one in self.recorded()), default=0)
         updates = self.files.load_log(self.setup.num_directions)[:last]
-        self.files.replace_log(updates)
+        self.files.save_log(updates)
         self.take_up(len(updates))
-        path = self.files.folder / RATES
-        changed = read_json_file(path) if path.is_file() else {}
-        rates = {int(number): float(rate) for number, rate in changed.items() if int(number) <= len(updates)}
         self.start_temperature = float(kept[0].get(_TEMPERATURE, 1.0))
         path = self.files.folder / SIZES
         # A round that was taken twice counts as it was the last time.
-        noted = {one["round"]: one for one in (read_json_lines(path) if path.is_file() else ())}
-        remembered = [noted[number] for number in sorted(noted) if number <= len(updates)]
-        self._take_start(kept[1], learning_rate=float(kept[0][_RATE]), log=updates, rates=rates, remembered=remembered)
+        sizes = {line["round"]: line["sizes"] for line in (read_json_lines(path) if path.is_file() else ())}
+        self.strategy.learning_rate = float(kept[0][_RATE])
+        earlier = [sizes[number] for number in sorted(sizes) if number <= len(updates)]
+        self._take_start(kept[1], updates, earlier)
         return True
 
     def _synchronise(self) -> None:
@@ -159,6 +155,12 @@ class MezoTraining(Training):
             self.say(f"client {client} is not among them: {reason}")
         num_bytes = asked.bytes_down + asked.bytes_up + asked.bytes_catch_up
         self.notes.append(f"{note}; telling them took {num_bytes} bytes, which are not in the rounds")
+        for client, number in sorted(self._clipped.items()):
+            if 2 * number > self._answered[client] >= ROUNDS_TO_NOTE:
+                self.notes.append(
+                    f"client {client} had scalars above the limit in {number} of {self._answered[client]} rounds "
+                    "(fedmezo.clip)"
+                )
 
     # A round
 
@@ -167,20 +169,15 @@ class MezoTraining(Training):
         number, say = outcome.server_round, self.run.progress.say
         for client, reason in outcome.asked.replayed.items():
             say(f"round {number}: client {client} was brought up to date by the log: {reason}")
-        if number in self.strategy.rates:
-            rates = {str(changed): rate for changed, rate in self.strategy.rates.items()}
-            self.files.write(RATES, to_json_with_digest(rates, indent=None).encode())
-            rate = self.strategy.rates[number]
-            say(f"round {number}: by the slopes of the last rounds the learning rate is now {rate:.4g}")
-        self.name_left_out(outcome.left_out)
         used = sum(min(self.setup.batch_size or n, n) for n in outcome.num_examples.values())
         passes = self.trainer.passes * self.setup.num_directions * used
         self._record(number, outcome.asked, passes, num_clients=len(outcome.num_examples), seconds=outcome.seconds)
-        if outcome.noted:
-            append_lines(
-                self.files.folder / SIZES, to_json_with_digest({"round": number, **outcome.noted}, indent=None)
-            )
-        self.files.extend_log([outcome.update], number)
+        self._answered.update([*outcome.num_examples])
+        self._clipped.update(outcome.clipped)
+        if outcome.sizes:
+            line = to_json_with_digest({"round": number, "sizes": outcome.sizes}, indent=None)
+            append_lines(self.files.folder / SIZES, line)
+        self.files.save_log(self.strategy.log)
 
     def _record(self, number: int, asked: MezoAnswers, passes: int, **more: Any) -> None:
         if self.on_features:

@@ -8,28 +8,31 @@ replica. With weights n_k and a client's whole data as one batch this is MeZO on
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import logging
+import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Literal, Never
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from torch import Tensor, nn
 
-from fedstats_app.fedmezo.average import Averaged, LearningRate, ScalarAverage, TrainingDiverged, Weighting
+from fedstats_app.fedmezo.average import Averaged, ScalarAverage, TrainingDiverged, Weighting
+from fedstats_app.fedmezo.directions import Distribution
 from fedstats_app.fedmezo.log import Update
+from fedstats_app.fedmezo.mezo_options import tuned_part
 from fedstats_app.fedmezo.replica import Replica
-from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
+from fedstats_app.fedmezo.setup import MezoSetup, load_start, make_replica
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.grid.mezo_exchange import MezoAnswers, MezoExchange
 from fedstats_app.strategies.rounds import SampledTraining
-from fedstats_app.training.foretold import BIAS, WEIGHT, ClassMeans
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.proportion import DECIDES, capped, deciding
 from fedstats_app.wire.arrays import to_record
@@ -48,7 +51,7 @@ CURVATURE_SAFETY = 0.5
 
 @dataclass(frozen=True)
 class MezoRound:
-    """What happened in one round.
+    """Result of one round.
 
     Attributes
     ----------
@@ -59,48 +62,36 @@ class MezoRound:
     num_examples : dict
         From every client whose scalars were averaged to its number of samples.
     clipped : tuple of int
-        Clients of which some were cut.
-    left_out : dict
-        From every client that is out of proportion to how many times the usual size its scalars are.
+        Clients that had a scalar above the limit.
+    sizes : tuple of float
+        Of all averaged scalars as they came; empty if too few clients answered.
     asked : MezoAnswers
         Failures, replays and bytes.
     seconds : float
         Wall-clock time.
-    noted : dict
-        What :class:`ScalarAverage` remembers of it; empty if too few clients answered.
     """
 
     server_round: int
     update: Update
     num_examples: Mapping[int, int]
     clipped: tuple[int, ...]
-    left_out: Mapping[int, float]
+    sizes: tuple[float, ...]
     asked: MezoAnswers
     seconds: float
-    noted: Mapping[str, Any]
 
 
 class MezoRounds(SampledTraining):
-    """Zeroth-order tuning in which no weights travel after the start.
+    """Zeroth-order tuning in which no weights travel after the start, which :meth:`start_from` takes.
 
     Parameters
     ----------
     setup : MezoSetup
         The model, what of it is tuned, how it is probed.
-    start : mapping
-        ``head.weight`` (C, D) and ``head.bias`` (C,), float32 or float64, to start from; a node that lacks them is
-        sent them.
     clients : mapping
         From the clients that can take part to their number of samples, None where it is not known.
     learning_rate : float, optional
         By default half of 1 / (mean curvature along the first directions), which the clients measure once: the trace of
         the loss's Hessian is what limits a step along a random direction.
-    replica : Replica
-        The server's own.
-    log : sequence of Update
-        To go on from.
-    rates : mapping, optional
-        To go on from: :attr:`rates` as it was at the end of the log.
     fraction : float
         Share of the clients that take part in a round, at least one.
     min_clients : int
@@ -108,25 +99,21 @@ class MezoRounds(SampledTraining):
         row end the training.
     weighting : {"examples", "uniform"}
         Weights n_k, with which the average does not depend on the partition, or the plain average of algorithm 2.
-    clip, outlier : float
-        A scalar larger than ``clip`` times the median size of the last thousand is cut to that, and a client whose
-        gradient is longer than ``outlier`` times the usual one is left out; 0 for never. See :class:`ScalarAverage`.
-    remembered : iterable of mapping
-        What the rounds of the log noted, by which clients' sizes are judged.
+    clip : float
+        A scalar larger than this times the median size of the last thousand is cut to that; 0 for never.
     max_share : float
         Of the weights of a round, the most that one client has.
-    guarded : bool, optional
-        Whether the rate is lowered where steps turn out too long; by default if no rate is given.
     training : int
         Number of the training in the run, which nodes keep their state under.
-    means : ClassMeans, optional
-        Of the features that a tuned head takes, by which scalars are foretold: clients are then judged, and scalars
-        cut, by what they are away from that.
 
     Attributes
     ----------
     log : list of Update
         All updates so far.
+    learning_rate : float or None
+        None until it is measured.
+    replica : Replica
+        The server's own.
     on_round : callable or None
         Called after every round with a :class:`MezoRound`; training ends early if it returns True.
     stalled_rounds : int
@@ -134,59 +121,67 @@ class MezoRounds(SampledTraining):
 
     Raises
     ------
-    TooFewClients
-        If there are no clients.
     ValueError
         If an option has another value.
     """
 
+    replica: Replica
+    _exchange: MezoExchange
+
     def __init__(
         self,
         setup: MezoSetup,
-        start: Mapping[str, Tensor],
         clients: Mapping[int, int | None],
         *,
-        replica: Replica,
         learning_rate: float | None = None,
-        log: Sequence[Update] = (),
-        rates: Mapping[int, float] | None = None,
         fraction: float = 1.0,
         min_clients: int = 1,
         weighting: Weighting = "examples",
         clip: float = 3.0,
-        outlier: float = 3.0,
-        remembered: Iterable[Mapping[str, Any]] = (),
         max_share: float = 1.0,
-        guarded: bool | None = None,
         training: int = 0,
-        means: ClassMeans | None = None,
     ) -> None:
-        if means is not None and setup.tuned != "head":
-            raise ValueError(f"means: foretell the slopes of a head, got them with {setup.tuned!r}")
-        self.log, self._means = list(log), means
+        if learning_rate is not None and not 0.0 < learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
+        if not 0.0 < max_share <= 1.0:
+            raise ValueError(f"max_share must lie in (0, 1], got {max_share}")
         super().__init__(clients, fraction, min_clients, setup.request.seed)
-        self._exchange = MezoExchange(setup, start, clients, self.log, replica, training)
-        self._average = ScalarAverage(weighting, clip, outlier)
-        self._average.restore(remembered)
-        self.setup, self.replica, self.max_share = setup, replica, max_share
+        self.setup, self.learning_rate, self.max_share, self.training = setup, learning_rate, max_share, training
+        self._average = ScalarAverage(weighting, clip)
+        self.log: list[Update] = []
         self.on_round: Callable[[MezoRound], bool | None] | None = None
-        replica.apply(self.log[replica.round :])
-        guarded = learning_rate is None if guarded is None else guarded
-        self._rate = LearningRate(learning_rate, guarded=guarded, rates=rates or {}, log=self.log)
+        self.stalled_rounds = 0
         self._asked, self._void_rounds = MezoAnswers(), 0
         self._grid: Grid | None = None
-        self.stalled_rounds = 0
         self._last: MezoRound | None = None
 
-    @property
-    def learning_rate(self) -> float | None:
-        """As it is now, None where it is not known: a measured one is halved where steps are too long, for a while."""
-        return self._rate.value
+    def start_from(
+        self,
+        start: Mapping[str, Tensor],
+        replica: Replica,
+        log: Sequence[Update] = (),
+        sizes: Iterable[Sequence[float]] = (),
+    ) -> None:
+        """Take a start, and perhaps the rounds after it.
 
-    @property
-    def rates(self) -> dict[int, float]:
-        """From every round in which the learning rate was changed to what it was from there on."""
-        return self._rate.rates
+        Parameters
+        ----------
+        start : mapping
+            Tensors that make the model on a node; a node that lacks them is sent them.
+        replica : Replica
+            The server's own.
+        log : sequence of Update
+            Of earlier rounds.
+        sizes : iterable of sequence of float
+            Of the scalars of earlier rounds, as :class:`MezoRound` has them.
+        """
+        self._average = ScalarAverage(self._average.weighting, self._average.clip)
+        for of_round in sizes:
+            self._average.limit(of_round)
+        self.log = list(log)
+        replica.apply(self.log[replica.round :])
+        self.replica = replica
+        self._exchange = MezoExchange(self.setup, start, self.clients, self.log, replica, self.training)
 
     # The rounds
 
@@ -230,15 +225,6 @@ class MezoRounds(SampledTraining):
         self._exchange.collect(asked, replies, self._grid)
         usable, number_asked = asked.with_samples, len(self.participants(server_round))
         needed = self.needed(number_asked)
-        weights = capped({client: answer.num_examples for client, answer in usable.items()}, self.max_share)
-        weighed = {client: replace(answer, num_examples=weights[client]) for client, answer in usable.items()}
-        averaged = Averaged((), (), {}, {})
-        if len(usable) >= needed:
-            averaged = self._average.take(weighed, self._foretold(server_round, weighed))
-        how = "as large" if self._means is None else "as far from what its class counts foretell"
-        for client, times in averaged.left_out.items():
-            asked.failures[client] = f"its scalars are {times:.3g} times {how} as is usual (fedmezo.outlier)"
-            del usable[client]
         enough = len(usable) >= needed
         self._void_rounds = 0 if enough else self._void_rounds + 1
         if self._void_rounds >= MAX_VOID_ROUNDS:
@@ -246,29 +232,32 @@ class MezoRounds(SampledTraining):
                 f"round {server_round}: {len(usable)} of {number_asked} clients sent usable scalars, {needed} are "
                 f"needed (min-clients), and so for {MAX_VOID_ROUNDS} rounds; {asked.reasons()}"
             )
+        num_examples = {client: answer.num_examples for client, answer in usable.items()} if enough else {}
+        averaged, steps = Averaged(), (0.0,) * self.setup.num_directions
         if enough:
+            if self.learning_rate is None:
+                raise ValueError("the learning rate is not known yet: measure_learning_rate finds one")
+            weights = capped(num_examples, self.max_share)
+            weighed = {client: replace(answer, num_examples=weights[client]) for client, answer in usable.items()}
+            averaged = self._average.take(weighed)
             self.stalled_rounds = 0 if any(averaged.means) else self.stalled_rounds + 1
-        steps = self._rate.steps(server_round, averaged.means) if enough else (0.0,) * self.setup.num_directions
+            steps = tuple(self.learning_rate / len(averaged.means) * mean for mean in averaged.means)
         update = Update(self._exchange.seed(server_round), steps)
         self.log.append(update)
         self.replica.apply([update])
         if not self.replica.is_finite:
             raise TrainingDiverged(f"round {server_round}: the parameters are not finite; choose a smaller rate")
-        merged = {client: answer.num_examples for client, answer in usable.items()} if enough else {}
         seconds = time.perf_counter() - asked.started
-        self._last = MezoRound(
-            server_round, update, merged, averaged.clipped, averaged.left_out, asked, seconds, averaged.noted
-        )
-        return None, MetricRecord({"num-clients": len(merged), "num-failed": len(asked.failures)})
+        self._last = MezoRound(server_round, update, num_examples, averaged.clipped, averaged.sizes, asked, seconds)
+        return None, MetricRecord({"num-clients": len(num_examples), "num-failed": len(asked.failures)})
 
     def summary(self) -> None:
-        """Log what is done."""
-        logger.info("FedMeZO on %d clients: %s", len(self.clients), self.setup)
+        """Log the setup."""
+        logger.info("FedMeZO: %s", self.setup)
 
     def shown(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Give the tuned parameters of the server's replica; numpy, and so Flower, has no bfloat16."""
-        tensors = {name: parameter.detach() for name, parameter in self.replica.parameters.items()}
-        return to_record({name: one.float() if one.dtype == torch.bfloat16 else one for name, one in tensors.items()})
+        """Give the tuned parameters of the server's replica."""
+        return to_record(self.replica.state())
 
     # Questions to all clients that are no rounds
 
@@ -293,10 +282,13 @@ class MezoRounds(SampledTraining):
                 f"(min-clients); {asked.reasons()}"
             )
 
-        def estimate(of: Mapping[int, MezoReply]) -> float:
-            return statistics.fmean(self._average.mean(of))
+        def estimate(some: Mapping[int, MezoReply]) -> float:
+            scalars = {client: answer.scalars for client, answer in some.items()}
+            return statistics.fmean(
+                self._average.mean(scalars, {client: answer.num_examples for client, answer in some.items()})
+            )
 
-        for client in deciding(answers, estimate) if self._average.outlier else ():
+        for client in deciding(answers, estimate) if self._average.clip else ():
             asked.failures[client] = f"without it the others agree on over {DECIDES:g} times more or less"
             del answers[client]
         curvature = estimate(answers)
@@ -306,7 +298,7 @@ class MezoRounds(SampledTraining):
                 "learning rate follows: give one (fedmezo.learning-rate), or a start that is less sure "
                 "(fedmezo.temperature)"
             )
-        self._rate.value = CURVATURE_SAFETY / curvature
+        self.learning_rate = CURVATURE_SAFETY / curvature
         return asked
 
     def synchronise(self, grid: Grid, timeout: float | None = None) -> MezoAnswers:
@@ -320,25 +312,13 @@ class MezoRounds(SampledTraining):
         self._exchange.note_following(self.clients)
         return messages, asked
 
-    def _foretold(self, server_round: int, clients: Collection[int]) -> dict[int, tuple[float, ...]]:
-        """Foretell the scalars of a round, of the clients of which something is known."""
-        if self._means is None:
-            return {}
-        model = self.replica.model
-        return self._means.slopes(
-            clients,
-            {name: model.get_parameter(name).detach() for name in (WEIGHT, BIAS)},
-            self.replica.tangents(self._exchange.seed(server_round)),
-            self.setup.request.temperature,
-        )
-
     def _ask(self, grid: Grid, wanted: Wanted, timeout: float | None) -> MezoAnswers:
         grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid)
         return self._exchange.ask(grid, sorted(self.clients), wanted, timeout)
 
 
 class FedMeZO(MezoRounds):
-    """FedMeZO of a head on frozen features as a Flower Strategy, made and started as those of the closed forms are.
+    """FedMeZO (Bernier 2024) as a Flower Strategy: tunes any model by forward passes on the clients.
 
     Nodes answer with :func:`fedstats_app.client.own_replica.mezo_answer`; every node is one client.
 
@@ -346,41 +326,100 @@ class FedMeZO(MezoRounds):
     ----------
     num_classes : int
         C.
+    model : nn.Module, optional
+        From a batch of inputs to (B, C) logits, on any device; it is tuned in place. By default a linear head, whose
+        ``weight`` (C, d) and ``bias`` (C,) are the initial arrays, such as another strategy's ``result.arrays``.
+    tune : str
+        "full", "head" (the module ``head``), "bias" or "norm" (those and the head), or "names:PATTERN,PATTERN".
     num_z : int
         Directions of a round.
+    directions : {"rademacher", "gaussian"}
+        Signs, or normal numbers as in the thesis.
     epsilon : float
         Distance of the two evaluations from the model.
+    batch_size : int
+        Samples that a client draws for each direction (algorithm 3); 0 for all.
+    learning_rate : float or "auto"
+        "auto" is measured before the first round.
+    weighting, clip, max_share
+        As :class:`MezoRounds`.
+    fraction_train : float
+        Share of the clients in a round.
     seed : int
         Decides the directions, and which clients a round draws.
+    num_clients : int, optional
+        Nodes to wait for; by default all that are there once no new one has come for ``settle_seconds``.
     min_clients : int
-        With fewer usable answers a round changes nothing; as many nodes are waited for.
-    wait_timeout, settle_seconds : float
-        Seconds to wait for nodes, and without a new one before the training starts.
-    **options
-        `learning_rate`, `fraction`, `weighting`, `clip`, `outlier`, `max_share` of :class:`MezoRounds`.
+        With fewer usable answers a round changes nothing; at least as many nodes are waited for.
+    wait_timeout, settle_seconds, reply_timeout : float
+        Seconds to wait for nodes, for no new one to come, and for a reply.
 
     Raises
     ------
+    TypeError
+        If an argument has another name; the message suggests the nearest.
     ValueError
-        If an option has another value.
+        If an option has another value, or the model has nothing of this kind to tune.
+
+    Examples
+    --------
+    >>> network = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
+    >>> strategy = FedMeZO(3, network, directions="gaussian", num_z=2)
+    >>> strategy.setup.num_directions, strategy.log
+    (2, [])
     """
 
     def __init__(
         self,
         num_classes: int,
+        model: nn.Module | None = None,
         *,
+        tune: str = "full",
         num_z: int = 1,
+        directions: Distribution = "rademacher",
         epsilon: float = 1e-3,
+        batch_size: int = 0,
+        learning_rate: float | Literal["auto"] = "auto",
+        weighting: Weighting = "examples",
+        clip: float = 3.0,
+        max_share: float = 1.0,
+        fraction_train: float = 1.0,
         seed: int = 0,
+        num_clients: int | None = None,
         min_clients: int = 2,
         wait_timeout: float = 120.0,
         settle_seconds: float = 3.0,
-        **options: Any,
+        reply_timeout: float = 600.0,
+        **unknown: Never,
     ) -> None:
-        request = TrainingRequest(num_classes, "probe", seed=seed)
-        self._plan = MezoSetup(request, epsilon=epsilon, num_directions=num_z)
-        self._options = {"min_clients": min_clients, **options}
-        self._wait_timeout, self._settle_seconds = wait_timeout, settle_seconds
+        for name in unknown:
+            near = difflib.get_close_matches(name, inspect.signature(FedMeZO).parameters)
+            raise TypeError(f"FedMeZO has no argument {name!r}" + (f" (did you mean {near[0]}?)" if near else ""))
+        tuned_part(tune)
+        setup = MezoSetup(
+            TrainingRequest(num_classes, "probe" if tune == "head" else "full", seed=seed),
+            tuned=tune,
+            epsilon=epsilon,
+            num_directions=num_z,
+            distribution=directions,
+            batch_size=batch_size,
+        )
+        self._given_rate = None if learning_rate == "auto" else learning_rate
+        super().__init__(
+            setup,
+            {},
+            learning_rate=self._given_rate,
+            fraction=fraction_train,
+            min_clients=min_clients,
+            weighting=weighting,
+            clip=clip,
+            max_share=max_share,
+        )
+        self.model = model
+        if model is not None:
+            make_replica(setup, model)
+        self.num_clients, self.wait_timeout, self.settle_seconds = num_clients, wait_timeout, settle_seconds
+        self.reply_timeout, self._begun = reply_timeout, False
 
     def start(
         self,
@@ -392,39 +431,79 @@ class FedMeZO(MezoRounds):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Tune a head; ``result.arrays`` are its ``weight`` and ``bias``, as those of the start and of evaluate_fn.
+        """Run rounds and return Flower's Result, whose ``arrays`` are the state of the model.
 
         Parameters
         ----------
         grid : Grid
-            Flower's.
-        initial_arrays : ArrayRecord
-            ``weight`` (C, d) and ``bias`` (C,) to start from, such as another strategy's ``result.arrays``.
+            Flower's, or a :class:`ClientGrid`.
+        initial_arrays : ArrayRecord, optional
+            State of the model to start from. Without, a first call starts from the model as it is, and a later one
+            continues.
         num_rounds, timeout, train_config, evaluate_config, evaluate_fn
             As :meth:`SampledTraining.start`.
 
         Raises
         ------
         ValueError
-            If the arrays are no head of these classes.
+            If the arrays are not those of the model.
         TooFewClients, TrainingDiverged
             As :meth:`SampledTraining.start`.
         """
-        given = (initial_arrays or ArrayRecord()).to_torch_state_dict()
-        if given.keys() != {"weight", "bias"} or given["weight"].ndim != 2:
-            raise ValueError(
-                f"initial_arrays: must be weight (C, d) and bias (C,), got {', '.join(given) or 'nothing'}"
+        if initial_arrays is not None or not self._begun:
+            self._load(initial_arrays or ArrayRecord())
+        if not isinstance(grid, ClientGrid):
+            wait_for_nodes(
+                grid,
+                self.min_clients,
+                expected=self.num_clients,
+                wait_timeout=self.wait_timeout,
+                settle_seconds=self.settle_seconds,
             )
-        head = {f"head.{name}": tensor for name, tensor in given.items()}
-        model = build_model(self._plan, head, nn.Identity(), given["weight"].shape[1], torch.device("cpu"))
-        least, patience = self._options["min_clients"], self._settle_seconds
-        nodes = wait_for_nodes(grid, least, wait_timeout=self._wait_timeout, settle_seconds=patience)
-        replica = make_replica(self._plan, model)
-        super().__init__(self._plan, head, dict.fromkeys(nodes), replica=replica, **self._options)
+            grid = ClientGrid(grid, reply_timeout=self.reply_timeout)
+        self._begin(grid)
         result = super().start(grid, None, num_rounds, timeout, evaluate_fn=evaluate_fn)
         self.synchronise(grid, timeout)
         return result
 
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Make the round's messages; the first call starts from the arrays if :meth:`start` did not."""
+        if not self._begun:
+            self._load(arrays)
+            self._begin(grid)
+            self.begin(grid if isinstance(grid, ClientGrid) else ClientGrid(grid), None)
+        return super().configure_train(server_round, arrays, config, grid)
+
     def shown(self, arrays: ArrayRecord) -> ArrayRecord:
-        """As the base, by the names of the start."""
-        return ArrayRecord({name.removeprefix("head."): array for name, array in super().shown(arrays).items()})
+        """Give the state of the model."""
+        return to_record(self._state())
+
+    def _load(self, arrays: ArrayRecord) -> None:
+        """Load the model's state, if any is given."""
+        given = arrays.to_torch_state_dict()
+        if self.model is None:
+            if given.keys() != {"weight", "bias"} or given["weight"].ndim != 2:
+                raise ValueError(
+                    f"initial_arrays: must be weight (C, d) and bias (C,), got {', '.join(given) or 'nothing'}"
+                )
+            self.model = nn.Linear(given["weight"].shape[1], self.setup.request.num_classes)
+        if given:
+            try:
+                load_start(self.model, given)
+            except ValueError as error:
+                raise ValueError(f"initial_arrays: {error}") from error
+        self.replica = make_replica(self.setup, self.model)
+        self._begun, self.learning_rate = False, self._given_rate
+
+    def _begin(self, grid: Grid) -> None:
+        """Take the grid's nodes as the clients, and the model as the start unless training has begun."""
+        self.clients.clear()
+        self.clients.update(dict.fromkeys(grid.get_node_ids()))
+        if not self._begun:
+            self.start_from(self._state(), self.replica)
+            self._begun = True
+
+    def _state(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.replica.model.state_dict().items()}

@@ -36,8 +36,6 @@ class SampledTraining(WithoutEvaluation):
 
     Raises
     ------
-    TooFewClients
-        If there are no clients.
     ValueError
         If the fraction has another value.
     """
@@ -45,8 +43,6 @@ class SampledTraining(WithoutEvaluation):
     first_round: int
 
     def __init__(self, clients: Mapping[int, int | None], fraction: float, min_clients: int, seed: int) -> None:
-        if not clients:
-            raise TooFewClients("no client can train")
         if not 0.0 < fraction <= 1.0:
             raise ValueError(f"fraction must lie in (0, 1], got {fraction}")
         self.clients, self.fraction, self.min_clients, self._seed = dict(clients), fraction, min_clients, seed
@@ -83,10 +79,12 @@ class SampledTraining(WithoutEvaluation):
         Raises
         ------
         TooFewClients
-            If a round, or ten of FedMeZO in a row, has too few usable answers.
+            If there are no clients, or a round, or ten of FedMeZO in a row, has too few usable answers.
         TrainingDiverged
             By FedMeZO.
         """
+        if not self.clients:
+            raise TooFewClients("no client can train")
         grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid)
         self.begin(grid, timeout)
         result, config = Result(arrays=initial_arrays or ArrayRecord()), train_config or ConfigRecord()

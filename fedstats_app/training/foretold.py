@@ -59,29 +59,6 @@ class ClassMeans:
         counts = self.counts.get(client)
         return (counts.double() / counts.sum()).float() if counts is not None and bool(counts.any()) else None
 
-    def slopes(
-        self,
-        clients: Iterable[int],
-        head: Mapping[str, Tensor],
-        directions: Iterable[Mapping[str, Tensor]],
-        temperature: float = 1.0,
-    ) -> dict[int, tuple[float, ...]]:
-        """Foretell the slopes of the clients' cross-entropy along directions of the head; others are left out.
-
-        ``head`` has ``head.weight`` (C, D) and ``head.bias`` (C,), of which logits are divided by the temperature, and
-        a direction what of it is moved.
-        """
-        residuals = self._residuals(head, torch.arange(len(self.means)), temperature)
-        by_class = []
-        for direction in directions:
-            moved = self.means @ direction[WEIGHT].to("cpu", torch.float32).T
-            if BIAS in direction:
-                moved = moved + direction[BIAS].to("cpu", torch.float32)
-            by_class.append((residuals * moved).sum(dim=1))
-        table = torch.stack(by_class, dim=1).double()
-        shares = {client: self.shares(client) for client in clients}
-        return {client: tuple((one.double() @ table).tolist()) for client, one in shares.items() if one is not None}
-
     def _residuals(self, head: Mapping[str, Tensor], classes: Tensor, temperature: float) -> Tensor:
         """Compute the derivative of the cross-entropy by the head's output at the means of (m,) classes, (m, C)."""
         weight, bias = (head[name].to("cpu", torch.float32) for name in (WEIGHT, BIAS))

@@ -197,10 +197,6 @@ class TunedModel(nn.Module):
 
         Inputs are (B, ...) on the model's device; a ValueError says if features do not have the head's dimension.
         """
-        if self.backbone is not None and inputs.is_floating_point():
-            # The precision that the network computes in: FedMeZO also tunes in float64 and bfloat16.
-            floating = (one.dtype for one in self.backbone.parameters() if one.is_floating_point())
-            inputs = inputs.to(next(floating, inputs.dtype))
         features = inputs if self.backbone is None else self._extract(self.backbone, inputs)
         expected = (len(inputs), self.head.num_features)
         if tuple(features.shape) != expected:

@@ -70,9 +70,9 @@ class MezoRequest:
     restart : bool
         The replica is wrong: begin again from the start.
     setup : MezoSetup or None
-        What to start from, and its head in ``start``, for a node that lacks them.
+        What to start from, and its tensors in ``start``, for a node that lacks them.
     start : dict
-        ``head.weight`` and ``head.bias``, or empty.
+        ``head.weight`` and ``head.bias``, or the state of a model of one's own; or empty.
     """
 
     training: int = counted(LARGEST_WHOLE, key="t", default=MISSING)
@@ -125,7 +125,7 @@ def read_mezo_request(msg: Message) -> MezoRequest:
     if "setup" not in content:
         return from_values(MezoRequest, record, updates=updates)
     setup = from_values(MezoSetup, record_of(content, "setup", ConfigRecord))
-    start = read_tensors(content, "start", torch.float32, torch.float64)
+    start = read_tensors(content, "start", torch.float32, torch.float64, torch.int64)
     return from_values(MezoRequest, record, updates=updates, setup=setup, start=start)
 
 

@@ -7,8 +7,8 @@ An experiment is a TOML file of run-config keys, or ``key=value`` pairs in one w
 The head is trained by FedMeZO, and by gradients under some of the server's optimisers, on features. The hostile client
 has about as many samples as the mean; in every round it multiplies what an honest one would send. ``off`` is without
 limits, ``outlier`` with the limits that leave clients out, ``clip`` with those that also shorten, ``default`` as the
-app does it, which judges and shortens around what class counts foretell; with ``--lying`` the hostile client has told
-the server other counts than it has. One line of JSON per row, and a table.
+app does it, which judges and shortens around what class counts foretell. FedMeZO has one limit, ``clip``. With
+``--lying`` the hostile client has told the server other counts than it has. One line of JSON per row, and a table.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedstats_app.data.clients import training_set
-from fedstats_app.fedmezo.average import RateGuard, ScalarAverage
+from fedstats_app.fedmezo.average import ScalarAverage
 from fedstats_app.fedmezo.mezo_options import FedMeZOOptions
 from fedstats_app.heads import solve_ncm
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.strategies.fine_tuning import times_usual
 from fedstats_app.training.foretold import BIAS, WEIGHT, ClassMeans, common_factor, fitting
-from fedstats_app.training.proportion import capped, usual_size
+from fedstats_app.training.proportion import capped
 from fedstats_app.training.start import TEMPERATURES, best_temperature
 from fedstats_app.training.training_options import OptimizerOptions
 from fedstats_app.wire.mezo import MezoReply
@@ -37,16 +37,19 @@ from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, run
 from research.benchmarks.regularisers import balanced_subset, parts_of
 
-# Per training: training.clip or fedmezo.clip, and their outlier.
+# Per training: what shortens, and what leaves out.
+_CLIP, _UPDATES = FedMeZOOptions().clip, OptimizerOptions()
 LIMITS = {
-    name: {"off": (0.0, 0.0), "outlier": (0.0, outlier), "clip": (clip, outlier), "default": (clip, outlier)}
-    for name, clip, outlier in (
-        ("fedmezo", FedMeZOOptions().clip, FedMeZOOptions().outlier),
-        ("gradients", OptimizerOptions().update_clip, OptimizerOptions().update_outlier),
-    )
+    "fedmezo": {"off": (0.0, 0.0), "outlier": (0.0, 0.0), "clip": (_CLIP, 0.0), "default": (_CLIP, 0.0)},
+    "gradients": {
+        "off": (0.0, 0.0),
+        "outlier": (0.0, _UPDATES.update_outlier),
+        "clip": (_UPDATES.update_clip, _UPDATES.update_outlier),
+        "default": (_UPDATES.update_clip, _UPDATES.update_outlier),
+    },
 }
 # 0 for what is just below the limit, away from what is foretold if anything is: in the direction opposite to its own
-# change, or, of FedMeZO, to all others' together.
+# change, or, of FedMeZO, to all others' together, as large as the limit allows.
 JUST_BELOW = 0.0
 TIMES = (JUST_BELOW, -10.0, -1e9)
 PROXIMAL_MU, BATCH, RATE = 0.01, 16, 0.01
@@ -148,10 +151,6 @@ class Federation:
             trained -= RATE * (residuals.T @ inputs[batch] / len(batch) + mu * (trained - head))
         return trained - head
 
-    def slopes(self, head: Tensor, direction: Tensor) -> dict[int, tuple[float, ...]]:
-        """Foretell the clients' slopes along a direction."""
-        return self.means.slopes(self.counts, _named(head), [_named(direction)])
-
     def foretold(self, head: Tensor, changes: dict[int, Tensor]) -> dict[int, Tensor]:
         """Foretell the clients' changes, in proportion to what they are."""
         foretold = {}
@@ -170,33 +169,21 @@ def _named(head: Tensor) -> dict[str, Tensor]:
 
 def fedmezo(one: Federation, times: float, limits: str, rounds: int, seed: int) -> Row:
     """Train by FedMeZO, with exact slopes."""
-    average, guard = ScalarAverage("examples", *LIMITS["fedmezo"][limits]), RateGuard()
-    generator, head, left_out, largest = torch.Generator().manual_seed(seed), one.start.clone(), [], 0.0
+    average = ScalarAverage("examples", LIMITS["fedmezo"][limits][0])
+    generator, head = torch.Generator().manual_seed(seed), one.start.clone()
     spread = torch.softmax(one.inputs @ head.T, 1)
     rate = 0.5 / float((one.inputs.square().sum(1) * (spread * (1 - spread)).sum(1)).mean())
     counts = torch.tensor([one.counts[client] for client in one.counts]).float()
-    squares = dict[int, float]()
-    for number in range(rounds):
+    for _ in range(rounds):
         direction = torch.randint(0, 2, head.shape, generator=generator).float() * 2 - 1
-        foretold = one.slopes(head, direction) if limits == "default" else {}
         slopes = (one.residuals(head) * (one.inputs @ direction.T)).sum(1)
         means = torch.zeros(len(counts)).index_add_(0, one.owner, slopes) / counts
         said = {client: float(value) * (times if client == one.hostile else 1.0) for client, value in enumerate(means)}
         if times == JUST_BELOW:
-            # Of many scalars 1 + 4 / sqrt(100) times the limit pass.
-            usual = usual_size(math.sqrt(square / max(number, 1)) for square in squares.values())
-            size = 0.97 * LIMITS["fedmezo"]["outlier"][1] * 1.4 * (0.0 if usual == math.inf else usual)
-            centre = foretold.get(one.hostile, (0.0,))[0]
-            said[one.hostile] = centre - math.copysign(size, float(means @ counts))
-        away = {client: value - foretold.get(client, (0.0,))[0] for client, value in said.items()}
-        squares = {client: squares.get(client, 0.0) + value**2 for client, value in away.items()}
-        taken = average.take({client: MezoReply((said[client],), one.counts[client], b"") for client in said}, foretold)
-        left_out += list(taken.left_out)
-        largest = max([largest, *(size for client, size in taken.times.items() if times == 1 or client != one.hostile)])
-        stepped, change = guard.take(taken.means)
-        rate *= change
-        head -= rate * stepped[0] * direction
-    return _row(one, "fedmezo", limits, times, head, rounds, left_out, largest, seed)
+            said[one.hostile] = -math.copysign(1e9, float(means @ counts))
+        taken = average.take({client: MezoReply((said[client],), one.counts[client], b"") for client in said})
+        head -= rate * taken.means[0] * direction
+    return _row(one, "fedmezo", limits, times, head, rounds, [], 0.0, seed)
 
 
 def by_gradients(optimizer: str) -> Callable[[Federation, float, str, int, int], Row]:

@@ -1,6 +1,6 @@
 """Memory and time of a FedMeZO step against those of the forward pass at the same batch size, all parameters tuned.
 
-    python -m research.benchmarks.mezo_memory --models all-MiniLM-L6-v2 --size 64 --dtypes float32 bfloat16
+    python -m research.benchmarks.mezo_memory --models all-MiniLM-L6-v2 --size 64
     python -m research.benchmarks.mezo_memory --models mobilenet_v2 --weights random
 
 A step is both sides of one direction. Beside it stands a step of SGD on the same batch. Memory is the peak of the bytes
@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from fedstats_app.backbones.names import is_text_backbone
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.fedmezo.directions import Directions, Distribution, Probe, rounding_bits
+from fedstats_app.fedmezo.directions import Directions, Distribution, Probe
 from fedstats_app.fedmezo.perturbation import How, Perturbation, projected_gradients, tuned_names
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.model import TunedModel
@@ -115,9 +115,6 @@ class Work:
             parameter = self.model.get_parameter(name)
             for _ in self.probe.directions.blocks(self.probe.seed, self.probe.index, name, parameter.numel()):
                 pass
-            if parameter.dtype == torch.bfloat16:
-                for _ in rounding_bits(self.probe.seed, self.probe.index, name, parameter.numel()):
-                    pass
 
     def _loss(self) -> Tensor:
         logits = self.model(self.batch.inputs(torch.arange(0)))
@@ -202,7 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--models", nargs="+", default=["all-MiniLM-L6-v2", "mobilenet_v2"])
     parser.add_argument("--weights", default="", help="file, or random; memory and time do not depend on the weights")
-    parser.add_argument("--dtypes", nargs="+", default=["float32"], choices=["float64", "float32", "bfloat16"])
+    parser.add_argument("--dtypes", nargs="+", default=["float32"], choices=["float64", "float32"])
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--size", type=int, default=0, help="tokens or pixels, 0 for the backbone's own")
     parser.add_argument("--how", default="auto", choices=get_args(How))

@@ -15,13 +15,9 @@ from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.perturbation import Perturbation, curvatures, mean_loss, projected_gradients
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.heads import LinearHead
-from fedstats_app.statistics import RandomFourierFeatures
 from fedstats_app.training.local import Diverged
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
-from tests.support.compare import absolute_difference
-from tests.support.fedmezo import Exact, Stored
-from tests.support.golden import load
 from tests.support.networks import HEAD, make_images
 
 PROBE = Probe(11, 1, 1e-2, Directions("gaussian"))
@@ -42,24 +38,6 @@ def full(network: nn.Module, **options: Any) -> tuple[TunedModel, list[str]]:
     return model, [name for name, _ in model.named_parameters()]
 
 
-def test_golden_projected_gradients() -> None:
-    """Every round and client of the stored run, from its own theta, along its own directions."""
-    golden = {key: torch.from_numpy(value) for key, value in load("fedmezo").items()}
-    directions, epsilon = Stored(golden["Z"]), float(golden["eps"])
-    model, worst = nn.Linear(8, 3).double(), 0.0
-    for number, theta in enumerate(golden["theta_weighted"][:-1]):
-        with torch.no_grad():
-            model.weight.copy_(theta[:24].view(3, 8))
-            model.bias.copy_(theta[24:])
-        probes = [Probe(number, index, epsilon, directions) for index in range(2)]
-        for client in range(5):
-            mine = golden["clients"] == client
-            samples = Exact(golden["X"][mine], golden["labels"][mine])
-            made = projected_gradients(Perturbation(model, ["weight", "bias"]), samples, 4, probes)
-            worst = max(worst, absolute_difference(made, golden["g_weighted"][number, client]))
-    assert worst < 1e-11
-
-
 @pytest.mark.parametrize("how", ["read", "copy"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_the_loss_is_that_of_one_sample_at_a_time(network: nn.Module, dtype: torch.dtype, how: Any) -> None:
@@ -75,7 +53,7 @@ def test_the_loss_is_that_of_one_sample_at_a_time(network: nn.Module, dtype: tor
         assert made == pytest.approx(expected, rel=1e-12 if dtype == torch.float64 else 1e-5)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 7, 22, 23, 1000])
+@pytest.mark.parametrize("batch_size", [1, 7, 1000])
 def test_the_size_of_a_forward_pass_does_not_matter(network: nn.Module, batch_size: int) -> None:
     model, names = full(network)
     perturbation, samples = Perturbation(model.double(), names), make_images(23)
@@ -116,16 +94,6 @@ def test_the_quotient_is_the_slope_along_the_direction(network: nn.Module, distr
     assert errors[0] < 1e-3 and errors[1] < 0.05 * errors[0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_precisions_go_through_maps_and_heads(network: nn.Module, dtype: torch.dtype) -> None:
-    model, names = full(network, temperature=0.5, feature_map=RandomFourierFeatures(8, 2.0, 7))
-    samples = make_images(23)
-    expected = mean_loss(Perturbation(model, names), samples, 8, PROBE, 1)
-    made = mean_loss(Perturbation(model.to(dtype), names), samples, 8, PROBE, 1)
-    assert made != expected and made == pytest.approx(expected, rel=1e-5 if dtype == torch.float64 else 0.05)
-    assert model(samples.inputs(torch.arange(3)).to(dtype)).dtype == dtype
-
-
 def test_a_loss_that_is_no_number_is_divergence() -> None:
     model = nn.Linear(2, 3)
     samples = TensorSamples(torch.full((4, 2), 3e38), torch.tensor([0, 1, 2, 0]))
@@ -156,28 +124,6 @@ def problem(n: int = 200, scale: float = 1.0) -> tuple[TunedModel, TensorSamples
     labels = (inputs @ truth.T + torch.randn(n, 3, generator=generator)).argmax(1)
     head = LinearHead(scale * truth.double(), torch.zeros(3, dtype=torch.float64))
     return TunedModel(head, tune="probe"), TensorSamples(inputs, labels)
-
-
-def test_curvature_is_that_of_automatic_differentiation() -> None:
-    model, samples = problem()
-    model = model.double()
-    names = [name for name, _ in model.named_parameters()]
-    probes = [Probe(3, index, 1e-3, Directions()) for index in range(4)]
-    made = curvatures(Perturbation(model, names), samples, 64, probes)
-    inputs = samples.inputs(torch.arange(200)).double()
-
-    def loss(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(inputs @ weight.T + bias, samples.labels)
-
-    theta = (model.head.weight.detach(), model.head.bias.detach())
-    for probe, value in zip(probes, made, strict=True):
-        z = [
-            torch.cat([block for _, block in probe.blocks(tensor, name)]).view(tensor.shape)
-            for name, tensor in zip(("head.weight", "head.bias"), theta, strict=True)
-        ]
-        _, product = torch.autograd.functional.hvp(loss, theta, tuple(z))
-        expected = sum(float((a * b).sum()) for a, b in zip(product, z, strict=True))
-        assert value == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_mean_curvature_is_the_trace_of_the_hessian() -> None:

@@ -142,8 +142,8 @@ def test_both_paths_of_attention_are_perturbed(monkeypatch: pytest.MonkeyPatch, 
     assert len(used) == (2 if fast else 0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_inputs_take_the_models_dtype(dtype: torch.dtype, how: Any) -> None:
+def test_inputs_take_the_models_dtype(how: Any) -> None:
+    dtype = torch.float64
     model = seeded(small_network).to(dtype)
     made = evaluated(Perturbation(model, names_of(model), how=how), numbers(5, 3, 8, 8))
     expected = literal(model, names_of(model), PROBE, 1, numbers(5, 3, 8, 8).to(dtype))
@@ -195,15 +195,6 @@ def test_a_perturbed_tensor_lives_while_it_is_used(monkeypatch: pytest.MonkeyPat
     assert most == [1] and len(living) == 0
 
 
-def test_what_is_read_twice_while_it_is_used_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fast path of attention reads all parameters of a layer to look at them, and again to use them."""
-    drawn, made = [], Probe.perturbed
-    monkeypatch.setattr(Probe, "perturbed", lambda self, *given: drawn.append(given[1]) or made(self, *given))
-    model = seeded(lambda: transformer(1))
-    evaluated(Perturbation(model, names_of(model), how="read"), numbers(3, 5, 16))
-    assert drawn.count("0.layers.0.linear1.weight") == 1
-
-
 class Interrupted(Exception):
     pass
 
@@ -216,22 +207,6 @@ def test_after_an_exception_everything_is_as_before(how: Any) -> None:
         assert not model.training
         raise Interrupted
     assert everything_about(model) == before and model.training
-
-
-def test_an_exception_while_copies_are_made_leaves_theta(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, made = seeded(transformer), Probe.perturbed
-    before, drawn = everything_about(model), []
-
-    def failing(self: Probe, *given: Any) -> Tensor:
-        drawn.append(given)
-        if len(drawn) == 4:
-            raise Interrupted
-        return made(self, *given)
-
-    monkeypatch.setattr(Probe, "perturbed", failing)
-    with pytest.raises(Interrupted):
-        evaluated(Perturbation(model, names_of(model), how="copy"), numbers(3, 5, 16))
-    assert everything_about(model) == before
 
 
 def test_the_model_is_run_in_evaluation_mode_and_comes_back_in_its_own(how: Any) -> None:
@@ -309,20 +284,13 @@ def test_a_model_that_reads_otherwise_is_found_and_gets_a_copy(make: Callable[[]
 
 
 @pytest.mark.parametrize("fast", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_a_model_that_reads_attributes_passes_the_check(kind: str, dtype: torch.dtype, fast: bool) -> None:
+def test_a_model_that_reads_attributes_passes_the_check(kind: str, fast: bool) -> None:
     make, inputs = NETWORKS[kind]
-    model = seeded(make).to(dtype)
+    model = seeded(make)
     perturbation = Perturbation(model, names_of(model), how="read")
     with attention_path(fast):
         assert (check_reading(perturbation, inputs), perturbation.how) == ("", "read")
-
-
-def test_a_model_that_is_no_number_cannot_be_compared() -> None:
-    model = seeded(lambda: nn.Linear(4, 3))
-    perturbation = Perturbation(model, names_of(model), how="read")
-    assert "differ by nan" in check_reading(perturbation, torch.full((1, 4), torch.nan)) and perturbation.how == "copy"
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

@@ -262,7 +262,7 @@ def test_who_claims_to_evaluate_more_samples_than_its_statistics_allow_is_left_o
 def test_options_that_make_no_sense_are_refused() -> None:
     begin_task(RUN_ID)
     with pytest.raises(TooFewClients, match="no client can train"):
-        FineTuning(FedAvg(), TrainingRequest(2), {})
+        FineTuning(FedAvg(), TrainingRequest(2), {}).start(LocalGrid(lambda msg, context: msg, []))
     with pytest.raises(ValueError, match=r"fraction must lie in \(0, 1\]"):
         tuning(fraction=0.0)
     with pytest.raises(ValueError, match="first_round must be at least 1"):

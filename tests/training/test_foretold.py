@@ -61,15 +61,6 @@ def test_many_steps_are_as_few_longer_ones(means: ClassMeans) -> None:
     torch.testing.assert_close(found[WEIGHT], fewer[WEIGHT])
 
 
-def test_slopes_are_derivatives_along_directions(means: ClassMeans) -> None:
-    start, directions = head(1), [head(2), {WEIGHT: head(3)[WEIGHT]}]
-    expected = descended(means, start, [WEIGHT, BIAS], -1.0, 1)  # which is the gradient
-    found = means.slopes([0, 1, 7], start, directions, TEMPERATURE)
-    assert found.keys() == {0}
-    by_hand = [sum(float((expected[name] * one[name]).sum()) for name in one) for one in directions]
-    assert found[0] == pytest.approx(by_hand, rel=1e-4)
-
-
 def test_of_clients_without_samples_or_unknown_nothing_is_foretold(means: ClassMeans) -> None:
     assert means.update(1, head(1), {}, rate=0.1, steps=1) == means.update(7, head(1), {}, rate=0.1, steps=1) == {}
 

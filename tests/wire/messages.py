@@ -54,7 +54,7 @@ MOST = torch.arange(NUM_CLASSES) != 2
 SHARED = personal.Prototypes(torch.rand(NUM_CLASSES, DIM), MOST, 0.5)
 HEAD = LinearHead(torch.rand(NUM_CLASSES, DIM).double(), torch.zeros(NUM_CLASSES).double(), MOST)
 STATISTICS = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES)
-SETUP = MezoSetup(REQUEST, tuned="norm", epsilon=0.01, num_directions=2, distribution="gaussian", dtype="float64")
+SETUP = MezoSetup(REQUEST, tuned="norm", epsilon=0.01, num_directions=2, distribution="gaussian")
 MEZO_REQUEST = mezo.MezoRequest(0, 2, 6, (Update(5, (0.5, 0.25)),), "curvature", True, setup=SETUP, start=ARRAYS)
 MEZO_REPLY, BEHIND = mezo.MezoReply((0.5,), 3, bytes(range(16))), mezo.Behind(3)
 METRICS = personal.PersonalMetrics(100, 25, 20, 6000, 1.5)
