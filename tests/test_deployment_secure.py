@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from deployment import audit
 from fedstats_app.base.ledger import LedgerFile
-from fedstats_app.cli import main
 from fedstats_app.report.statistics_file import load_statistics
 from tests.docs.markdown import DOCS, blocks
 from tests.server.test_exact_sums import weights
@@ -179,7 +179,7 @@ def test_sites_records_agree_with_the_run_s_folder(
 ) -> None:
     folder = getattr(survived, kind)
     words = [word for name in SITES for word in ("--site", str(survived.home / "state" / name))]
-    assert main(["audit", str(folder), *words]) == 0
+    assert audit.main([str(folder), *words]) == 0
     assert "ok     sites' own records of the sum: all were summed over the same 4" in capsys.readouterr().out
 
 

@@ -294,17 +294,6 @@ COMMANDS = {
             _JSON,
         ),
     ),
-    "audit": Command(
-        "audit.audit",
-        "check what a run says of itself",
-        "Check a run from its folder, and from the records of sites if you have them: who took part, what left each "
-        "site, whose statistics were summed, and whether the heads follow from the sum.",
-        (
-            _RUN_FOLDER,
-            _several("--site", metavar="FOLDER", help="state-dir of a site; may be given several times"),
-            _JSON,
-        ),
-    ),
     "report": Command(
         "run_folders.report",
         "make a run's page again",

@@ -1,15 +1,15 @@
 """The classes of a federation: nodes are aligned by name, and names that may mean one class are told apart or refused.
 
 Other orders and classes that only some nodes have are fine. Two lists conflict where aligning them by name could make
-two classes out of one, silently: names that differ only in letter case, spaces, Unicode form or letters that look
-alike; and, where the nodes'
-data itself numbers the classes, one number with two names neither of which the other side knows. Of two nodes that
-conflict the one counts that conflicts with fewer others; the other takes no part, and the reason shows both lists.
+two classes out of one, silently: names that differ only in letter case, spaces or Unicode form (NFKC); and, where the
+nodes' data itself numbers the classes, one number with two names neither of which the other side knows. Of two nodes
+that conflict the one counts that conflicts with fewer others; the other takes no part, and the reason shows both lists.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,8 @@ from dataclasses import dataclass
 
 # Classes of one list that are shown in a reason.
 CLASSES_SHOWN = 30
-# Small letters of other alphabets that look like a Latin one: those of Unicode's confusables that people type.
-_LOOK_ALIKES = str.maketrans(
-    "\u0430\u0432\u0435\u043a\u043c\u043d\u043e\u0440\u0441\u0442\u0443\u0445\u0455\u0456\u0458\u0501\u051b\u051d"
-    "\u03b1\u03b2\u03b5\u03b6\u03b7\u03b9\u03ba\u03bc\u03bd\u03bf\u03c1\u03c4\u03c5\u03c7\u0131\u0585\u0578\u057d",
-    "abekmhopctyxsijdqwabezhikmvoptyxiohu",
-)
+
+logger = logging.getLogger("fedstats_app")
 
 
 @dataclass(frozen=True)
@@ -99,6 +95,9 @@ def align_class_lists(
         else:
             agreement.add(lists[node], f"node {node}")
     names = {name for node, one in lists.items() if node not in refused for name in one.names}
+    for name in sorted(names):
+        if len(_alphabets(name)) > 1:
+            logger.warning("class %a has letters of several alphabets: %s", name, ", ".join(sorted(_alphabets(name))))
     return tuple(sorted(names)), dict(sorted(refused.items()))
 
 
@@ -139,7 +138,7 @@ class _Agreement:
                 if other != name and _form(other) == _form(name):
                     return f"class {name!a} differs from {other!a} only in spaces or Unicode form; {who} has {theirs}"
                 if other != name and _key(name) not in self._case_matters:
-                    return f"class {name!r} differs from {other!r} {_difference(name, other)}; {who} has {theirs}"
+                    return f"class {name!r} differs from {other!r} only in letter case; {who} has {theirs}"
         if self._max_classes is not None and len(self._names.union(one.names)) > self._max_classes:
             return f"with its classes there would be more than {self._max_classes} classes (max-classes)"
         return self._conflict_of_numbers(one)
@@ -178,15 +177,6 @@ class _Agreement:
         }
 
 
-def _difference(name: str, other: str) -> str:
-    """Return in what two names that look alike differ."""
-    letters = [one for one in name + other if not one.isascii() and one.lower().translate(_LOOK_ALIKES).isascii()]
-    if _form(name).casefold() == _form(other).casefold() or not letters:
-        return "only in letter case"
-    named = dict.fromkeys(unicodedata.name(letter, f"U+{ord(letter):04X}") for letter in letters)
-    return f"in letters that look alike ({', '.join(named)})"
-
-
 @functools.lru_cache(maxsize=200_000)
 def _form(name: str) -> str:
     """Reduce a name to what a person sees: compatible characters made one, and single spaces inside only."""
@@ -195,8 +185,13 @@ def _form(name: str) -> str:
 
 @functools.lru_cache(maxsize=200_000)
 def _key(name: str) -> str:
-    """Reduce a name to what those of one class have in common: letter case and look-alike letters made one."""
-    return _form(name).casefold().translate(_LOOK_ALIKES)
+    """Reduce a name to what those of one class have in common, also in another letter case."""
+    return _form(name).casefold()
+
+
+def _alphabets(name: str) -> set[str]:
+    """Return the alphabets of a name among those whose letters look alike."""
+    return {unicodedata.name(letter, "").split(" ")[0] for letter in name} & {"LATIN", "CYRILLIC", "GREEK"}
 
 
 def _twice(names: Sequence[str]) -> set[str]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import fedstats_app
+from deployment import audit
 from fedstats_app.base.json_digest import read_json_file, read_json_lines, to_json_with_digest
 from fedstats_app.base.option import ConfigError
 from fedstats_app.cli import main
@@ -99,7 +100,7 @@ def test_where_the_noise_is_added_is_said_before_and_after(
     assert all(one["accuracy"] > 0.9 for one in results["methods"].values()) and len(results["methods"]) == 3
     assert {(one["outcome"], one["num_examples"]) for one in clients(folder)} == {("merged", 0)}
     words = [word for one in "abcde" for word in ("--site", str(tmp_path / "s" / one))]
-    assert main(["audit", str(folder), *words, "--json"]) == 0
+    assert audit.main([str(folder), *words, "--json"]) == 0
     found = [(one["what"], one["state"], one["found"]) for one in json.loads(capsys.readouterr().out)["findings"]]
     assert [rest for what, *rest in found if what.startswith("epsilon of")] == [list(charged)] * 5
     assert [state for what, state, _ in found if what.startswith("site ")] == ["ok"] * 5
@@ -168,7 +169,7 @@ def _rules(made: Path) -> list[tuple[str, dict[str, object]]]:
 
 def audited(made: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, tuple[str, str]]]:
     words = [word for name in "abcde" for word in ("--site", str(made / "state" / name))]
-    code = main(["audit", str(made / "run"), *words, "--json"])
+    code = audit.main([str(made / "run"), *words, "--json"])
     findings = json.loads(capsys.readouterr().out)["findings"]
     return code, {one["what"].replace(str(made), ""): (one["state"], one["found"]) for one in findings}
 
@@ -264,7 +265,7 @@ def test_a_run_that_hides_clients_says_so_everywhere(tmp_path: Path, capsys: pyt
     out = capsys.readouterr()
     assert line in out.out and "for one client, 8,000 samples: signal to noise" in out.out + out.err
     assert line in report(RunRecord.read(folder)) and line in (folder / "heads" / "README.md").read_text()
-    assert main(["audit", str(folder)]) == 0
+    assert audit.main([str(folder)]) == 0
     assert "for one client, N 8,000, mu" in capsys.readouterr().out
 
 
@@ -327,5 +328,5 @@ def test_a_run_without_noise_says_none(tmp_path: Path, capsys: pytest.CaptureFix
     assert "differential privacy: none\n" in capsys.readouterr().out
     assert read_json(folder, "results.json")["differential_privacy"] == "none"
     assert "Differential privacy: none. These are exact statistics" in (folder / "heads" / "README.md").read_text()
-    assert main(["audit", str(folder)]) == 0
+    assert audit.main([str(folder)]) == 0
     assert "epsilon: none" in capsys.readouterr().out

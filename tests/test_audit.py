@@ -1,4 +1,4 @@
-"""`fedstats audit`: a run of six sites under masks, as it was, and changed in each of the ways that it looks for."""
+"""deployment/audit.py: a run of six sites under masks, as it was, and changed in each of the ways that it looks for."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from flwr.app import Context, Error, Message
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from deployment import audit
 from fedstats_app import client_app
-from fedstats_app.cli import audit, main
+from fedstats_app.cli import main
 from tests.support.commands import printed_by
 from tests.support.simulation import nodes_of, simulate
 
@@ -54,7 +55,7 @@ def audited(
 ) -> tuple[int, dict[str, str]]:
     """The exit code, and the state of each finding."""
     words = [word for name in sites for word in ("--site", str(place / "state" / name))]
-    code = main(["audit", str(place / "run"), *words, "--json"])
+    code = audit.main([str(place / "run"), *words, "--json"])
     findings = json.loads(capsys.readouterr().out)["findings"]
     return code, {Path(one["what"]).name: one["state"] for one in findings}
 
@@ -173,7 +174,7 @@ def test_what_was_changed_is_found(
 def test_a_line_that_was_edited_is_damage(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = place / "run" / "clients.jsonl"
     path.write_text(path.read_text().replace('"merged"', '"failed"', 1))
-    assert main(["audit", str(place / "run")]) == 2
+    assert audit.main([str(place / "run")]) == 2
     assert "clients.jsonl" in capsys.readouterr().err
 
 
@@ -187,28 +188,28 @@ def test_a_sum_without_a_client_is_that_of_before_less_what_it_sent(
     capsys.readouterr()
     assert main(["remove", str(folder), "--client", str(client), "--json"]) == 0
     removed = Path(json.loads(capsys.readouterr().out)["folder"])
-    assert main(["audit", str(removed)]) == 0
+    assert audit.main([str(removed)]) == 0
     said = capsys.readouterr().out
     assert "ok     removal of client" in said
     assert [f"ok     head {name}: " in said for name in ("fedncm", "fed3r", "fedcof", "fedcgs")] == [True] * 4
     # The heads of before, of which FedCOF's alone needs each client's means.
     shutil.copytree(removed, tmp_path / "old-heads")
     shutil.copytree(folder / "heads", tmp_path / "old-heads" / "heads", dirs_exist_ok=True)
-    assert main(["audit", str(tmp_path / "old-heads")]) == 1
+    assert audit.main([str(tmp_path / "old-heads")]) == 1
     assert capsys.readouterr().out.count("WRONG  head") == 4
     before = {name: one for name, one in load_file(folder / "statistics.safetensors").items() if ".row-" in name}
     shutil.copytree(removed, tmp_path / "old-rows")
     rewrite(tmp_path / "old-rows" / "statistics.safetensors", "", before)
-    assert main(["audit", str(tmp_path / "old-rows")]) == 1
+    assert audit.main([str(tmp_path / "old-rows")]) == 1
     assert "WRONG  sum" in capsys.readouterr().out
     rewrite(removed / "statistics.safetensors", "0.class-sums")
-    assert main(["audit", str(removed)]) == 1
+    assert audit.main([str(removed)]) == 1
     assert "WRONG  removal of client" in capsys.readouterr().out
 
 
 def test_the_file_alone_says_the_same_without_any_of_the_app(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [str(made / "run"), "--site", str(made / "state" / "a")]
-    assert main(["audit", *words]) == 0
+    assert audit.main([*words]) == 0
     said = capsys.readouterr().out
     code = f"import runpy, sys; sys.argv = {[audit.__file__, *words]}; runpy.run_path(sys.argv[0], run_name='__main__')"
     loaded = "print({'torch', 'flwr', 'safetensors', 'fedstats_app'} & set(sys.modules))"

@@ -1,6 +1,6 @@
-"""`fedstats audit`, or alone `python audit.py RUN [--site FOLDER]`: a run checked by a file without other code of it.
+"""Check a run by one file that shares no code with the app: `python deployment/audit.py RUN [--site STATE_DIR]`.
 
-From the folder and the sites' own records: who took part, what left each site, the sum and its heads, and epsilon.
+From the run folder and the sites' own records: who took part, what left each site, the sum and its heads, and epsilon.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import math
 import sqlite3
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,19 @@ Array = NDArray[Any]
 Finding = tuple[str, bool | None, str]  # what was checked, whether it is right (None: only told), and a sentence
 
 
-def audit(arguments: argparse.Namespace) -> int:
-    """Print a line for each finding; 1 if one is wrong. What is no run's folder, or is damaged, is an error."""
-    run = Run(Path(arguments.run_folder).expanduser())
-    findings = [*run.findings(), *run.of_sites([Path(one).expanduser() for one in arguments.site])]
+def main(words: Sequence[str] | None = None) -> int:
+    """Print a line for each finding; return 1 if one is wrong, 2 if the folder is no run's or is damaged."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER")
+    parser.add_argument("--site", action="append", default=[], type=Path, metavar="FOLDER", help="a site's state-dir")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+    arguments = parser.parse_args(words)
+    try:
+        run = Run(arguments.run_folder)
+        findings = [*run.findings(), *run.of_sites(arguments.site)]
+    except (OSError, ValueError) as error:
+        print(f"audit: {error}", file=sys.stderr)
+        return 2
     told = [{"what": what, "state": _STATES[is_right], "found": found} for what, is_right, found in findings]
     if arguments.json:
         print(json.dumps({"folder": str(run.folder), "findings": told}, indent=2))
@@ -252,8 +261,4 @@ def _facts_beside(path: Path) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run_folder")
-    parser.add_argument("--site", action="append", default=[])
-    parser.add_argument("--json", action="store_true")
-    sys.exit(audit(parser.parse_args()))
+    sys.exit(main())
