@@ -148,7 +148,6 @@ def test_of_too_few_nothing_is_unmasked(tmp_path: Path) -> None:
     [
         ("method", "fedroot", "fedroot sends factors, which stack and do not add up: take fed3r"),
         ("method", "fedncm,fedcof@means-per-class=3", "fedcof@means-per-class=3 needs every client's means"),
-        ("method", "fedcof@count-noise=gaussian", "fedcof@count-noise=gaussian needs every client's means"),
         ("fine_tune", "probe", 'fine-tune must be "none"'),
         ("personalise", "all", 'personalise must be "none"'),
         ("fraction_train", 0.5, "fraction-train must be 1.0"),
