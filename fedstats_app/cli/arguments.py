@@ -198,8 +198,7 @@ COMMANDS = {
         (
             *_SETTINGS,
             _flag("--data", "load network and data too"),
-            _arg("--data-path", "PATH", "this node's own data, as data-path of its node-config"),
-            _arg("--backbone-weights", "FILE", "as backbone-weights of the node-config"),
+            _several("--node-config", metavar="SETTINGS", help=_NODE_CONFIG),
             _arg("--superlink", "HOST:PORT", "the SuperLink that SuperNodes connect to"),
             _arg("--root-certificates", "FILE", "certificate of the authority that signed the SuperLink's"),
             _arg("--timeout", "SECONDS", "for each connection (default: 5)", type=_positive, default=5.0),

@@ -12,7 +12,7 @@ from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.base.files import to_json
 from fedstats_app.base.option import ConfigError
 from fedstats_app.cli import COULD_NOT_WORK, CommandError
-from fedstats_app.cli.settings import read_in_turn, read_settings
+from fedstats_app.cli.settings import read_in_turn, read_node_config
 from fedstats_app.cli.terminal import paragraph, printable, told
 from fedstats_app.data.clients import data_spec
 from fedstats_app.grid.class_lists import ClassList, align_class_lists
@@ -51,7 +51,7 @@ def release(arguments: argparse.Namespace) -> int:
 
 def _make_from(arguments: argparse.Namespace, out: Path) -> None:
     try:
-        node_config = read_settings(arguments.node_config)
+        node_config = read_node_config(arguments.node_config)
         name = arguments.name or out.stem
         node_config = {"client-name": name, **node_config, "data-path": _absolute(arguments.data)}
         with told("release") as progress, progress.doing("reading the data"):

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedstats_app.base.option import ConfigError
 from fedstats_app.cli import COULD_NOT_WORK, STOPPED, CommandError
-from fedstats_app.cli.settings import read_in_turn, read_settings, settings_of_app
+from fedstats_app.cli.settings import read_in_turn, read_node_config, settings_of_app
 from fedstats_app.simulation import UnknownFlower, run_on, simulated
 
 
@@ -41,10 +41,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _sites(given: list[str]) -> list[dict[str, Any]]:
     """Read one node-config for each text that names data; the other texts are rules of all of them."""
-    read = [read_settings([text]) for text in given]
-    rules = read_in_turn(text for text, one in zip(given, read, strict=True) if "data-path" not in one)
-    return [
-        {**rules, **one, "data-path": str(Path(one["data-path"]).expanduser().absolute())}
-        for one in read
-        if "data-path" in one
-    ]
+    read = [read_node_config([text]) for text in given]
+    rules = read_node_config(text for text, one in zip(given, read, strict=True) if "data-path" not in one)
+    return [{**rules, **one} for one in read if "data-path" in one]

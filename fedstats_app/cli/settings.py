@@ -74,6 +74,14 @@ def _read_pairs(given: Sequence[str]) -> dict[str, Any]:
     return values
 
 
+def read_node_config(given: Iterable[str]) -> dict[str, Any]:
+    """Read a node-config; here, unlike on a node, the user's folder is known, so that a data-path may be relative."""
+    values = read_in_turn(given)
+    if path := values.get("data-path"):
+        values["data-path"] = str(Path(path).expanduser().absolute())
+    return values
+
+
 def settings_of_app(folder: Path) -> dict[str, Any]:
     """Read the defaults of an app of ours in a folder, which its user may have changed; empty if none is there."""
     try:

@@ -59,7 +59,6 @@ def test_the_entry_point_is_the_function_and_the_module_runs_it() -> None:
         ["check", "--no-such-option"],
         ["check", "--timeout", "0"],
         ["check", "--timeout", "nan"],
-        ["check", "--node-config", "x=1"],
         ["node", "--no-such-option"],
         ["node", "--port", "0"],
     ],

@@ -81,7 +81,7 @@ def test_checks_in_the_table_are_those_there_are(place: Path, capsys: pytest.Cap
     words = shlex.split("--run-config experiment.toml --root-certificates ca.crt --json")
     seen: set[str] = set()
     with listening(tls(place / "server.pem")) as port:
-        for more in ([], ["--data-path", "photos", "--superlink", f"127.0.0.1:{port}"]):
+        for more in ([], ["--node-config", "data-path='photos'", "--superlink", f"127.0.0.1:{port}"]):
             assert main(["check", "--data", *words, *more]) == 0
             seen |= {finding["check"] for finding in json.loads(capsys.readouterr().out)["findings"]}
     described = {check for item in items(PAGE, "check") for check in item[0].split(", ")}

@@ -1,13 +1,12 @@
 """`fedstats check`: what would be wrong with a run, before Flower is started.
 
 In about a second: settings, versions, paths, libraries, certificates and SuperLink, without torch or Flower. With
-`--data` also the network, the samples and the disk.
+`--data` also the network, the samples and the disk, loaded by the functions that a run calls.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ from pathlib import Path
 
 from fedstats_app.base.option import ConfigError
 from fedstats_app.base.progress import Step
-from fedstats_app.cli.check.machine import check_local_superlink, check_versions
-from fedstats_app.cli.settings import SettingsError, read_settings, run_config_words
+from fedstats_app.cli.check.machine import check_local_superlink, check_versions, installed_version
+from fedstats_app.cli.settings import SettingsError, read_node_config, read_settings, run_config_words
 from fedstats_app.cli.terminal import Finding, print_findings, told
 from fedstats_app.data import DatasetError
 from fedstats_app.data.folder import layout_at
@@ -49,105 +48,76 @@ def run(arguments: argparse.Namespace) -> int:
     given = [*arguments.run_config, *arguments.settings]
     with told("check") as progress, progress.doing("checking what the settings name") as step:
         failed = print_findings(examine(arguments, given, step), as_json=arguments.json)
-    # What a node's owner starts is no run.
-    if not (failed or arguments.json or arguments.data_path or arguments.superlink):
+    # A node's owner starts no run.
+    if not (failed or arguments.json or arguments.node_config or arguments.superlink):
         variable = "" if os.environ.get(_VARIABLE) == "1" else f"{_VARIABLE}=1 "
         print(f"\n{variable}flwr run . --stream {run_config_words(given)}".rstrip())
     return 1 if failed else 0
 
 
 def examine(arguments: argparse.Namespace, given: list[str], step: Step) -> Iterator[Finding]:
-    """Do all checks that the arguments allow, the quick ones first; what needs what is wrong is left out.
+    """Do all checks that the arguments allow, the quick ones first, and leave out those that need what failed.
 
     There is one finding for each problem, and one for each thing that is right.
     """
-    config, node = None, None
-    if arguments.data_path:
-        path = Path(arguments.data_path).expanduser().absolute()
-        node = NodeConfig.from_node_config({"data-path": str(path)})
+    config, node, simulation = None, None, not (arguments.node_config or arguments.superlink)
     try:
+        if arguments.node_config:
+            node = NodeConfig.from_node_config(read_node_config(arguments.node_config))
         config = AppConfig.from_run_config(read_settings(given))
         yield Finding("run-config", "ok", f"{' '.join(given)}: every key and value" if given else "the defaults")
     except SettingsError as error:
         for problem in str(error).split("\n"):
             yield Finding("settings", "FAIL", problem, """as in: --run-config "num-clients=20 method='fedcof'\"""")
     except ConfigError as error:
-        for problem in str(error).split("\n")[1:]:
-            advice = "all keys, with their defaults and what they mean, are in the app's pyproject.toml"
-            yield Finding("run-config", "FAIL", problem.strip(), advice)
-    yield from check_versions(simulation=not (node or arguments.superlink))
+        # The first line of a run-config's problems is their number.
+        check = "run-config" if node or not arguments.node_config else "node-config"
+        for problem in str(error).split("\n")[check == "run-config" :]:
+            advice = f"all keys of a {check}, with their meaning, are in docs"
+            yield Finding(check, "FAIL", problem.strip().removeprefix("node-config: "), advice)
+    yield from check_versions(simulation=simulation)
     if config is not None:
-        yield from _check_places(config, arguments)
-        yield from _check_libraries(config)
+        yield from _check_places(config, node)
+        name = config.backbone.backbone
+        library, extra = _LIBRARIES.get(name.partition(":")[0] + ":", ("", ""))
+        if library and not installed_version(library):
+            message = f"backbone {name!r} needs {library}, which is not installed for {sys.executable}"
+            yield Finding("libraries", "FAIL", message, f'pip install "fedstats-app[{extra}]"')
     step.at(0, "checking certificates and the SuperLink")
     if arguments.root_certificates or arguments.superlink:
         from fedstats_app.cli.check.superlink import check_network
 
         yield from check_network(arguments)
-    if not (node or arguments.superlink):
+    if simulation:
         yield check_local_superlink()
     if arguments.data and config is not None:
         from fedstats_app.cli.check.data import check_data
 
-        yield from check_data(config, node, arguments.backbone_weights, step)
+        yield from check_data(config, node, step)
 
 
-def _check_places(config: AppConfig, arguments: argparse.Namespace) -> Iterator[Finding]:
-    """Look whether something is at every path that is named, and whether folders of data can be told apart by name.
-
-    What is in the files takes longer, and is for `--data`.
-    """
-    data, weights = config.data, config.backbone.backbone_weights
-    named = [
-        ("data", "dataset", _path_of(data.dataset)),
-        ("data", "test-dataset", _path_of(data.test_dataset)),
-        ("backbone", "backbone-weights", "" if weights == "random" else weights),
+def _check_places(config: AppConfig, node: NodeConfig | None) -> Iterator[Finding]:
+    """Look whether something is at every path that is named, and whether folders of data can be told apart by name."""
+    data = config.data
+    places = [
+        ("data", "dataset", data.dataset),
+        ("data", "test-dataset", data.test_dataset),
+        ("backbone", "backbone-weights", config.backbone.backbone_weights.removeprefix("random")),
         ("run folder", "resume", config.run.resume),
         ("run folder", "extend", config.federation.extend),
     ]
-    if arguments.data_path:
-        weights = arguments.backbone_weights
-        named = [("data", "data-path", arguments.data_path), ("backbone", "backbone-weights", weights)]
-    for check, key, path in named:
-        if not path:
+    if node is not None:
+        places = [("data", "data-path", node.data_path), ("backbone", "backbone-weights", node.backbone_weights)]
+    for check, key, spec in places:
+        kind, colon, path = resolved(spec).partition(":") if key.endswith("dataset") else ("", ":", spec)
+        if kind in ("builtin", "hub") or not (path and colon):
             continue
-        spec = {"dataset": data.dataset, "test-dataset": data.test_dataset}.get(key, "")
         if not Path(path).expanduser().exists():
             yield Finding(check, "FAIL", f"{key}: nothing is at {path}", "correct the path, on this machine")
-        elif unclear := _unclear(spec, data.folder_levels):
-            yield Finding(check, "FAIL", f"{key}: {unclear}", "docs/data.md says how folders are read")
-        else:
+            continue
+        try:
+            if kind == "folder":
+                layout_at(path, data.folder_levels)
             yield Finding(check, "ok", f"{key}: {path} is there")
-
-
-def _path_of(spec: str) -> str:
-    """Find where a data set is, "" for one that is not in a file of this machine."""
-    kind, _, where = spec.partition(":")
-    return "" if kind in ("builtin", "hub") else where
-
-
-def _unclear(spec: str, levels: str) -> str:
-    """Name what a run would ask about the folders of a data set, "" if it knows."""
-    kind, _, where = resolved(spec).partition(":")
-    try:
-        if kind == "folder":
-            layout_at(where, levels)
-    except (DatasetError, OSError) as error:
-        return str(error)
-    return ""
-
-
-def _check_libraries(config: AppConfig) -> Iterator[Finding]:
-    name = config.backbone.backbone
-    needed = {f"backbone {name!r}": _LIBRARIES[prefix] for prefix in _LIBRARIES if name.startswith(prefix)}
-    for what, (library, extra) in needed.items():
-        if not _installed(library):
-            message = f"{what} needs {library}, which is not installed for {sys.executable}"
-            yield Finding("libraries", "FAIL", message, f'pip install "fedstats-app[{extra}]"')
-
-
-def _installed(library: str) -> bool:
-    try:
-        return importlib.util.find_spec(library) is not None
-    except ValueError:  # it is forbidden: None in sys.modules
-        return False
+        except (DatasetError, OSError) as error:
+            yield Finding(check, "FAIL", f"{key}: {error}", "docs/data.md says how folders are read")

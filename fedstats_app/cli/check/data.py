@@ -1,14 +1,13 @@
-"""What `fedstats check --data` loads: network, samples and disk."""
+"""The checks of `fedstats check --data`: network, samples and disk, loaded as a run loads them."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,150 +19,138 @@ from fedstats_app.base.runs import DEFAULT_OUTPUT_DIR
 from fedstats_app.cli.inputs import readable
 from fedstats_app.cli.terminal import Finding, printable
 from fedstats_app.data import Dataset
-from fedstats_app.data.clients import data_spec, own_dataset, partitions, test_split, training_set
-from fedstats_app.data.description import check_classes, description, doubts
+from fedstats_app.data.clients import data_spec, hidden_classes, own_dataset, partitions, test_split, training_set
+from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
 from fedstats_app.report.text_columns import bytes_with_unit
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 
 # Spread over all of them: damaged files often come together.
 SAMPLES_READ = 200
-CLASSES_LISTED = 20
 FREE_AT_LEAST = 100e6
 
+Made = TypeVar("Made")
 
-def check_data(config: AppConfig, node: NodeConfig | None, weights: str, step: Step) -> Iterator[Finding]:
-    """Check what a run works with, on a node with data and maybe weights of its own, or in a simulation."""
-    step.at(0, f"loading backbone {config.backbone.backbone}")
-    finding, backbone = check_weights(config, own_data=node is not None, weights=weights)
-    yield finding
+
+def check_data(config: AppConfig, node: NodeConfig | None, step: Step) -> Iterator[Finding]:
+    """Check what a run loads, on a node with data of its own or in a simulation; nothing is downloaded."""
+    own = node or NodeConfig()
+    options = config.backbone_for(own_data=node is not None, weights=own.backbone_weights, engine=own.engine)
+    step.at(0, f"loading backbone {options.backbone}")
+    started = time.perf_counter()
+    backbone, failure = _offline(lambda: loaded_backbone(options))
+    if backbone is None:
+        advice = "name a file of this network in backbone-weights, or start a run once where downloads are possible"
+        yield Finding("backbone", "FAIL", failure, advice)
+    else:
+        yield _loaded(backbone, time.perf_counter() - started)
     step.at(0, "reading the list of samples")
-    finding, dataset = load_data(config, node)
-    yield finding
-    if dataset is not None:
+    found, failure = _offline(lambda: _datasets(config, node))
+    if found is None:
+        yield Finding("data", "FAIL", failure, "correct the data or the setting; docs/data.md says how data are read")
+    else:
+        dataset, test = found
+        doubtful = [*dataset.notes, *doubts(dataset, test)]
+        if node is not None and test is not None:
+            doubtful.append("the test split is not used: a node keeps some samples of its own for evaluation")
+        message = "; ".join([f"{dataset.name}: {description(dataset, test)}", *doubtful])
+        advice = "if the folders are not read as you meant, see docs/data.md" if doubtful else ""
+        yield Finding("data", "warning" if doubtful else "ok", message, advice)
         step.at(0, f"reading some of {len(dataset):,} {dataset.kind}s")
         yield check_samples(dataset)
         if backbone is not None and dataset.kind != backbone.kind:
             message = f"{backbone.name} takes {backbone.kind}s, the data are {dataset.kind}s"
             yield Finding("backbone and data", "FAIL", message, "name another backbone, or other data")
-        if node is not None:
-            yield check_class_counts(dataset, config, node)
-        else:
-            yield check_partitions(config)
-    yield from check_disk(config, node, len(dataset or ()) * (backbone.feature_dim if backbone else 0))
+        yield check_partitions(config, dataset) if node is None else check_class_counts(dataset, config, node)
+    number = len(found[0]) * backbone.feature_dim if found and backbone else 0
+    yield from check_disk(config, node, number)
 
 
-def check_weights(config: AppConfig, *, own_data: bool, weights: str) -> tuple[Finding, Backbone | None]:
-    """Load the network as a run would, but without any download, and tell its fingerprint."""
-    started = time.perf_counter()
-    try:
-        with offline():
-            backbone = loaded_backbone(config.backbone_for(own_data=own_data, weights=weights))
-    except (WeightsError, ValueError, ModuleNotFoundError) as error:
-        advice = "name a file of this network in backbone-weights, or start a run once where downloads are possible"
-        return Finding("backbone", "FAIL", str(error), advice), None
-    size = f"at {backbone.input_size} pixels" if backbone.kind == "image" else f"up to {backbone.input_size} tokens"
-    message = (
-        f"{backbone.name} {size}, {backbone.feature_dim} features ({backbone.features}), on {backbone.device}; "
-        f"weights: {backbone.weights_source}, licence {backbone.licence}; fingerprint "
-        f"{backbone.fingerprint[:16]}; loaded in {time.perf_counter() - started:.1f} s"
-    )
-    return Finding("backbone", "ok", message), backbone
-
-
-@contextlib.contextmanager
-def offline() -> Iterator[None]:
-    """Forbid downloads of weights and data for a while."""
+def _offline(load: Callable[[], Made]) -> tuple[Made | None, str]:
+    """Load without any download; return what was loaded, or None and the reason that it could not be."""
     before = os.environ.get("HF_HUB_OFFLINE")
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
-        yield
+        return load(), ""
+    # What is missing for a data set of the hub shows as a failed connection or a missing library.
+    except (WeightsError, ValueError, OSError, ImportError) as error:
+        return None, str(error)
     finally:
         os.environ.pop("HF_HUB_OFFLINE")
         if before is not None:
             os.environ["HF_HUB_OFFLINE"] = before
 
 
-def load_data(config: AppConfig, node: NodeConfig | None) -> tuple[Finding, Dataset | None]:
-    """Load the data of a node, or of the simulation, without any download."""
-    try:
-        with offline():
-            if node is None:
-                dataset = training_set(config.data)
-                test = test_split(config.data.test_dataset or config.data.dataset, config.data)
-                check_classes(dataset)
-            else:
-                # As the node-config would say it: how to read, but no part of the data.
-                reading = replace(config.data, classes="", left_out_domain="")
-                dataset = own_dataset(node.data_path, reading)
-                test = test_split(data_spec(node.data_path), reading)
-    # What is missing for a data set of the hub shows as a failed connection or a missing library.
-    except (ValueError, OSError, ImportError) as error:
-        advice = "correct the data or the setting; docs/data.md says how data are read"
-        return Finding("data", "FAIL", str(error), advice), None
-    doubtful = [*dataset.notes, *doubts(dataset, test)]
-    if node is not None and test is not None:
-        doubtful.append("the test split is not used: a node keeps some samples of its own for evaluation")
-    message = "; ".join([f"{dataset.name}: {description(dataset, test)}", *doubtful])
-    advice = "if the folders are not read as you meant, see docs/data.md" if doubtful else ""
-    return Finding("data", "warning" if doubtful else "ok", message, advice), dataset
+def _loaded(backbone: Backbone, seconds: float) -> Finding:
+    size = f"at {backbone.input_size} pixels" if backbone.kind == "image" else f"up to {backbone.input_size} tokens"
+    message = (
+        f"{backbone.name} {size}, {backbone.feature_dim} features ({backbone.features}), on {backbone.device}; "
+        f"weights: {backbone.weights_source}, licence {backbone.licence}; fingerprint "
+        f"{backbone.fingerprint[:16]}; loaded in {seconds:.1f} s"
+    )
+    return Finding("backbone", "ok", message)
+
+
+def _datasets(config: AppConfig, node: NodeConfig | None) -> tuple[Dataset, Dataset | None]:
+    """Return training and test data."""
+    if node is not None:
+        options = node.data_options(config.data)
+        return own_dataset(node.data_path, options), test_split(data_spec(node.data_path), options)
+    dataset = training_set(config.data)
+    check_classes(dataset)
+    return dataset, test_split(config.data.test_dataset or config.data.dataset, config.data)
 
 
 def check_samples(dataset: Dataset) -> Finding:
     """Read some of the samples, spread over all."""
     spread = np.linspace(0, len(dataset) - 1, min(SAMPLES_READ, len(dataset)))
-    indices, what = np.unique(spread.astype(int)).tolist(), f"{dataset.kind}s"
+    indices, kind = np.unique(spread.astype(int)).tolist(), f"{dataset.kind}s"
     unreadable: dict[str, str] = {}
     read = sum(1 for _ in readable(dataset, indices, [], unreadable))
     if not unreadable:
-        return Finding(what, "ok", f"{read} of {len(dataset):,} read, all readable")
+        return Finding(kind, "ok", f"{read} of {len(dataset):,} read, all readable")
     named = "; ".join(f"{printable(name)}: {printable(reason, 200)}" for name, reason in list(unreadable.items())[:3])
     message = f"{len(unreadable)} of {len(indices)} that were tried cannot be read, such as {named}"
     if not read:
-        return Finding(what, "FAIL", message, f"are these {what}, and may this user read them?")
-    return Finding(what, "warning", message, f"a run leaves such {what} out and counts them; repair or remove them")
+        return Finding(kind, "FAIL", message, f"are these {kind}, and may this user read them?")
+    return Finding(kind, "warning", message, f"a run leaves such {kind} out and counts them; repair or remove them")
 
 
 def check_class_counts(dataset: Dataset, config: AppConfig, node: NodeConfig) -> Finding:
-    """Tell which classes have too few samples to leave a node."""
-    floor, what = node.class_floor(config.federation.min_class_count), f"{dataset.kind}s"
-    counts = np.bincount(dataset.labels, minlength=len(dataset.class_names)).tolist()
-    named = zip(dataset.class_names, counts, strict=True)
-    few = [f"{printable(name, 40)} ({number})" for name, number in named if number < floor]
+    """List the classes with too few samples to leave a node."""
+    floor, kind = node.class_floor(config.federation.min_class_count), f"{dataset.kind}s"
+    counts = np.bincount(dataset.labels, minlength=len(dataset.class_names))
+    few = [f"{dataset.class_names[label]} ({counts[label]})" for label in hidden_classes(dataset, floor)]
     if not few:
-        message = f"{min(counts)} to {max(counts)} {what} per class; {floor} must be there to leave"
+        message = f"{counts.min()} to {counts.max()} {kind} per class; {floor} must be there to leave"
         return Finding("class counts", "ok", message)
-    message = (
-        f"{len(few)} of {len(counts)} classes have fewer than {floor} {what} and do not leave this node: "
-        f"{', '.join(few[:CLASSES_LISTED])}"
-    )
-    return Finding("class counts", "warning", message, f"add {what}, or set min-class-count in the node-config")
+    message = f"{len(few)} of {len(counts)} classes have fewer than {floor} {kind} and do not leave this node: "
+    advice = f"add {kind}, or set min-class-count in the node-config"
+    return Finding("class counts", "warning", message + listed(few), advice)
 
 
-def check_partitions(config: AppConfig) -> Finding:
-    """Divide the data of a simulation as the settings say, or tell why that cannot be done."""
+def check_partitions(config: AppConfig, dataset: Dataset) -> Finding:
+    """Divide the data of a simulation as the settings say."""
     try:
         parts = partitions(config.data, config.partition, config.run.seed)
     except ValueError as error:
         return Finding("partitions", "FAIL", str(error), "change num-clients or the partitioner")
-    sizes = sorted(map(len, parts))
-    return Finding("partitions", "ok", f"{len(parts):,} clients of {sizes[0]:,} to {sizes[-1]:,} samples")
+    return Finding("partitions", "ok", clients_in_words(parts, dataset.kind))
 
 
 def check_disk(config: AppConfig, node: NodeConfig | None, num_features: int) -> Iterator[Finding]:
-    """Check the free space where results and so many cached numbers go."""
-    yield _free("results", Path(config.run.output_dir or DEFAULT_OUTPUT_DIR).expanduser(), 0)
+    """Check the free space for results, and for the features that are cached."""
+    places = [("results", Path(config.run.output_dir or DEFAULT_OUTPUT_DIR).expanduser(), 0)]
     if cache := (node or NodeConfig()).cache_root(config.cache):
-        yield _free("feature cache", cache, 4 * num_features)
-
-
-def _free(what: str, folder: Path, needed: int) -> Finding:
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    message = f"{what} in {folder}: {bytes_with_unit(free)} free"
-    message += f", about {bytes_with_unit(needed)} needed" if needed else ""
-    if not os.access(there, os.W_OK):
-        return Finding("disk", "FAIL", f"{message}; this user may not write there", "name another folder")
-    if free < needed + FREE_AT_LEAST:
-        return Finding("disk", "FAIL", message, "make room, or name another folder (output-dir, cache-dir)")
-    return Finding("disk", "ok", message)
+        places.append(("feature cache", cache, 4 * num_features))
+    for content, folder, needed in places:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        free = shutil.disk_usage(there).free
+        message = f"{content} in {folder}: {bytes_with_unit(free)} free"
+        message += f", about {bytes_with_unit(needed)} needed" if needed else ""
+        if not os.access(there, os.W_OK):
+            yield Finding("disk", "FAIL", f"{message}; this user may not write there", "name another folder")
+        elif free < needed + FREE_AT_LEAST:
+            yield Finding("disk", "FAIL", message, "make room, or name another folder (output-dir, cache-dir)")
+        else:
+            yield Finding("disk", "ok", message)

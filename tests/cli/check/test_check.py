@@ -61,6 +61,13 @@ MISTAKES = [
 ]
 
 
+def test_a_mistake_in_the_node_config_is_named(place: Path, capsys: Capture) -> None:
+    (place / "photos").mkdir()
+    assert check(capsys, "--node-config", "data-path='photos' min-class-count=8")[0] == 0
+    found = failures(capsys, "--node-config", "data-path='photos' min-class-cont=8")
+    assert found == ["node-config: min-class-cont: no such key; did you mean min-class-count?"]
+
+
 @pytest.mark.parametrize(("settings", "message"), MISTAKES)
 def test_a_mistake_is_named(settings: str, message: str, capsys: Capture) -> None:
     found = failures(capsys, "--run-config", settings)
@@ -110,7 +117,7 @@ def test_all_mistakes_are_named_at_once(capsys: Capture) -> None:
 def test_a_missing_extra_is_named_with_its_command(
     settings: str, library: str, extra: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setattr("fedstats_app.cli.check.installed_version", lambda name: "" if name == library else "1")
     [found] = failures(capsys, "--run-config", settings)
     assert f"needs {library}, which is not installed" in found
     _, findings = check(capsys, "--run-config", settings)

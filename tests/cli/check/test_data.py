@@ -28,6 +28,10 @@ def settings(tmp_path: Path) -> Path:
     return path
 
 
+def data_at(path: Path) -> str:
+    return f"data-path='{path}'"
+
+
 def check(capsys: Capture, *words: object) -> tuple[int, dict[str, dict[str, Any]]]:
     code = main(["check", "--data", *map(str, words), "--json"])
     document = json.loads(capsys.readouterr().out)
@@ -50,7 +54,7 @@ def test_text_is_a_line_per_check_with_what_to_do(
     settings: Path, pictures: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(pictures.parent)
-    assert main(["check", "--data", "--run-config", str(settings), "--data-path", pictures.name]) == 0
+    assert main(["check", "--data", "--run-config", str(settings), "--node-config", data_at(Path(pictures.name))]) == 0
     out = capsys.readouterr().out
     assert "\nok       backbone: random:tiny" in out
     assert "\nwarning  class counts: 3 of 3 classes have fewer than 5 images" in out
@@ -65,12 +69,12 @@ def test_damaged_images_are_counted(settings: Path, pictures: Path, capsys: Capt
     broken = sorted(pictures.rglob("*.png"))[:2]
     for path in broken:
         path.write_bytes(b"no picture")
-    code, found = check(capsys, "--run-config", settings, "--data-path", pictures)
+    code, found = check(capsys, "--run-config", settings, "--node-config", data_at(pictures))
     assert code == 0 and found["images"]["level"] == "warning"
     assert "2 of 12 that were tried cannot be read, such as blue/0.png" in found["images"]["message"]
     for path in pictures.rglob("*.png"):
         path.write_bytes(b"no picture")
-    code, found = check(capsys, "--run-config", settings, "--data-path", pictures)
+    code, found = check(capsys, "--run-config", settings, "--node-config", data_at(pictures))
     assert code == 1 and found["images"]["level"] == "FAIL"
 
 
@@ -79,12 +83,12 @@ def test_enough_images_of_every_class_may_leave(settings: Path, tmp_path: Path, 
         (tmp_path / "site" / name).mkdir(parents=True)
         for number in range(6):
             Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(tmp_path / "site" / name / f"{number}.png")
-    code, found = check(capsys, "--run-config", settings, "--data-path", tmp_path / "site")
+    code, found = check(capsys, "--run-config", settings, "--node-config", data_at(tmp_path / "site"))
     assert code == 0 and found["class counts"]["message"].startswith("6 to 6 images per class")
 
 
 def test_missing_data_fails_and_the_rest_goes_on(settings: Path, tmp_path: Path, capsys: Capture) -> None:
-    code, found = check(capsys, "--run-config", settings, "--data-path", tmp_path / "nowhere")
+    code, found = check(capsys, "--run-config", settings, "--node-config", data_at(tmp_path / "nowhere"))
     assert code == 1 and found["data"]["level"] == "FAIL" and "nowhere" in found["data"]["message"]
     assert found["backbone"]["level"] == "ok" and "images" not in found and "disk" in found
 
@@ -122,7 +126,7 @@ def test_data_as_downloaded_are_told_and_doubts_warned_of(settings: Path, pictur
     site.mkdir()
     pictures.rename(site / "Training")
     (site / "Training" / "empty").mkdir()
-    code, found = check(capsys, "--run-config", settings, "--data-path", site)
+    code, found = check(capsys, "--run-config", settings, "--node-config", data_at(site))
     assert code == 0 and found["data"]["level"] == "warning"
     assert "12 images of 4 classes (blue, empty, green, red); no test split" in found["data"]["message"]
     assert "class empty without any image (1 of 4)" in found["data"]["message"]
