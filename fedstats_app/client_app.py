@@ -23,6 +23,8 @@ from flwr.clientapp import ClientApp
 from fedstats_app.client.ledger import is_within_budget, ledger_of, note
 from fedstats_app.data.clients import listed_classes, own_dataset
 from fedstats_app.data.description import doubts
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import REFUSED, node_of, refused_choice, run_of
 from fedstats_app.training.limits import RefusedByPolicy
 from fedstats_app.wire import NodeInfo, RejectedRequest, guard, node_info_reply, per_client
@@ -42,30 +44,37 @@ ACCOUNTED = (
 EVALUATIONS_OF_TRAINING = ("evaluate.model", "evaluate.mezo", "evaluate.personal")
 
 
-def owners_choices(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Mod: load nothing that only a node's owner may name, and be the one client that such a node is."""
+def owners_rules(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Mod: answer only what the node's owner allows, whatever the handler and the server.
+
+    A node that serves a release answers from it alone. On data of its own a node answers nothing that its ledger could
+    not note first, and sends a run no more than its owner allows.
+    """
     node = node_of(context.node_config)
+    if node.release:
+        from fedstats_app.client.release import answer
+
+        return answer(msg, context)
+    run, kind = run_of(context.run_config), msg.metadata.message_type
     if node.data_path and clients_in(msg) > 1:
         raise RejectedRequest("this node is one client, it cannot be asked for several")
-    if reason := refused_choice(run_of(context.run_config), node):
+    if reason := refused_choice(run, node):
         logger.error("refused: %s", reason)
         raise RefusedByPolicy(REFUSED)
-    return call_next(msg, context)
+    _check_kind(kind, run, node)
+    if (ledger := ledger_of(run, node)) is not None:
+        note(ledger, msg, context)
+    reply = call_next(msg, context)
+    if not is_within_budget(reply, run, node, context.run_id):
+        raise RefusedByPolicy("this node has sent as much in this run as it sends in one (max-run-megabytes)")
+    if ledger is not None and kind == "evaluate.heads":
+        ledger.check_unchanged()
+    return reply
 
 
-def owners_release(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Mod: answer nothing but what is in the release that a node serves, if it serves one."""
-    if not node_of(context.node_config).release:
-        return call_next(msg, context)
-    from fedstats_app.client.release import answer
-
-    return answer(msg, context)
-
-
-def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Mod: train nothing on a node whose owner does not allow it, whatever the handler and the server."""
-    node, kind = node_of(context.node_config), msg.metadata.message_type
-    outside = kind not in ACCOUNTED or (kind != "query.clients" and not run_of(context.run_config).federation.is_noisy)
+def _check_kind(kind: str, run: AppConfig, node: NodeConfig) -> None:
+    """Refuse kinds of messages that the owner excludes: outside of an account, without masks, or training."""
+    outside = kind not in ACCOUNTED or (kind != "query.clients" and not run.federation.is_noisy)
     if node.dp_max_epsilon is not None and outside:
         raise RejectedRequest(
             "this node answers within its account only (dp-max-epsilon): a run with dp-epsilon whose noise is added "
@@ -74,34 +83,11 @@ def owners_policy(msg: Message, context: Context, call_next: Callable[[Message, 
     if node.require_secure_sums and not kind.startswith(SECURE):
         raise RejectedRequest("this node takes part in secure sums only (require-secure-sums): secure-sums = 'on'")
     trains = kind.split(".")[0] == "train"
-    if trains or kind in EVALUATIONS_OF_TRAINING:
-        reason = node.refusal_to_train(evaluating=not trains)
-        if reason:
-            raise RefusedByPolicy(reason)
-    return call_next(msg, context)
+    if (trains or kind in EVALUATIONS_OF_TRAINING) and (reason := node.refusal_to_train(evaluating=not trains)):
+        raise RefusedByPolicy(reason)
 
 
-def owners_ledger(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Mod: answer nothing on data of a node's own that it could not write down, and no more than its owner allows."""
-    ledger = ledger_of(run_of(context.run_config), node_of(context.node_config))
-    if ledger is None:
-        return call_next(msg, context)
-    note(ledger, msg, context)
-    reply = call_next(msg, context)
-    if msg.metadata.message_type == "evaluate.heads":
-        ledger.check_unchanged()
-    return reply
-
-
-def owners_budget(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Mod: send a run no more from data of a node's own than its owner allows."""
-    reply = call_next(msg, context)
-    if is_within_budget(reply, run_of(context.run_config), node_of(context.node_config), context.run_id):
-        return reply
-    raise RefusedByPolicy("this node has sent as much in this run as it sends in one (max-run-megabytes)")
-
-
-app = ClientApp(mods=[guard, owners_release, owners_choices, owners_policy, owners_ledger, owners_budget])
+app = ClientApp(mods=[guard, owners_rules])
 
 
 @app.query("clients")

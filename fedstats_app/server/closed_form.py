@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, MetricRecord
 
 from fedstats_app.base.progress import Step
 from fedstats_app.data.clients import training_set
@@ -23,7 +21,6 @@ from fedstats_app.report.advice import Advice, Candidate, Sends, advise
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
-from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import Phases, State, read_state
 from fedstats_app.report.statistics_file import (
     STATISTICS_FILE,
@@ -58,40 +55,60 @@ def give_back_memory() -> None:
 
 def solve_heads(run: Run, state: State) -> State:
     """Solve for a head by every method that the run asks for, or take what the folder of an interrupted run has."""
-    config, folder, progress = run.config, run.folder, run.progress
-    needed, masked = bool(config.personal.approaches), config.run.mask_absent
-    if config.run.resume and folder.read_results():
+    folder, needed = run.folder, bool(run.config.personal.approaches)
+    if run.config.run.resume and folder.read_results():
         forget_accumulated(folder.path)
         return read_state(folder.path, _kept_statistics(folder.path) if needed else None)
-    strategy, phases = run.statistics_strategy(), Phases(lambda: progress.seconds)
+    strategy, phases = run.statistics_strategy(), Phases(lambda: run.progress.seconds)
     phases.end("preparation")
-    asked = _begun(run, strategy)
-    expected = 0.0
-    if run.federation.simulated and not run.reader.has_cached(train := training_set(config.data)):
+    asked = collect(run, strategy)
+    strategy.solve()
+    collected = keep(run, strategy)
+    phases.end("statistics and solving")
+    scores = evaluate(run, strategy)
+    report(run, strategy, asked, scores, phases)
+    # Later stages build on what the folder says, whether the run was interrupted or not.
+    return read_state(folder.path, collected if needed else None)
+
+
+def collect(run: Run, strategy: StatisticsStrategy) -> Asked:
+    """Ask all clients for statistics, and fold these into the strategy's sums."""
+    asked, expected = _begun(run, strategy), 0.0
+    if run.federation.simulated and not run.reader.has_cached(train := training_set(run.config.data)):
         expected = run.expected_seconds({0: len(train)}, 1)
     rounds = strategy.num_rounds if strategy.num_rounds > 1 else 0  # of one, what is done within it tells more
-    with progress.doing("statistics", rounds, expected=expected) as step:
-        strategy.on_reply, evaluate = _watching(run, strategy, asked, step)
-        strategy.start(run.grid, evaluate_fn=evaluate)
+    with run.progress.doing("statistics", rounds, expected=expected) as step:
+        strategy.on_reply, after_round = _watching(run, strategy, asked, step)
+        strategy.collect(run.grid, after_round=after_round)
     give_back_memory()
-    collected = strategy.collection.collected(run.class_names, folder.run_id)
+    return asked
+
+
+def keep(run: Run, strategy: StatisticsStrategy) -> CollectedStatistics:
+    """Write down statistics and heads before the evaluation, so that an error there does not cost them."""
+    collected = strategy.collection.collected(run.class_names, run.folder.run_id)
     # Of sums with noise there are no statistics that clients could be added to.
-    if config.run.save_statistics and not config.federation.is_noisy:
-        with progress.doing("writing the statistics"):
-            save_statistics(folder.path, collected)
-    phases.end("statistics and solving")
-    # Before evaluation, so that an error there does not cost the heads.
-    _save_heads(folder, run.metadata, strategy, NO_SCORES)
+    if run.config.run.save_statistics and not run.config.federation.is_noisy:
+        with run.progress.doing("writing the statistics"):
+            save_statistics(run.folder.path, collected)
+    _save_heads(run, strategy, NO_SCORES)
     give_back_memory()
-    sums_only = config.federation.sums_only
-    with progress.doing("evaluating"):
-        # What single clients hold out would say something of each.
-        scores = (
-            NO_SCORES
-            if sums_only and run.test_set is None
-            else score(strategy, run.grid, run.test_set, run.holdout, progress, mask_absent=masked)
-        )
-        results = method_results(strategy, scores)
+    return collected
+
+
+def evaluate(run: Run, strategy: StatisticsStrategy) -> Scores:
+    """Score the heads on the server's test set, or on what clients hold out."""
+    if run.config.federation.sums_only and run.test_set is None:
+        return NO_SCORES  # what single clients hold out would say something of each
+    masked = run.config.run.mask_absent
+    with run.progress.doing("evaluating"):
+        return score(strategy, run.grid, run.test_set, run.holdout, run.progress, mask_absent=masked)
+
+
+def report(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores, phases: Phases) -> None:
+    """Print the table, then find clients that harm the others, and write results, figures and the model card."""
+    config, folder, progress = run.config, run.folder, run.progress
+    results = method_results(strategy, scores)
     advice = _advice(strategy, results, scores)
     # What users wait for comes first; the rest is for the folder.
     promise = NO_NOISE if run.promise is None else run.promise.to_json()
@@ -99,30 +116,18 @@ def solve_heads(run: Run, state: State) -> State:
     print(f"differential privacy: {privacy_in_words(promise)}", flush=True)
     for line in advice.text if advice else ():
         progress.say(line)
-    labels = asked.label_counts if run.federation.simulated else {}  # what some sites would rather not show
     # Beside what follows: torch leaves Python to others while it computes.
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
-        drawn = thread.submit(
-            _draw,
-            folder.plots_path if config.run.plots else None,
-            results,
-            class_names=run.class_names,
-            label_counts=np.stack([counts for _, counts in sorted(labels.items())]) if labels else None,
-            confusion_matrices={name: matrix.matrix.numpy() for name, matrix in scores.confusion.items()},
-            dataset=without_folders(run.data_name),
-            backbone=without_folders(config.backbone.backbone),
-        )
+        drawn = thread.submit(_draw, run, results, asked.label_counts, scores)
         give_back_memory()
         with progress.doing("measuring what each client changes"):
-            examined = (
-                Examined(strategy.outcomes, [], None)
-                if sums_only
-                else examine_clients(strategy, asked, run.test_set, run.class_names, config.run)
-            )
+            examined = Examined(strategy.outcomes, [], None)
+            if not config.federation.sums_only:
+                examined = examine_clients(strategy, asked, run.test_set, run.class_names, config.run)
             folder.write_clients(outcome.to_json() for outcome in examined.outcomes)
         phases.end("evaluation")
         with progress.doing("writing results and plots"):
-            _save_heads(folder, run.metadata, strategy, scores)
+            _save_heads(run, strategy, scores)
             folder.write_results(
                 {
                     "methods": {result.method: result.to_json() for result in results},
@@ -145,8 +150,6 @@ def solve_heads(run: Run, state: State) -> State:
     for line in (*_what_failed(strategy.outcomes, scores), *examined.lines):
         progress.say(line)
     progress.say(f"done after {progress.elapsed}")
-    # Later stages build on what the folder says, whether the run was interrupted or not.
-    return read_state(folder.path, collected if needed else None)
 
 
 def _keep_means(run: Run, strategy: StatisticsStrategy, label_counts: Mapping[int, np.ndarray]) -> None:
@@ -180,9 +183,7 @@ def _begun(run: Run, strategy: StatisticsStrategy) -> Asked:
 
 def _watching(
     run: Run, strategy: StatisticsStrategy, asked: Asked, step: Step
-) -> tuple[
-    Callable[[ClientOutcome, ReceivedStatistics | None], None], Callable[[int, ArrayRecord], MetricRecord | None]
-]:
+) -> tuple[Callable[[ClientOutcome, ReceivedStatistics | None], None], Callable[[int], None]]:
     """Make what the strategy calls after every client, and after every round."""
     progress, num_clients = run.progress, len(run.federation.hosts)
     failed = sum(not one.in_heads for one in strategy.outcomes)
@@ -200,12 +201,15 @@ def _watching(
             progress.say(f"{answered} of {num_clients} clients answered, {what}, {progress.elapsed}")
             step.at(step.done, "solving")
 
-    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+    def after_round(server_round: int) -> None:
         """Note accuracy against bytes after every round but those from before an interruption."""
-        step.at(server_round, "statistics")
         known = any(one["round"] == server_round for one in asked.rounds)
-        if run.test_set is None or not strategy.heads or strategy.num_rounds == 1 or known:
-            return None
+        if strategy.num_rounds == 1 or not strategy.collection.num_merged:
+            return
+        step.at(server_round, "statistics")
+        if run.test_set is None or known:
+            return
+        strategy.solve()
         confusion = run.test_set.evaluate(strategy.mapped_heads, mask_absent=run.config.run.mask_absent)
         scores = {name: matrix.accuracy for name, matrix in confusion.items()}
         entries = {name: {"accuracy": one, "wire_bytes": strategy.wire_bytes(name)} for name, one in scores.items()}
@@ -213,16 +217,25 @@ def _watching(
         asked.rounds.append({"round": server_round, "num_clients": merged, "methods": entries})
         told = ", ".join(f"{name} {100 * one:.2f}%" for name, one in scores.items())
         progress.say(f"round {server_round} of {strategy.num_rounds}: {told}")
-        return MetricRecord({f"{name}-accuracy": one for name, one in scores.items()})
 
-    return on_reply, evaluate
+    return on_reply, after_round
 
 
-def _draw(folder: Path | None, results: Sequence[MethodResult], **data: Any) -> None:
-    if folder is not None:
-        from fedstats_app.report.plots.first_stage import write_plots  # matplotlib takes a second to load
+def _draw(run: Run, results: Sequence[MethodResult], label_counts: Mapping[int, np.ndarray], scores: Scores) -> None:
+    if not run.config.run.plots:
+        return
+    from fedstats_app.report.plots.first_stage import write_plots  # matplotlib takes a second to load
 
-        write_plots(folder, results, **data)
+    shown = label_counts if run.federation.simulated else {}  # what some sites would rather not show
+    write_plots(
+        run.folder.plots_path,
+        results,
+        class_names=run.class_names,
+        label_counts=np.stack([counts for _, counts in sorted(shown.items())]) if shown else None,
+        confusion_matrices={name: matrix.matrix.numpy() for name, matrix in scores.confusion.items()},
+        dataset=without_folders(run.data_name),
+        backbone=without_folders(run.config.backbone.backbone),
+    )
 
 
 def _of_clients(strategy: StatisticsStrategy, federation: Federation) -> dict[str, object]:
@@ -269,11 +282,11 @@ def _num_with(outcomes: Sequence[ClientOutcome], what: str) -> int:
     return sum(outcome.outcome == what for outcome in outcomes)
 
 
-def _save_heads(folder: RunFolder, metadata: Mapping[str, str], strategy: StatisticsStrategy, scores: Scores) -> None:
+def _save_heads(run: Run, strategy: StatisticsStrategy, scores: Scores) -> None:
     for name, (feature_map, head) in strategy.mapped_heads.items():
         result = method_result(strategy, name, scores)
         own = head_metadata(result, feature_map, evaluated_on=scores.evaluated_on)
-        folder.save_head(name, head, {**metadata, **own})
+        run.folder.save_head(name, head, {**run.metadata, **own})
 
 
 def _what_failed(outcomes: Sequence[ClientOutcome], scores: Scores) -> list[str]:

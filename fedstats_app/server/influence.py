@@ -228,7 +228,7 @@ class _Trials:
             sums = list(self._sums)
             for client in group:
                 sums = list(map(sum_without_client, sums, self._sent[client][1]))
-            self._heads[group] = {name: head for name, (head, _) in self._strategy.solve(sums).items()}
+            self._heads[group] = self._strategy.solve(sums)
         return self._heads[group]
 
     def any_won(self, group: tuple[int, ...]) -> bool:

@@ -277,50 +277,25 @@ class StatisticsStrategy(WithoutEvaluation):
         """Return the bytes, of all that was received, that a method needed: what it alone would have cost."""
         return self.collection.wire_bytes(self.spec_index(method), self._methods[method].specification)
 
-    def solve(self, sums: Sequence[StatisticsSum]) -> dict[str, tuple[LinearHead, float]]:
-        """Return every method's head, and the seconds that it took, from one sum for each specification."""
-        totals = {name: sums[self.spec_index(name)] for name in self._methods}
-        for total in totals.values():
-            if total.keeps_rows:
-                total.rows()  # stacked once, before several look at them
-        if len(totals) > 1 and all(total.feature_dim <= FEW_FEATURES for total in totals.values()):
-            jobs = [
-                functools.partial(_timed, self._methods[name].solve, total, self._summed_rows)
-                for name, total in totals.items()
-            ]
-            return dict(zip(totals, beside_each_other(jobs), strict=True))
-        made = {}
-        for name, total in totals.items():
-            started = time.perf_counter()
-            made[name] = self._methods[name].solve(total, self._summed_rows), time.perf_counter() - started
-        return made
-
-    # Flower's Strategy
-
-    def start(
+    def collect(
         self,
         grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
         num_rounds: int | None = None,
         timeout: float | None = None,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
-        """Run all rounds and return Flower's Result, whose ``arrays`` are the head (``weight`` and ``bias``).
+        after_round: Callable[[int], None] = lambda server_round: None,
+    ) -> None:
+        """Ask the clients in rounds, and fold their replies; nothing is solved.
 
         Parameters
         ----------
         grid : Grid
             Flower's, or a :class:`ClientGrid`.
-        initial_arrays : ArrayRecord, optional
-            Not used: there is nothing to start from.
         num_rounds : int, optional
             By default as many as cover all clients.
         timeout : float, optional
             Seconds for each round, beside the limit of every request; none by default.
-        train_config, evaluate_config, evaluate_fn
-            As Flower's.
+        after_round : callable
+            Called with the number of each round that has ended.
 
         Raises
         ------
@@ -341,21 +316,88 @@ class StatisticsStrategy(WithoutEvaluation):
                 window_bytes=self.window_bytes,
                 expected_reply_bytes=self.expected_reply_bytes,
             )
-        result = super().start(
-            grid,
-            initial_arrays if initial_arrays is not None else ArrayRecord(),
-            num_rounds if num_rounds is not None else self.num_rounds,
-            timeout,  # type: ignore[arg-type]  # Flower declares float but passes None on to a Grid, which takes it
-            train_config,
-            evaluate_config,
-            evaluate_fn,
-        )
+        for server_round in range(1, (self.num_rounds if num_rounds is None else num_rounds) + 1):
+            messages = self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid)
+            self._fold(server_round, grid.send_and_receive(messages, timeout=timeout))
+            after_round(server_round)
         failed = [f"client {one.client} {one.outcome}: {one.reason}" for one in self.outcomes if not one.in_heads]
         if self.collection.num_merged < self.min_clients or len(failed) == len(self.outcomes):
             raise TooFewClients(
                 f"{self.collection.num_merged} of {len(self._asked)} clients were merged, "
                 f"{self.min_clients} are needed (min-clients); {first_reasons(failed)}"
             )
+
+    def _fold(self, server_round: int, replies: Iterable[Message]) -> None:
+        """Fold replies in the order they come; a :class:`ClientGrid` yields them in client order."""
+        for reply in replies:
+            outcome, received = self.collection.fold(server_round, reply)
+            if self.on_reply is not None:
+                self.on_reply(outcome, received)
+            del reply, received  # frees the reply before the next is made
+
+    def solve(self, sums: Sequence[StatisticsSum] | None = None) -> dict[str, LinearHead]:
+        """Solve for every method's head.
+
+        Parameters
+        ----------
+        sums : sequence of StatisticsSum, optional
+            One for each specification; by default what was collected, whose heads stay in ``heads``.
+        """
+        if collects := sums is None:
+            sums = [self.collection.statistics(index) for index in range(len(self.request.specs))]
+        totals = {name: sums[self.spec_index(name)] for name in self._methods}
+        for total in totals.values():
+            if total.keeps_rows:
+                total.rows()  # stacked once, before several look at them
+        solvers = {name: method.solve for name, method in self._methods.items()}
+        jobs = [functools.partial(_timed, solvers[name], total, self._summed_rows) for name, total in totals.items()]
+        small = len(jobs) > 1 and all(total.feature_dim <= FEW_FEATURES for total in totals.values())
+        solved = dict(zip(totals, beside_each_other(jobs) if small else (job() for job in jobs), strict=True))
+        heads = {name: head for name, (head, _) in solved.items()}
+        if collects:
+            self.heads, self.solve_seconds = heads, {name: seconds for name, (_, seconds) in solved.items()}
+        return heads
+
+    # Flower's Strategy
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run all rounds and return Flower's Result, whose ``arrays`` are the head (``weight`` and ``bias``).
+
+        Parameters
+        ----------
+        grid, num_rounds, timeout
+            As of :meth:`collect`.
+        evaluate_fn : callable, optional
+            As Flower's, after each round.
+        initial_arrays, train_config, evaluate_config
+            Not used: there is nothing to start from.
+
+        Raises
+        ------
+        TooFewClients
+            If fewer than ``min_clients`` came or were merged.
+        """
+        result = Result()
+
+        def solved(server_round: int) -> None:
+            arrays, metrics = self.aggregate_train(server_round, ())
+            if arrays is None or metrics is None:
+                return
+            result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
+            scores = None if evaluate_fn is None else evaluate_fn(server_round, arrays)
+            if scores is not None:
+                result.evaluate_metrics_serverapp[server_round] = scores
+
+        self.collect(grid, num_rounds, timeout, solved)
         return result
 
     def configure_train(
@@ -382,17 +424,11 @@ class StatisticsStrategy(WithoutEvaluation):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Fold replies in the order they come (a :class:`ClientGrid` yields them in client order), and solve."""
-        for reply in replies:
-            outcome, received = self.collection.fold(server_round, reply)
-            if self.on_reply is not None:
-                self.on_reply(outcome, received)
-            del reply, received  # frees the reply before the next is made
+        """Fold replies, and solve."""
+        self._fold(server_round, replies)
         if not self.collection.num_merged:
             return None, None
-        sums = [self.collection.statistics(index) for index in range(len(self.request.specs))]
-        for name, (head, seconds) in self.solve(sums).items():
-            self.heads[name], self.solve_seconds[name] = head, seconds
+        self.solve()
         of_round = [outcome for outcome in self.outcomes if outcome.server_round == server_round]
         metrics = MetricRecord(
             {

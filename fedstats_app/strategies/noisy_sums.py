@@ -193,10 +193,10 @@ class NoisyStatisticsStrategy(SecureStatisticsStrategy):
         merged = [parties.clients[party] for party in over]
         self._take(run, parties.clients, total, merged, len(over) * self.num_classes)
 
-    def solve(self, sums: Sequence[StatisticsSum]) -> dict[str, tuple[LinearHead, float]]:
-        """Return every method's head of the sums with noise, and the seconds that it took."""
-        made = {}
+    def solve(self, sums: Sequence[StatisticsSum] | None = None) -> dict[str, LinearHead]:
+        """Solve for every method's head from the sums with noise."""
         for name, method in self.methods().items():
             started = time.perf_counter()
-            made[name] = method.solve_noisy(self.noisy), time.perf_counter() - started
-        return made
+            self.heads[name] = method.solve_noisy(self.noisy)
+            self.solve_seconds[name] = time.perf_counter() - started
+        return self.heads

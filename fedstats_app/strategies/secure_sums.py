@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from fedstats_app.grid.asking import first_reasons, num_bytes, to_all, usable
@@ -455,17 +454,14 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         self._gram = gram
         self._by_kind: Counter[str] = Counter()
 
-    def start(
+    def collect(
         self,
         grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
         num_rounds: int | None = None,
         timeout: float | None = None,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
-        """Sum, solve, and return Flower's Result; arguments as Flower's, of which none but ``grid`` is used.
+        after_round: Callable[[int], None] = lambda server_round: None,
+    ) -> None:
+        """Sum over all clients in one round; arguments as of :meth:`StatisticsStrategy.collect`.
 
         Raises
         ------
@@ -475,10 +471,7 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         clients = sorted(grid.get_node_ids())
         self._asked = set(clients)
         self._sum(grid, clients)
-        arrays, metrics = self.aggregate_train(1, ())
-        result = Result()
-        result.arrays, result.train_metrics_clientapp = arrays or ArrayRecord(), {1: metrics or MetricRecord()}
-        return result
+        after_round(1)
 
     def _sum(self, grid: Grid, clients: Sequence[int]) -> None:
         """Take a sum over clients into the collection."""
