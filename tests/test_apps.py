@@ -123,7 +123,7 @@ def test_the_number_of_supernodes_and_the_order_of_replies_do_not_matter(
 # Methods with regularisers that do not depend on rounded statistics.
 FIXED = {
     "method": "fedncm,fed3r,fedcof,fedcgs,fedroot@ridge-lambda=30",
-    "ridge_lambda": 30.0,
+    "fed3r.ridge-lambda": 30.0,
     "fedcof.shrinkage": 1.0,
     "fedcgs.shrinkage": 0.03,
 }
@@ -294,7 +294,7 @@ def test_a_wrong_configuration_says_everything_last_and_in_a_run_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ConfigError):
-        simulate(tmp_path, ridge_lambda=-1.0, partitioner="x")
+        simulate(tmp_path, **{"fed3r.ridge-lambda": -1.0}, partitioner="x")
     (folder,) = (tmp_path / "runs").iterdir()
     for said in (capsys.readouterr().out.rpartition("FAILED")[2], read_json(folder, "status.json")["reason"]):
         assert "ridge-lambda: must be" in said and "partitioner: must be one of" in said

@@ -79,7 +79,8 @@ def test_statistics_solving_and_probing(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("stage", ["full", "fedmezo"])
 def test_training_says_about_how_long_it_will_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
-    settings = {"fine_tune": f"{stage}@train-batch-size=512", "num_server_rounds": 3}
+    batch = "fedmezo.batch-size" if stage == "fedmezo" else "training.batch-size"
+    settings = {"fine_tune": stage, batch: 512, "num_server_rounds": 3}
     settings["partition.samples-per-class"] = 100
     said = told(tmp_path, monkeypatch, [], method="fedncm", test_dataset="", **settings)
     assert said.longest_silence <= 10
