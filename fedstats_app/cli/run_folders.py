@@ -12,16 +12,16 @@ from fedstats_app.base.runs import DEFAULT_OUTPUT_DIR
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.terminal import printable, table, told
 from fedstats_app.data.paths import without_folders
-from fedstats_app.methods import display_name
 from fedstats_app.report.page import write_report
 from fedstats_app.report.run_record import RunRecord
+from fedstats_app.report.tables import head_title
 from fedstats_app.report.text_columns import three_figures
 
 _HEADING = ("date (UTC)", "status", "data", "backbone", "methods", "best", "accuracy", "MB", "folder")
 
 
 def _line(folder: Path) -> dict[str, Any]:
-    """Sum up a run folder: its best closed-form method, with accuracy (0 to 1) and the bytes that all sites sent.
+    """Sum up a run folder: the head to take, with accuracy (0 to 1) and the bytes that all sites sent for it.
 
     What is not known is "" or None; a run whose files cannot be read is damaged.
     """
@@ -29,16 +29,15 @@ def _line(folder: Path) -> dict[str, Any]:
     line |= {"methods": [], "best": "", "accuracy": None, "wire_bytes": None}
     try:
         run = RunRecord.read(folder)
-        entry = run.methods.get(run.best, {})
         return line | {
             "date": str(run.status.get("started", "")).replace("T", " ").removesuffix("Z"),
             "status": str(run.status.get("state", "?")),
             "data": without_folders(str(run.config.get("data", ""))),
             "backbone": without_folders(str(run.config.get("backbone", {}).get("name", ""))),
             "methods": list(run.methods),
-            "best": run.best,
-            "accuracy": entry.get("accuracy"),
-            "wire_bytes": entry.get("wire_bytes"),
+            "best": run.taken,
+            "accuracy": run.entry.get("accuracy"),
+            "wire_bytes": run.sent or None,
         }
     except (ValueError, OSError, KeyError, TypeError):
         return line
@@ -71,7 +70,7 @@ def _cells(one: dict[str, Any]) -> tuple[str, ...]:
         one["date"] or "-",
         one["status"],
         *(printable(text or "-", 24) for text in (one["data"], one["backbone"], methods)),
-        display_name(one["best"]) or "-",
+        head_title(one["best"]) or "-",
         "-" if one["accuracy"] is None else f"{100 * one['accuracy']:.2f}",
         "-" if one["wire_bytes"] is None else three_figures(one["wire_bytes"] / 1e6),
         printable(one["name"], 48),

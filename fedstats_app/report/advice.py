@@ -82,10 +82,8 @@ class Advice:
         if self.cheaper is None or self.cheaper.sends == self.choice.sends:
             return ""
         less, more = sorted((self.choice, self.cheaper), key=lambda one: list(_SENT).index(one.sends))
-        return (
-            f" The {_SENT[more.sends]} of {display_name(more.method)} can reveal more about single samples than the "
-            f"{_SENT[less.sends]} of {display_name(less.method)}."
-        )
+        sent = f"The {_SENT[more.sends]} of {display_name(more.method)}"
+        return f" {sent} can reveal more about single samples than {_SENT[less.sends]}."
 
     def to_json(self) -> dict[str, object]:
         """Return the entry for results.json."""

@@ -10,8 +10,6 @@ from statistics import NormalDist
 from typing import Any
 
 from fedstats_app.heads import Calibration, HeadScores
-from fedstats_app.methods import display_name, head_parts
-from fedstats_app.report.text_columns import area, bytes_with_unit, interval_text, percent, three_figures
 
 
 def wilson_interval(correct: int, total: int) -> tuple[float, float]:
@@ -181,51 +179,3 @@ def head_to_take(results: Mapping[str, Any]) -> str:
     return (
         max(trained, key=trained.__getitem__) if trained and max(trained.values()) > methods.get(first, 0.0) else first
     )
-
-
-@dataclass(frozen=True)
-class MethodView:
-    """A closed-form or trained head in words; "-" for what is not known.
-
-    Shares have per cent signs, but the interval; the area under the ROC curve is 0 to 1. `each` is the bytes that one
-    site sent, a mean, `all` those of all sites, with their units, and `megabytes` the latter in 10^6 bytes. `solve` is
-    in seconds, `ridge` what was added to the diagonal in all, `condition` the condition number of what was solved.
-    """
-
-    name: str
-    title: str
-    accuracy: str
-    interval: str
-    balanced: str
-    f1: str
-    auroc: str
-    each: str
-    all: str
-    megabytes: str
-    solve: str
-    ridge: str
-    condition: str
-    regulariser: str
-
-    @classmethod
-    def of(cls, name: str, entry: Mapping[str, Any], num_sent: int = 0) -> MethodView:
-        """Write what an entry of results.json says, with the number of sites that sent the bytes."""
-        method, stage = head_parts(name)
-        # Of a training, results.json has the bytes up and down, its start's included.
-        sent, solve = entry.get("wire_bytes", entry.get("bytes")), entry.get("solve_seconds")
-        return cls(
-            name=name,
-            title=display_name(method) + (f", then {stage}" if stage else ""),
-            accuracy=percent(entry.get("accuracy")),
-            interval=interval_text(entry.get("accuracy_interval")) or "-",
-            balanced=percent(entry.get("macro_accuracy")),
-            f1=percent(entry.get("macro_f1")),
-            auroc=area(entry.get("macro_auroc")),
-            each="-" if sent is None or not num_sent else bytes_with_unit(sent / num_sent),
-            all="-" if sent is None else bytes_with_unit(sent),
-            megabytes="-" if sent is None else three_figures(sent / 1e6),
-            solve="-" if solve is None else f"{solve:.2f}",
-            ridge="-" if entry.get("ridge_effective") is None else f"{float(entry['ridge_effective']):.3g}",
-            condition="-" if entry.get("condition_number") is None else f"{float(entry['condition_number']):.1e}",
-            regulariser=entry.get("regulariser") or "-",
-        )

@@ -14,11 +14,10 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedstats_app.base.files import write_atomically
-from fedstats_app.base.json_digest import read_json_file
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import Needs, head_parts, is_method, record_of
-from fedstats_app.report.head_file import SUFFIX, read_head
-from fedstats_app.report.method_result import MethodView, head_to_take
+from fedstats_app.report.run_record import RunRecord
+from fedstats_app.report.tables import heads_table
 from fedstats_app.report.templates import TEMPLATES
 from fedstats_app.report.text_columns import area, percent
 from fedstats_app.report.wording import privacy_in_words
@@ -35,52 +34,40 @@ def write_model_card(run_folder: Path) -> Path:
     FileNotFoundError
         If there is no head or no results.json.
     ValueError
-        If a head or results.json is damaged.
+        If a file is damaged.
     """
-    paths = sorted((run_folder / "heads").glob("*.safetensors"))
-    heads = {path.stem: read_head(path)[1] for path in paths if not path.name.endswith(SUFFIX)}
-    results = run_folder / "results.json"
-    if not heads or not results.is_file():
-        raise FileNotFoundError(f"{run_folder}: a model card needs results.json and heads, found {len(heads)} heads")
-    card = model_card(heads, read_json_file(results))
+    run = RunRecord.read(run_folder)
+    if not run.heads or not run.results:
+        raise FileNotFoundError(
+            f"{run_folder}: a model card needs results.json and heads, found {len(run.heads)} heads"
+        )
     path = run_folder / "heads" / CARD_NAME
-    write_atomically(path, card.encode())
+    write_atomically(path, model_card(run).encode())
     return path
 
 
-def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any]) -> str:
-    """Render the card of heads that come from one run.
-
-    Parameters
-    ----------
-    heads : mapping
-        From a head's name to its metadata (:mod:`fedstats_app.report.head_file`); at least one.
-    results : mapping
-        The content of results.json.
-    """
+def model_card(run: RunRecord) -> str:
+    """Render the card of a run's heads, of which there is at least one."""
+    results, kind = run.results, run.kind
     usual = dict.fromkeys(("backbone", "dataset", "input-size", "num-clients", "num-examples", "seed"), "?")
-    first = {**usual, **next(iter(heads.values()))}
-    trained = results.get("training", {})
-    found = {**results.get("methods", {}), **trained}
+    first = {**usual, **next(iter(run.heads.values()))}
     # Nothing is known of a head that the results do not name.
-    scores: dict[str, Mapping[str, Any]] = {name: found.get(name, {}) for name in heads}
-    views = [MethodView.of(name, score) for name, score in scores.items()]
-    taken = head_to_take(results)
-    best = taken if taken in heads else next(iter(heads))
-    kind, data = first.get("sample-kind", "image"), without_folders(first["dataset"])
+    scores: dict[str, Mapping[str, Any]] = {name: run.all_heads.get(name, {}) for name in run.heads}
+    best = run.taken if run.taken in run.heads else next(iter(run.heads))
+    data = without_folders(first["dataset"])
     classes: list[str] = json.loads(first.get("class-names", "[]"))
     evaluated_on = _evaluated_on(results, kind)
     versions = json.loads(first.get("versions", "{}")).items()
     fitted = {name: score.get("calibration") for name, score in scores.items()}
-    disclosed = [f"`{name}`: {_disclosed(name, metadata, trained)}." for name, metadata in heads.items()]
+    trained = results.get("training", {})
+    disclosed = [f"`{name}`: {_disclosed(name, metadata, trained)}." for name, metadata in run.heads.items()]
     promise = results.get("differential_privacy")
     noise = privacy_in_words(promise) if isinstance(promise, Mapping) else ""
     if noise:
         disclosed = ["noisy sums of all sites together, and no site's part of them."]
     if results.get("evaluated_on") == "clients":
         disclosed.append(_EVALUATED_ON_CLIENTS.format(kind=kind))
-    regularisers = {name: _plain(metadata.get("regulariser", "")) or "none" for name, metadata in heads.items()}
-    numbers = {name: metadata.get("num-clients", "?") for name, metadata in heads.items()}
+    table = heads_table(scores, run.num_merged)
     text = _TEMPLATE.render(
         kind=kind,
         data=data,
@@ -97,14 +84,12 @@ def model_card(heads: Mapping[str, Mapping[str, str]], results: Mapping[str, Any
         unreadable=results.get("num_unreadable", 0),
         results=results,
         best=best,
-        made=[
-            (f"`{one.name}`", _plain(one.title), regularisers[one.name], numbers[one.name], one.all) for one in views
-        ],
-        papers=_papers(heads),
+        columns=["head", *table.columns],
+        heads=[(f"`{name}`", *map(_plain, row)) for name, row in zip(scores, table.rows, strict=True)],
+        papers=_papers(run.heads),
         versions=", ".join(f"{library} {version}" for library, version in versions if version != "not installed"),
-        notes=[f"`{name}`: {_plain(note)}." for name in heads for note in trained.get(name, {}).get("notes", [])],
+        notes=[f"`{name}`: {_plain(note)}." for name in run.heads for note in trained.get(name, {}).get("notes", [])],
         evaluated_on=evaluated_on,
-        scores=[(f"`{one.name}`", one.accuracy, one.interval, one.balanced, one.f1, one.auroc) for one in views],
         by_class=_by_class(scores[best], classes),
         by_client=scores[best].get("client_accuracy"),
         advice=(results.get("advice") or {}).get("text", []),

@@ -13,10 +13,10 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from fedstats_app import __version__
 from fedstats_app.base.files import write_atomically
 from fedstats_app.data.paths import without_folders
-from fedstats_app.methods import display_name
-from fedstats_app.report.method_result import MethodView, wilson_interval
-from fedstats_app.report.personal_result import PersonalResult, approach_name
+from fedstats_app.report.method_result import wilson_interval
+from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.run_record import RunRecord
+from fedstats_app.report.tables import Table, head_title, heads_table, personal_table, trainings_table
 from fedstats_app.report.templates import TEMPLATES
 from fedstats_app.report.text_columns import bytes_with_unit, counted, duration, interval_text, percent, size
 from fedstats_app.report.wording import facts, summary, warnings
@@ -77,14 +77,12 @@ parts: Any = _ENVIRONMENT.get_template("parts.html").module
 
 
 def _tiles(run: RunRecord) -> Iterator[tuple[str, str]]:
-    if not run.advised:
+    if not run.is_scored:
         return
-    entry = run.methods[run.advised]
-    interval = interval_text(entry.get("accuracy_interval"))
-    merged, asked = (run.results.get(f"num_clients_{what}", 0) for what in ("merged", "asked"))
-    yield percent(entry["accuracy"]), f"accuracy of {display_name(run.advised)}, {interval} %"
-    yield bytes_with_unit(entry["wire_bytes"]), "sent by all sites together, once"
-    yield f"{merged:,} of {asked:,}", "sites are in the result"
+    interval = interval_text(run.entry.get("accuracy_interval"))
+    yield percent(run.entry["accuracy"]), f"accuracy of {head_title(run.taken)}, {interval} %"
+    yield bytes_with_unit(run.sent), f"sent for {head_title(run.taken)} by all sites together"
+    yield f"{run.num_merged:,} of {run.results.get('num_clients_asked', 0):,}", "sites are in the result"
     if "seconds" in run.results:
         yield duration(run.results["seconds"]), "from the first site to the scores"
 
@@ -92,6 +90,11 @@ def _tiles(run: RunRecord) -> Iterator[tuple[str, str]]:
 def _warnings(run: RunRecord) -> Iterator[str]:
     if found := warnings(run):
         yield parts.listing(found)
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield parts.table(table.columns, table.rows)
+    yield from map(parts.note, table.notes)
 
 
 def _figure(run: RunRecord, name: str, what: str) -> Iterator[str]:
@@ -107,20 +110,12 @@ def _methods(run: RunRecord) -> Iterator[str]:
         return
     yield parts.note(
         "Every method is a way to compute the classifier; one pass over the data served all. Accuracy is the share of "
-        f"test {run.kind}s that are classified right, with its 95 % interval; bytes are as sent."
+        f"test {run.kind}s that are classified correctly, with its 95 % interval; bytes are as sent, "
+        "those of trained heads up and down."
     )
-    columns = {"method": "", "accuracy": "", "95 % interval": "", "balanced": "minor", "macro F1": "minor"}
-    columns |= {"AUROC": "minor", "each site sends": "minor", "all sites send": "", "solved in (s)": "minor"}
-    rows = []
-    for name, entry in run.methods.items():
-        one = MethodView.of(name, entry, run.results.get("num_clients_merged", 0))
-        title = one.title + (" (take this)" if name == run.advised else "")
-        quality = (one.accuracy, one.interval, one.balanced, one.f1, one.auroc)
-        rows.append((title, *quality, one.each, one.all, one.solve, one.regulariser))
-    yield parts.table({**columns, "regulariser": "left minor"}, rows)
+    yield from _table(heads_table(run.all_heads, run.num_merged, run.taken))
     yield from map(parts.line, (run.results.get("advice") or {}).get("text", []))
-    if len(run.scored) > 1:
-        yield from _figure(run, "accuracy-vs-megabytes", "accuracy against megabytes")
+    yield from _figure(run, "accuracy-vs-megabytes", "accuracy against megabytes")
 
 
 def shares(accuracies: Iterable[tuple[str, float, int]]) -> list[tuple[str, str, str, str]]:
@@ -135,14 +130,13 @@ def shares(accuracies: Iterable[tuple[str, float, int]]) -> list[tuple[str, str,
 
 def class_shares(run: RunRecord) -> list[tuple[str, str, str, str]]:
     """Lay out the accuracy on each class of the head to take."""
-    entry = run.methods.get(run.advised, {})
-    found = zip(entry.get("per_class_accuracy", []), entry.get("per_class_examples", []), strict=False)
+    found = zip(run.entry.get("per_class_accuracy", []), run.entry.get("per_class_examples", []), strict=False)
     return shares((run.class_name(index), share, number) for index, (share, number) in enumerate(found) if number)
 
 
 def site_shares(run: RunRecord) -> list[tuple[str, str, str, str]]:
     """Lay out the accuracy of the head to take at each site that evaluated."""
-    spread = run.methods.get(run.advised, {}).get("client_accuracy") or {}
+    spread = run.entry.get("client_accuracy") or {}
     numbers = run.results.get("evaluation_examples") or {}
     by_client = spread.get("by_client", {}).items()
     return shares((run.site(client), share, int(numbers.get(client, 0))) for client, share in by_client)
@@ -150,22 +144,19 @@ def site_shares(run: RunRecord) -> list[tuple[str, str, str, str]]:
 
 def _classes(run: RunRecord) -> Iterator[str]:
     if rows := class_shares(run):
-        advised = run.title_of(run.advised)
-        yield parts.note(f"How many {run.kind}s of each class {advised} gets right, the worst class first.")
+        yield parts.note(f"Accuracy of {head_title(run.taken)} on the {run.kind}s of each class, lowest first.")
         yield parts.table({"class": "", "accuracy": "", "95 % interval": "", f"test {run.kind}s": ""}, rows)
 
 
 def _confused(run: RunRecord) -> Iterator[str]:
-    entry = run.methods.get(run.advised, {})
-    numbers = entry.get("per_class_examples", [])
-    if not (pairs := entry.get("most_confused", [])[:_PAIRS]):
+    numbers = run.entry.get("per_class_examples", [])
+    if not (pairs := run.entry.get("most_confused", [])[:_PAIRS]):
         return
-    advised = run.title_of(run.advised)
-    yield parts.note(f"The classes that {advised} confuses most often.")
+    yield parts.note(f"The classes that {head_title(run.taken)} confuses most often.")
     for true, predicted, number in pairs:
         what = f"{run.class_name(true)} taken for {run.class_name(predicted)}"
         yield parts.line(f"{what}: {number} of {numbers[true]}")
-    yield from _figure(run, f"confusion-matrix-{run.advised}", f"confusion matrix of {advised}")
+    yield from _figure(run, f"confusion-matrix-{run.taken}", f"confusion matrix of {head_title(run.taken)}")
 
 
 _OUTCOMES = {
@@ -191,7 +182,7 @@ def _sites(run: RunRecord) -> Iterator[str]:
         yield parts.table({"who": "", "outcome": "left", "why": "left"}, out)
     if rows_of_sites := site_shares(run):
         yield parts.heading("Accuracy at each site")
-        yield parts.note(f"Of {run.title_of(run.advised)}, on what each site kept aside for testing, the worst first.")
+        yield parts.note(f"Accuracy of {head_title(run.taken)} on what each site kept aside for testing, lowest first.")
         yield parts.table({"site": "", "accuracy": "", "95 % interval": "", f"test {run.kind}s": ""}, rows_of_sites)
     if figure := list(_figure(run, "label-distribution", "samples by site and class")):
         yield parts.heading("Who has which class")
@@ -203,39 +194,22 @@ def _trainings(run: RunRecord) -> Iterator[str]:
     if not run.trainings:
         return
     yield parts.note("Bytes are up and down, of all sites, with those of the start.")
-    columns = {"training": "", "start": "", "end": "", "best": "", "best round": "minor", "rounds": "minor"}
-    rows = [
-        (
-            run.title_of(one.name),
-            *map(percent, (one.start_accuracy, one.final_accuracy, one.best_accuracy)),
-            "-" if one.best_round is None else one.best_round,
-            f"{one.num_rounds:,}",
-            size(one.cumulative_bytes()[-1]),
-            one.stopped,
-        )
-        for one in run.trainings
-    ]
-    yield parts.table({**columns, "bytes": "", "ended by": "left minor"}, rows)
+    yield from _table(trainings_table(run.trainings))
     yield from _figure(run, "fine_tuning", "accuracy over rounds, bytes and compute")
 
 
 def _personal(run: RunRecord) -> Iterator[str]:
-    entries = run.results.get("personal", {}).items()
-    if not entries:
+    results = [PersonalResult.from_json(name, entry) for name, entry in run.results.get("personal", {}).items()]
+    if not results:
         return
     yield parts.note(f"Accuracy on each site's own test {run.kind}s; every site counts alike.")
-    rows = []
-    for name, entry in entries:
-        one = PersonalResult.from_json(name, entry)
-        costs = (counted(len(one.num_test), "site"), size(one.bytes_up), size(one.bytes_down))
-        rows.append((approach_name(name), percent(one.mean), percent(one.std, 1).removesuffix(" %"), *costs))
-    yield parts.table({"approach": "", "mean": "", "deviation": "", "of": "minor", "up": "", "down": ""}, rows)
+    yield from _table(personal_table(results))
     yield from _figure(run, "personal", "accuracies of the sites' own models")
 
 
 def _times(run: RunRecord) -> Iterator[str]:
     found = dict(run.results.get("seconds_by_phase") or {})
-    found |= {f"training {run.title_of(one.name)}": one.seconds for one in run.trainings}
+    found |= {f"training {head_title(one.name)}": one.seconds for one in run.trainings}
     # Entries of one approach share its time.
     personal = run.results.get("personal", {})
     found |= {f"own models: {entry.get('approach', name)}": entry["seconds"] for name, entry in personal.items()}
@@ -263,7 +237,8 @@ def _disclosed(run: RunRecord) -> Iterator[str]:
         kinds[line["message"]].append(line)
     if kinds:
         yield parts.note(
-            f"Everything that the server received, by kind of message. No {run.kind} is among it. This still reveals "
+            "Everything that the server received, for all methods and trainings of this run together, by kind of "
+            f"message. No {run.kind} is among it. This still reveals "
             f"something: the mean of one {run.kind} is that {run.kind}'s features, and counts tell its classes."
         )
     for message, lines in kinds.items():
@@ -309,12 +284,13 @@ def _shapes(given: Iterable[tuple[int, ...]]) -> str:
 def _use(run: RunRecord) -> Iterator[str]:
     if not run.methods:
         return
-    option = f" --method {run.taken}" if run.taken else ""
+    chosen = run.taken or next(iter(run.methods))
+    option = "" if run.taken else f" --method {chosen}"
     in_shell, in_python = ("picture.png", '"picture.png"') if run.kind == "image" else ('--text "a text"', '"a text"')
     yield parts.line(f"In the folder that holds {run.name}, without a server and without network:")
     yield parts.code(f"fedstats predict {run.name}{option} {in_shell}")
     yield parts.code(
-        f'import fedstats_app\nclassifier = fedstats_app.load("{run.name}", "{run.taken or next(iter(run.methods))}")\n'
+        f'import fedstats_app\nclassifier = fedstats_app.load("{run.name}", "{chosen}")\n'
         f"print(classifier.predict({in_python}))"
     )
     if run.exports_to_onnx:

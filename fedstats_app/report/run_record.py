@@ -1,4 +1,4 @@
-"""What a run folder says of its run, read for people: what is missing is left out, and what is damaged is an error."""
+"""One view of a run folder, for its page, its model card and commands; a damaged file is an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from fedstats_app.base.json_digest import read_json_file, read_json_lines
 from fedstats_app.base.lock import is_running
-from fedstats_app.methods import display_name, head_parts, method_order
+from fedstats_app.methods import method_order
 from fedstats_app.report.head_file import SUFFIX, read_head
 from fedstats_app.report.method_result import head_to_take
 from fedstats_app.report.run_folder import DISCLOSURE_FILE
@@ -35,8 +35,8 @@ class RunRecord:
         Of stage 2.
     path : Path
         Where its files lie; no page says it.
-    kind : {"image", "text"}
-        What is classified.
+    heads : mapping
+        From every head to its metadata.
     """
 
     name: str
@@ -47,7 +47,7 @@ class RunRecord:
     disclosure: Sequence[Mapping[str, Any]] = ()
     trainings: Sequence[TrainingResult] = ()
     path: Path = Path()
-    kind: str = "image"
+    heads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> RunRecord:
@@ -75,12 +75,17 @@ class RunRecord:
             disclosure=_lines(folder / DISCLOSURE_FILE),
             trainings=[TrainingResult.from_json(name, entry, rounds) for name, entry in trained],
             path=folder,
-            kind=_kind(folder / "heads"),
+            heads=_heads(folder / "heads"),
         )
 
     @property
+    def kind(self) -> str:
+        """Modality of the samples: "image" or "text"."""
+        return next((metadata.get("sample-kind", "image") for metadata in self.heads.values()), "image")
+
+    @property
     def exports_to_onnx(self) -> bool:
-        """Whether `fedstats export` takes its heads: not those that read texts within a prompt."""
+        """Return whether the heads can be exported (text heads that read texts within a prompt cannot)."""
         return not self.config.get("run_config", {}).get("text-template")
 
     @property
@@ -91,30 +96,41 @@ class RunRecord:
 
     @property
     def methods(self) -> Mapping[str, Mapping[str, Any]]:
-        """From every closed-form method to what results.json says of its head, in the order of the tables."""
+        """Entries of results.json about closed-form heads, in the order of the tables."""
         found: Mapping[str, Mapping[str, Any]] = self.results.get("methods", {})
         return {name: found[name] for name in sorted(found, key=method_order)}
 
     @property
-    def scored(self) -> Mapping[str, Mapping[str, Any]]:
-        """Those that have an accuracy."""
-        return {name: entry for name, entry in self.methods.items() if entry.get("accuracy") is not None}
-
-    @property
-    def best(self) -> str:
-        """The most accurate closed-form method; "" where none was evaluated."""
-        return max(self.scored, key=lambda name: self.scored[name]["accuracy"], default="")
-
-    @property
-    def advised(self) -> str:
-        """The method that the run recommends, else the most accurate one; "" if none was evaluated."""
-        advised = (self.results.get("advice") or {}).get("method", "")
-        return advised if advised in self.scored else self.best
+    def all_heads(self) -> Mapping[str, Mapping[str, Any]]:
+        """Entries of results.json about all heads, closed-form ones first."""
+        made_by = {name: metadata.get("regulariser") for name, metadata in self.heads.items()}
+        found = {**self.methods, **self.results.get("training", {})}
+        return {name: {"regulariser": made_by.get(name), **entry} for name, entry in found.items()}
 
     @property
     def taken(self) -> str:
-        """The head that `load` takes: a trained one where that is more accurate."""
+        """The head that `load` takes if none is named; "" if nothing says which."""
         return head_to_take(self.results)
+
+    @property
+    def entry(self) -> Mapping[str, Any]:
+        """The entry of results.json about that head."""
+        return self.all_heads.get(self.taken, {})
+
+    @property
+    def is_scored(self) -> bool:
+        """Return whether that head has an accuracy."""
+        return self.entry.get("accuracy") is not None
+
+    @property
+    def sent(self) -> int:
+        """Bytes from all clients for that head; of a trained one up and down, its start's included."""
+        return int(self.entry.get("wire_bytes", self.entry.get("bytes", 0)))
+
+    @property
+    def num_merged(self) -> int:
+        """Clients whose statistics were merged in this run."""
+        return int(self.results.get("num_clients_merged", 0))
 
     def figure(self, name: str) -> str:
         """Return a figure of the run's `plots` as base64 of a PNG; "" where it was not drawn."""
@@ -134,15 +150,10 @@ class RunRecord:
         """Return a class's name, or its number where names are not known."""
         return str(self.class_names[index]) if index < len(self.class_names) else str(index)
 
-    def title_of(self, head: str) -> str:
-        """Return a head's name as people write it: "Fed3R", "Fed3R, probe"."""
-        method, stage = head_parts(head)
-        return display_name(method) + (f", {stage}" if stage else "")
 
-
-def _kind(heads: Path) -> str:
-    paths = (path for path in sorted(heads.glob("*.safetensors")) if not path.name.endswith(SUFFIX))
-    return next((read_head(path)[1].get("sample-kind", "image") for path in paths), "image")
+def _heads(folder: Path) -> dict[str, dict[str, str]]:
+    paths = (path for path in sorted(folder.glob("*.safetensors")) if not path.name.endswith(SUFFIX))
+    return {path.stem: read_head(path)[1] for path in paths}
 
 
 def _entries(path: Path) -> dict[str, Any]:

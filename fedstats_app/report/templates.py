@@ -42,6 +42,7 @@ section.warnings { background: var(--warn); }
 table { border-collapse: collapse; width: 100%; font-size: 0.92rem; }
 th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--line); overflow-wrap: normal; }
 th:first-child, td:first-child, .left { text-align: left; }
+td:not(.left):not(:first-child) { white-space: nowrap; }
 figure { margin: 14px 0; }
 figure img { display: block; width: 100%; min-width: 620px; background: #ffffff; border-radius: 8px; }
 @media (max-width: 640px) {
@@ -184,12 +185,6 @@ weights are refused.
 
 ## Training
 
-{{ table("head | method | regulariser | clients | sent by all clients", made) }}
-
-Bytes are as sent, as in the run's table; 1 MB is 10^6 bytes.
-{%- if results.get("training") %} Those of a trained head are up and down, with its start's.{% endif %}
-
-
 {% if papers %}Papers: {{ papers }}. {% endif %}Seed {{ head.seed }}. {{ versions or "Versions were not recorded" }}.
 
 {{ listing(notes) }}
@@ -198,7 +193,11 @@ Bytes are as sent, as in the run's table; 1 MB is 10^6 bytes.
 
 On {{ evaluated_on }}.
 
-{{ table("head | accuracy | 95% interval | balanced accuracy | macro F1 | macro AUROC", scores) }}
+{{ table(columns|join(" | "), heads) }}
+
+Bytes are as sent; 1 MB is 10^6 bytes.
+{%- if results.get("training") %} Those of a trained head are up and down, with its start's.{% endif %}
+
 {% if by_class %}
 
 The classes, with `{{ best }}`:

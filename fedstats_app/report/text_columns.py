@@ -22,12 +22,6 @@ def widths_of(lines: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*lines, strict=True)]
 
 
-def ruled(head: Sequence[str], body: Sequence[str]) -> str:
-    """Put lines of hyphens around the head and the body of a table, as long as its longest line."""
-    rule = "-" * max(map(len, [*head, *body]))
-    return "\n".join([rule, *head, rule, *body, rule])
-
-
 def cut(name: str, longest: int) -> str:
     """Return a name, its end cut off where it is too long for its column."""
     return name if len(name) <= longest else f"{name[: longest - 2]}.."

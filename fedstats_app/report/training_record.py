@@ -262,20 +262,8 @@ class TrainingResult:
         return [self.start_forward_passes + total for total in itertools.accumulate(costs)]
 
     def rounds_to(self, accuracy: float) -> int | None:
-        """First round after which the accuracy is at least this; None where it never was."""
-        return self._cost_to(accuracy, [one.round for one in self.rounds])
-
-    def bytes_to(self, accuracy: float) -> int | None:
-        """Bytes up and down until then, the start's included."""
-        return self._cost_to(accuracy, self.cumulative_bytes())
-
-    def forward_passes_to(self, accuracy: float) -> int | None:
-        """Forward passes until then, the start's included."""
-        return self._cost_to(accuracy, self.cumulative_forward_passes())
-
-    def _cost_to(self, accuracy: float, costs: Iterable[int]) -> int | None:
-        reached = (one.accuracy is not None and one.accuracy >= accuracy for one in self.rounds)
-        return next(itertools.compress(costs, reached), None)
+        """First round after which the accuracy is at least this; None if it never was."""
+        return next((one.round for one in self.rounds if one.accuracy is not None and one.accuracy >= accuracy), None)
 
     def to_json(self) -> dict[str, object]:
         """Give the entry for results.json, without name (its key there) and rounds; `accuracy` is the final one."""
@@ -313,11 +301,6 @@ class TrainingResult:
         if missing:
             raise ValueError(f"training {name!r} must have {', '.join(missing)}, got only {', '.join(sorted(entry))}")
         return cls(**{item.name: entry[item.name] for item in fields(cls)})
-
-
-def random_head_training(stage: str, results: Iterable[TrainingResult]) -> TrainingResult | None:
-    """Return the training that the others of a stage are compared with, None where no random head was trained."""
-    return next((one for one in results if (one.start, one.stage) == (RANDOM_START, stage)), None)
 
 
 def decline(result: TrainingResult) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name
 from fedstats_app.report.run_record import RunRecord
+from fedstats_app.report.tables import head_title
 from fedstats_app.report.text_columns import bytes_with_unit, counted, duration, interval_text, percent
 
 # Below so many test samples of a class an interval spans about 30 points and more.
@@ -32,44 +33,46 @@ def summary(run: RunRecord) -> str:
 
 
 def _task(run: RunRecord) -> str:
-    merged, asked = (int(run.results.get(f"num_clients_{what}", 0)) for what in ("merged", "asked"))
-    sites = counted(asked, "site") if merged == asked else f"{merged:,} of {counted(asked, 'site')}"
+    asked = int(run.results.get("num_clients_asked", 0))
+    sites = counted(asked, "site") if run.num_merged == asked else f"{run.num_merged:,} of {counted(asked, 'site')}"
+    where = "in a simulation on one machine; at real sites" if run.config.get("simulated") else "and"
     return (
         f"This classifier tells {len(run.class_names):,} kinds of {run.kind}s apart ({_listed(run.class_names)}). It "
-        f"was made from the data of {sites}, and no {run.kind} left its site: each site sent summary numbers, once, "
-        "and the server computed the classifier from them."
+        f"was made from the data of {sites}, {where} no {run.kind} leaves its site: each site sends summary numbers, "
+        "once, and the server computes the classifier from them."
     )
 
 
 def _result(run: RunRecord) -> Iterator[str]:
-    if not run.advised:
+    if run.taken:
+        yield f"The head to take is {head_title(run.taken)}."
+    if not run.is_scored:
         yield "Nothing has been evaluated, so how good it is remains to be seen."
         return
-    entry = run.methods[run.advised]
     where = "of the server" if run.results.get("evaluated_on") == "server" else "that the sites kept aside for it"
     yield (
-        f"The method to take is {display_name(run.advised)}: it is right on {percent(entry['accuracy'])} of "
-        f"{run.results.get('num_test_examples', 0):,} test {run.kind}s {where}{_range(entry)}."
+        f"It is right on {percent(run.entry['accuracy'])} of {run.results.get('num_test_examples', 0):,} test "
+        f"{run.kind}s {where}{_range(run.entry)}."
     )
 
 
 def _range(entry: Mapping[str, Any]) -> str:
-    """Tell how much of an accuracy may be chance."""
+    """Return the confidence interval of an accuracy in words; "" if there is none."""
     bounds = entry.get("accuracy_interval")
     return f", and with 95 % confidence on {interval_text(bounds)} % of all such" if bounds else ""
 
 
 def _cost(run: RunRecord) -> str:
-    chosen = run.methods.get(run.advised) or next(iter(run.methods.values()))
-    merged = int(run.results.get("num_clients_merged", 0))
-    each = f", {bytes_with_unit(chosen['wire_bytes'] / merged)} each on average" if merged else ""
     seconds = run.results.get("seconds")
     took = f" The computation took {duration(seconds)}." if seconds else ""
-    return f"All sites together send {bytes_with_unit(chosen['wire_bytes'])} for it{each}.{took}"
+    if not run.sent or not run.num_merged:
+        return took.strip()
+    each = bytes_with_unit(run.sent / run.num_merged)
+    return f"For this head, all sites together sent {bytes_with_unit(run.sent)}, {each} each on average.{took}"
 
 
 def warnings(run: RunRecord) -> list[str]:
-    """Return what a reader must know before trusting the numbers, the gravest first, a sentence or two each."""
+    """Warnings for the reader, most serious first."""
     return [*_about_run(run), *_about_evaluation(run), *_about_sites(run), *_about_training(run), *_notes(run)]
 
 
@@ -94,7 +97,7 @@ def _about_run(run: RunRecord) -> Iterator[str]:
 def _about_evaluation(run: RunRecord) -> Iterator[str]:
     if (run.results.get("advice") or {}).get("at_chance"):
         yield "No method is better than always naming the most frequent class, as far as the test data can tell."
-    entry = run.methods.get(run.advised, {})
+    entry = run.entry
     yield from _weak_classes(run, entry)
     yield from (f"The data: {doubt}." for doubt in run.config.get("data_doubts", []))
     examples = list(enumerate(entry.get("per_class_examples") or []))
@@ -114,10 +117,10 @@ def _about_evaluation(run: RunRecord) -> Iterator[str]:
 
 
 def _weak_classes(run: RunRecord, entry: Mapping[str, Any]) -> Iterator[str]:
-    """Name classes of which the head finds less than half, and far less than of all, the worst first."""
+    """Name classes whose accuracy is 20 points below that of all, the worst first."""
     numbers = entry.get("per_class_examples") or []
     found = zip(entry.get("per_class_accuracy") or [], numbers, strict=False)
-    limit = min(0.5, (entry.get("accuracy") or 0.0) - 0.1)
+    limit = (entry.get("accuracy") or 0.0) - 0.2
     weak = [(share, index) for index, (share, number) in enumerate(found) if number and share < limit]
     for share, index in sorted(weak)[:_NAMED]:
         taken = [pair for pair in entry.get("most_confused", []) if pair[0] == index][:1]
@@ -157,7 +160,7 @@ def _about_training(run: RunRecord) -> Iterator[str]:
         start, final = one.start_accuracy, one.final_accuracy
         if start is not None and final is not None and final < start:
             yield (
-                f"Training made {run.title_of(one.name)} worse: from {percent(start)} to {percent(final)}. "
+                f"Training made {head_title(one.name)} worse: from {percent(start)} to {percent(final)}. "
                 f"The head of {display_name(one.start)} before it is the better one."
             )
 
@@ -190,7 +193,7 @@ def privacy_in_words(said: object) -> str:
 
 
 def facts(run: RunRecord) -> list[tuple[str, str]]:
-    """Return what identifies a run: when, on what, with which network."""
+    """Date, data and network of a run, by name."""
     started = str(run.status.get("started", ""))
     return [
         ("date", started.replace("T", " ").removesuffix("Z") + " UTC" if started else "-"),

@@ -17,6 +17,7 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.discovery import Federation
 from fedstats_app.grid.evaluation import Scores
+from fedstats_app.methods import display_name
 from fedstats_app.report.advice import Advice, Candidate, Sends, advise
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.model_card import write_model_card
@@ -29,7 +30,7 @@ from fedstats_app.report.statistics_file import (
     save_class_means,
     save_statistics,
 )
-from fedstats_app.report.tables import results_table
+from fedstats_app.report.tables import heads_table
 from fedstats_app.report.wording import NO_NOISE, privacy_in_words
 from fedstats_app.server.asking import Asked
 from fedstats_app.server.influence import Examined, examine_clients
@@ -112,10 +113,14 @@ def report(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores,
     advice = _advice(strategy, results, scores)
     # What users wait for comes first; the rest is for the folder.
     promise = NO_NOISE if run.promise is None else run.promise.to_json()
-    print(results_table(results, _num_with(strategy.outcomes, "merged")), flush=True)
+    merged = _num_with(strategy.outcomes, "merged")
+    print(heads_table({one.method: one.to_json() for one in results}, merged), flush=True)
     print(f"differential privacy: {privacy_in_words(promise)}", flush=True)
     for line in advice.text if advice else ():
         progress.say(line)
+    for one in results:
+        for note in one.notes:
+            progress.say(f"{display_name(one.method)}: {note}")
     # Beside what follows: torch leaves Python to others while it computes.
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
         drawn = thread.submit(_draw, run, results, asked.label_counts, scores)

@@ -14,7 +14,7 @@ from fedstats_app.report.head_file import PROMPTS, Normalisation, read_head, wit
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import trained_head_metadata
 from fedstats_app.report.state import SolvedHead, State, best_head
-from fedstats_app.report.tables import training_table
+from fedstats_app.report.tables import trainings_table
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.server.run import TRAINING_PASSES, Run
 from fedstats_app.server.training import Training
@@ -87,7 +87,7 @@ def fine_tune(run: Run, state: State, *, trainer: Trainer, given: Mapping[str, S
         save_png(figure, run.folder.plots_path / "fine_tuning.png")
     write_model_card(run.folder.path)
     progress.say(f"done after {progress.elapsed}")
-    print(training_table(results), flush=True)
+    print(trainings_table(results), flush=True)
     return state
 
 

@@ -60,7 +60,7 @@ def personalise(run: Run, state: State) -> State:
         if any(accuracies.values()):
             save_png(personal_figure(accuracies, title), run.folder.plots_path / "personal.png")
     progress.say(f"done after {progress.elapsed}")
-    print(personal_table(list(results.values())), flush=True)
+    print(personal_table(results.values()), flush=True)
     return state
 
 

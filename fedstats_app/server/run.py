@@ -297,7 +297,7 @@ def prepare(
         record["client_names"] = client_names(config.data, config.partition, config.run.seed)
     if named := {str(client): name for client, name in federation.client_names.items() if name}:
         record["client_names"] = named
-    record["data_doubts"] = found_doubts
+    record |= {"data_doubts": found_doubts, "simulated": simulated}
     if config.run.resume:
         for difference in check_same_run(folder.path, record):
             progress.say(f"results may differ in rounding from those of an uninterrupted run: {difference}")

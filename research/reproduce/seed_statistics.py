@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedstats_app.methods import display_name
-from fedstats_app.report.training_record import TrainingResult, random_head_training, read_rounds
+from fedstats_app.report.training_record import RANDOM_START, TrainingResult, read_rounds
 from research.reproduce.outcome import mean_and_deviation
 from research.reproduce.table import pipe_table
 
@@ -131,16 +132,19 @@ def _to_random_heads(trainings: Sequence[TrainingResult]) -> dict[str, dict[str,
     """From every training to what it took until it was as accurate as its stage's random head was in the end."""
     costs: dict[str, dict[str, int | None]] = {}
     for training in trainings:
-        random = random_head_training(training.stage, trainings)
-        target = None if random is None else random.final_accuracy
-        costs[training.name] = {}
-        if target is not None:
-            costs[training.name] = {
-                "rounds_to_random_head": training.rounds_to(target),
-                "bytes_to_random_head": training.bytes_to(target),
-                "forward_passes_to_random_head": training.forward_passes_to(target),
-            }
+        same = (one for one in trainings if (one.start, one.stage) == (RANDOM_START, training.stage))
+        target = next((one.final_accuracy for one in same), None)
+        costs[training.name] = {} if target is None else _costs_to(target, training)
     return costs
+
+
+def _costs_to(accuracy: float, training: TrainingResult) -> dict[str, int | None]:
+    """Return rounds, bytes and forward passes until an accuracy was reached; None if it never was."""
+    columns = [one.round for one in training.rounds], training.cumulative_bytes(), training.cumulative_forward_passes()
+    reached = [one.accuracy is not None and one.accuracy >= accuracy for one in training.rounds]
+    costs = (next(itertools.compress(column, reached), None) for column in columns)
+    names = (f"{what}_to_random_head" for what in ("rounds", "bytes", "forward_passes"))
+    return dict(zip(names, costs, strict=True))
 
 
 def _mean_and_std(number: Mapping[str, Any] | None, column: _Column) -> str:

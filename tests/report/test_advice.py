@@ -52,7 +52,7 @@ def test_no_point_of_accuracy_is_given_away_for_kilobytes(
 
     assert [line[: len(start)] for line, start in zip(advice.text, lines, strict=True)] == lines
     assert "these samples tell them apart (paired p = 0.0" in advice.text[1]
-    assert "can reveal more about single samples than the class means of FedNCM." in advice.text[1]
+    assert "can reveal more about single samples than class means." in advice.text[1]
 
 
 def test_more_methods_do_not_change_the_choice() -> None:

@@ -9,9 +9,11 @@ import torch
 import yaml
 
 from fedstats_app.heads import LinearHead
+from fedstats_app.report import model_card as module
 from fedstats_app.report.head_file import HEAD_FORMAT
-from fedstats_app.report.model_card import model_card, write_model_card
+from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.run_folder import RunFolder
+from fedstats_app.report.run_record import RunRecord
 from fedstats_app.training.trainers import TRAINERS
 from tests.support.trainings import make_training
 
@@ -52,6 +54,10 @@ def results(**changes: Any) -> dict[str, Any]:
     }
 
 
+def model_card(heads: dict[str, dict[str, str]], results: dict[str, Any]) -> str:
+    return module.model_card(RunRecord("a-run", {}, results=results, heads=heads))
+
+
 def front_matter(card: str) -> Any:
     _, matter, _ = card.split("---\n", 2)
     return yaml.safe_load(matter)
@@ -76,11 +82,11 @@ def test_front_matter_is_yaml_with_what_the_hub_looks_for(card: str) -> None:
 
 def test_numbers_are_those_of_the_run(card: str) -> None:
     assert "8000 labelled images for training, of 20 clients; 22 were asked. 7 more could not" in section(card, "Data")
-    assert "| `fed3r` | Fed3R | lambda 12 (auto) | 20 | 12.3 MB |" in section(card, "Training")
+    assert "| `fed3r` | Fed3R | 80.00 % | - | 70.00 % | - | - | 617.3 KB | 12.3 MB | - | lambda 12 (auto) |" in card
     assert "Papers: Fed3R, Fani et al. 2024; FedNCM, Legate et al. 2023." in section(card, "Training")
     assert "torch 2.6.0" in section(card, "Training") and "ray" not in section(card, "Training")
     assert "On 2000 test images of the server." in section(card, "Evaluation")
-    assert "| `fedncm` | 75.00 % | - | 70.00 % | - | - |" in section(card, "Evaluation")
+    assert "| `fedncm` | FedNCM | 75.00 % | - | 70.00 % | - | - |" in section(card, "Evaluation")
     assert "| `fed3r` | 0.125 | 1.700 -> 0.600 | 0.620 -> 0.030 |" in section(card, "Calibration")
     assert "| `fedncm` | not calibrated | - | - |" in section(card, "Calibration")
 
@@ -109,7 +115,7 @@ def test_metrics_stand_by_head_by_class_and_by_client() -> None:
     found = section(
         model_card({"fed3r": metadata("fed3r"), "fedncm": metadata("fedncm")}, results(methods=methods)), "Evaluation"
     )
-    assert "| `fed3r` | 80.00 % | 78.1 to 81.8 | 70.00 % | 65.43 % | 0.9123 |" in found
+    assert "| `fed3r` | Fed3R | 80.00 % | 78.1 to 81.8 | 70.00 % | 65.43 % | 0.9123 |" in found
     assert "The classes, with `fed3r`:" in found
     assert "| red | 50.0 % | 95.0 % | 40.0 % | 0.7500 |" in found
     assert "| a b c d | - | 100.0 % | - | - |" in found
@@ -121,7 +127,7 @@ def test_the_example_takes_the_most_accurate_head(card: str) -> None:
     better = results(training={"fedncm-full": {"accuracy": 0.9, "sent": TRAINERS["full"].sent}})
     tuned = model_card({"fed3r": metadata("fed3r"), "fedncm-full": metadata("fedncm-full")}, better)
     assert "'fedncm-full'" in section(tuned, "How to use it")
-    assert "| `fedncm-full` | FedNCM, then full |" in section(tuned, "Training")
+    assert "| `fedncm-full` | FedNCM, then full |" in section(tuned, "Evaluation")
     assert "clients sent trained weights of network and head in every round" in section(tuned, "Privacy")
 
 
@@ -156,7 +162,7 @@ def test_nothing_evaluated_claims_nothing() -> None:
     scores = {"accuracy": None, "macro_accuracy": None, "wire_bytes": 5, "calibration": None}
     card = model_card({"fedncm": metadata("fedncm")}, results(methods={"fedncm": scores}, num_test_examples=0))
     assert "model-index" not in front_matter(card)
-    assert "On nothing: no test data were there." in card and "| `fedncm` | - | - | - | - | - |" in card
+    assert "On nothing: no test data were there." in card and "| `fedncm` | FedNCM | - | - | - | - | - |" in card
 
 
 def test_many_classes_are_not_all_listed() -> None:
@@ -167,6 +173,7 @@ def test_many_classes_are_not_all_listed() -> None:
 
 def test_it_is_written_from_the_folder(tmp_path: Path) -> None:
     run = RunFolder.create(str(tmp_path), 1)
+    run.write_status("running")
     with pytest.raises(FileNotFoundError, match=r"needs results\.json and heads, found 0 heads"):
         write_model_card(run.path)
     run.save_head("fed3r", HEAD, metadata("fed3r"))

@@ -122,7 +122,7 @@ def test_who_is_left_out_is_named_with_the_reason(client_run: Path) -> None:
 
 def test_intervals_are_wilsons_of_the_counts(server_run: Path, client_run: Path) -> None:
     run = RunRecord.read(server_run)
-    entry = run.methods[run.advised]
+    entry = run.methods[run.taken]
     rows = {name: (accuracy, interval, number) for name, accuracy, interval, number in class_shares(run)}
     assert rows.keys() == set(run.class_names)
     for name, share, number in zip(
@@ -137,8 +137,8 @@ def test_intervals_are_wilsons_of_the_counts(server_run: Path, client_run: Path)
 
 def test_classes_without_test_samples_are_named(server_run: Path) -> None:
     run = RunRecord.read(server_run)
-    entry = {**run.methods[run.advised], "per_class_examples": [0, 40, 0]}
-    results = {**run.results, "methods": {**run.results["methods"], run.advised: entry}}
+    entry = {**run.methods[run.taken], "per_class_examples": [0, 40, 0]}
+    results = {**run.results, "methods": {**run.results["methods"], run.taken: entry}}
     first, _, last = run.class_names
     words = Tags(report(replace(run, results=results))).words
     assert f"No test image is of {first}, {last}: how well such images are recognised is not known." in words
@@ -148,7 +148,8 @@ def test_classes_without_test_samples_are_named(server_run: Path) -> None:
 def test_the_export_of_texts_is_named_where_there_is_one(server_run: Path, template: str, is_named: bool) -> None:
     run = RunRecord.read(server_run)
     config = {**run.config, "run_config": {**run.config["run_config"], "text-template": template}}
-    words = Tags(report(replace(run, kind="text", config=config))).words
+    heads = {"fed3r": {"sample-kind": "text"}}
+    words = Tags(report(replace(run, heads=heads, config=config))).words
     assert ("As one ONNX file, which predicts without torch:" in words) == is_named
 
 
@@ -199,11 +200,11 @@ def test_weak_classes_come_first_and_sites_have_their_owners_names(server_run: P
     run = RunRecord.read(server_run)
     entry = {"accuracy": 0.7, "per_class_accuracy": [0.24, 0.9, 0.49, None], "per_class_examples": [100, 90, 10, 0]}
     entry |= {"most_confused": [[0, 1, 29], [0, 2, 20], [2, 1, 4]]}
-    methods = {run.advised: {**run.methods[run.advised], **entry}}
+    methods = {run.taken: {**run.methods[run.taken], **entry}}
     names = ["glioma", "no_tumor", "pituitary", "other"]
     weak = replace(
         run,
-        results={**run.results, "methods": methods},
+        results={**run.results, "methods": methods, "training": {}},
         config={"class_names": names, "client_names": {"1": "st-mary"}, "data_doubts": ["2 copies"]},
     )
     assert warnings(weak)[:3] == [
@@ -221,7 +222,7 @@ def test_a_training_that_made_a_head_worse_is_a_warning(copied: Path) -> None:
             line["accuracy"] = start if line["round"] == 0 else end
         (copied / "rounds.jsonl").write_text("".join(to_json_with_digest(one, indent=None) + "\n" for one in lines))
         page = Tags(write_report(copied).read_text(encoding="utf-8"))
-        assert ("Training made Fed3R, probe worse: from 90.00 % to 40.00 %" in page.words) == is_worse
+        assert ("Training made Fed3R, then probe worse: from 90.00 % to 40.00 %" in page.words) == is_worse
 
 
 def test_damage_is_an_error_that_names_the_file(copied: Path) -> None:

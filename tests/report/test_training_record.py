@@ -15,7 +15,6 @@ from fedstats_app.report.training_record import (
     RoundRecord,
     TrainingResult,
     forward_passes,
-    random_head_training,
     training_bytes,
 )
 from fedstats_app.training.trainers import TRAINERS
@@ -80,15 +79,6 @@ def test_accuracies_are_the_start_the_last_evaluated_and_the_first_best() -> Non
     assert resumed.start_accuracy is None
 
 
-def test_costs_to_an_accuracy_are_those_of_the_first_round_that_has_it() -> None:
-    training = make_training(
-        "fed3r", [0.5, 0.6, None, 0.7, 0.65, 0.8], up=10, down=20, start_bytes=5, start_forward_passes=3
-    )
-    assert [training.rounds_to(target) for target in (0.4, 0.5, 0.55, 0.66, 0.7, 0.71, 0.9)] == [0, 0, 1, 3, 3, 5, None]
-    assert [training.bytes_to(target) for target in (0.5, 0.7, 0.9)] == [5, 95, None]
-    assert [training.forward_passes_to(target) for target in (0.5, 0.7, 0.9)] == [3, 33, None]
-
-
 @given(st.lists(st.none() | st.integers(0, 10), min_size=1, max_size=12), st.integers(0, 10))
 def test_what_is_reached_is_never_reached_before(tenths: list[int | None], target: int) -> None:
     training = make_training("random", [None if one is None else one / 10 for one in tenths])
@@ -142,17 +132,6 @@ def test_every_field_is_in_the_entry_but_the_name_and_the_rounds() -> None:
     assert TrainingResult.from_json(training.name, json.loads(json.dumps(entry)), training.rounds) == replace(
         training, quality=json.loads(json.dumps(training.quality))
     )
-
-
-def test_the_random_head_of_the_same_stage_is_what_others_are_compared_with() -> None:
-    trainings = [
-        make_training("fedcof", [0.8]),
-        make_training("random", [0.1], stage="full"),
-        make_training("random", [0.2]),
-    ]
-    assert random_head_training("probe", trainings) is trainings[2]
-    assert random_head_training("full", trainings) is trainings[1]
-    assert random_head_training("features", trainings) is None
 
 
 _SQUEEZENET, _RESNET18 = 722_496, 11_176_512

@@ -12,6 +12,7 @@ from fedstats_app.base.json_digest import read_json_file
 from fedstats_app.data.paths import without_folders
 from fedstats_app.report.head_file import FILE_KEY, head_to_bytes, read_head
 from fedstats_app.report.model_card import CARD_NAME, model_card
+from fedstats_app.report.run_record import RunRecord
 
 PREPROCESSING = "preprocessor_config.json"
 # What of results.json the card of one head tells. The rest is about other heads, or about sites.
@@ -74,7 +75,8 @@ def _card(method: str, metadata: Mapping[str, str], results: Mapping[str, Any], 
     of_head = {
         part: {method: results[part][method]} for part in ("methods", "training") if method in results.get(part, {})
     }
-    card = model_card({method: metadata}, {key: results[key] for key in _OF_THE_RUN if key in results} | of_head)
+    shown = {key: results[key] for key in _OF_THE_RUN if key in results} | of_head
+    card = model_card(RunRecord(method, {}, results=shown, heads={method: metadata}))
     # What kind of licence "other" is, the hub wants to have a name for.
     lines = [f"license: {licence}"] if licence else ["license: other", "license_name: of-backbone-and-data"]
     card = card.replace("---\n", "\n".join(["---", *lines, ""]), 1).replace(_IN_A_RUN, "/path/of/this/folder")

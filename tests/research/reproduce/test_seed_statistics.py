@@ -67,3 +67,17 @@ def test_the_tables_are_markdown_with_mean_and_deviation(runs: list[Path]) -> No
     assert "| fedcof-probe | 40.00 ± 0.00 | 75.00 ± 5.00 | 75.00 ± 5.00 | 1.0 ± 0.0 | 1.50 ± 0.00 | 100 ± 0 |" in text
     single = markdown({"probe": aggregate(runs[:1])})
     assert "| FedCOF | 40.00 |" in single
+
+
+def test_costs_are_those_of_the_first_round_with_the_accuracy_of_the_random_head_of_the_stage(tmp_path: Path) -> None:
+    costs = {"up": 10, "down": 20, "start_bytes": 5, "start_forward_passes": 3}
+    trainings = [
+        make_training("random", [0.1, 0.2], stage="full"),
+        make_training("random", [0.1, 0.66]),
+        make_training("fed3r", [0.5, 0.6, None, 0.7, 0.65, 0.8], **costs),
+        make_training("fedcof", [0.9], stage="features"),
+    ]
+    found = aggregate([write_run(tmp_path, trainings, {})])["training"]
+    names = [f"{what}_to_random_head" for what in ("rounds", "bytes", "forward_passes")]
+    assert [found["fed3r-probe"][name]["values"] for name in names] == [[3], [95], [33]]
+    assert not set(names) & found["fedcof-features"].keys()
