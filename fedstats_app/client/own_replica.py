@@ -55,4 +55,4 @@ def mezo_answer(
     path = Path(folder) / f"{PREFIX}{msg.metadata.run_id}-{request.training}"
     replica = NodeReplica(path, lambda client, setup: (samples, 0), at_start, shared=False)
     with replica.nothing_kept_if_refused():
-        return mezo_reply(msg, replica.follow(request) or replica.answer(request, None))
+        return mezo_reply(msg, replica.answer(request, None))

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import logging
 import shutil
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
@@ -36,14 +35,12 @@ from fedstats_app.settings.of_message import node_of, run_of
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, SelectedSamples, batch_order
 from fedstats_app.wire import RejectedRequest
-from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, Behind, MezoReply, MezoRequest, mezo_reply, read_mezo_request
+from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, UNKNOWN, MezoReply, MezoRequest, mezo_reply, read_mezo_request
 from fedstats_app.wire.reading import from_values, metrics_reply, to_values
 
 logger = logging.getLogger("fedstats_app")
 
-# Files that simulated clients share stay when a run ends (no client knows which of them is the last), for this long.
-KEPT_SECONDS = 7 * 24 * 3600.0
-# A node with data of its own keeps its latest trainings.
+# Trainings whose files a machine keeps: those that simulated clients share, or whose run broke off, stay behind.
 KEPT_TRAININGS = 8
 PREFIX = "mezo-"
 # Samples of clients that a worker keeps in memory from round to round, in bytes.
@@ -60,16 +57,15 @@ def mezo(msg: Message, context: Context, client_id: int | None) -> Message:
     """Follow the log to the requested round and measure the loss's difference quotients there."""
     request, node_replica = _read(msg, context, client_id)
     with node_replica.nothing_kept_if_refused():
-        return mezo_reply(msg, node_replica.follow(request) or node_replica.answer(request, client_id))
+        return mezo_reply(msg, node_replica.answer(request, client_id))
 
 
 def evaluate_mezo(msg: Message, context: Context, client_id: int | None) -> Message:
     """Follow the log and score the replica on the samples that the client kept for evaluation."""
     request, node_replica = _read(msg, context, client_id)
     with node_replica.nothing_kept_if_refused():
-        behind = node_replica.follow(request)
-    if behind:
-        raise RejectedRequest(f"this node's replica is behind: it knows round {behind.round}")
+        if not node_replica.follow(request):
+            raise RejectedRequest("this node's replica is behind")
     site = Site.of(context, client_id)
     _, samples = site.samples(node_replica.setup.request, held_out=True)
     model = cast(TunedModel, node_replica.model)
@@ -179,14 +175,14 @@ class NodeReplica:
     any      brings a start, and asks to restart or brings     build the model, then delete the files and    LOADED
              another start than the known one or is for a      store the start
              round that the loaded replica has passed
-    NOTHING  brings no start                                   answer that nothing is known                  NOTHING
+    NOTHING  brings no start                                   none                                          NOTHING
     STORED   any other                                         build the model, load the stored replica if   LOADED
                                                                it has not reached the requested round
     LOADED   any other                                         none                                          LOADED
     =======  ================================================  ============================================  =======
 
-    A loaded replica then applies what it lacks of the log and of the updates in the request. If it has passed the
-    requested round, or rounds between log and request are missing, the answer says which round is known.
+    A loaded replica then applies what it lacks of the log and of the updates in the request. It cannot if it has passed
+    the requested round, or rounds between log and request are missing: the server then asks to restart.
 
     Parameters
     ----------
@@ -223,8 +219,8 @@ class NodeReplica:
                 self._forget()
             raise
 
-    def follow(self, request: MezoRequest) -> Behind | None:
-        """Bring the replica to the round before the requested one; if it cannot be, return what is known."""
+    def follow(self, request: MezoRequest) -> bool:
+        """Bring the replica to the round before the requested one; return whether it could be."""
         state, setup, start = self._known()
         if request.setup is not None and (
             request.restart
@@ -234,16 +230,18 @@ class NodeReplica:
         ):
             self._build(request.setup, request.start)
             self._files.save_start(to_values(request.setup), request.start)
-            _forget_old(self._files.folder.parent, most=None if self._shared else KEPT_TRAININGS)
+            _forget_old(self._files.folder.parent)
         elif setup is None:
-            return Behind(-1)
+            return False
         elif state is State.STORED:
             self._build(setup, start)
             self._load_replica(before=request.round)
         return self._catch_up(request)
 
     def answer(self, request: MezoRequest, client_id: int | None) -> MezoReply:
-        """Measure what is requested on a client's samples."""
+        """Follow, and measure what is requested on a client's samples."""
+        if not self.follow(request):
+            return UNKNOWN
         if self._digest[0] != self.replica.round:
             self._digest = self.replica.round, self.replica.digest()
         digest = self._digest[1]
@@ -278,22 +276,20 @@ class NodeReplica:
         if kept is not None and kept[1] < before:
             _unless_damaged(lambda: self.replica.load(*kept), None)
 
-    def _catch_up(self, request: MezoRequest) -> Behind | None:
+    def _catch_up(self, request: MezoRequest) -> bool:
         replica, last = self.replica, request.round - 1
-        if replica.round > last:
-            return Behind(-1)
         first = last - len(request.updates)  # the round before those that came with the request
         if len(self._log) < first:
             self._log = _unless_damaged(lambda: self._files.load_log(self.setup.num_directions), [])
-        if len(self._log) < first:
-            return Behind(len(self._log))
+        if replica.round > last or len(self._log) < first:
+            return False
         self._log = [*self._log[:first], *request.updates]
         if replica.round < last:  # else it was done for another client
             replica.apply(self._log[replica.round :])
             self._files.save_log(self._log)
             if not self._shared:
                 self._files.save_replica(replica.state(), last)
-        return None
+        return True
 
     def _forget(self) -> None:
         shutil.rmtree(self._files.folder, ignore_errors=True)
@@ -313,13 +309,11 @@ def _unless_damaged(load: Callable[[], Loaded], otherwise: Loaded) -> Loaded:
         return otherwise
 
 
-def _forget_old(root: Path, *, most: int | None) -> None:
-    """Delete what trainings of long ago have left under a folder, or all but the newest."""
+def _forget_old(root: Path) -> None:
+    """Delete all but the newest trainings under a folder."""
     found: list[tuple[float, Path]] = []
     for folder in root.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             found.append((folder.stat().st_mtime, folder))
-    found.sort(reverse=True)
-    for place, (changed, folder) in enumerate(found):
-        if time.time() - changed > KEPT_SECONDS if most is None else place >= most:
-            shutil.rmtree(folder, ignore_errors=True)
+    for _, folder in sorted(found, reverse=True)[KEPT_TRAININGS:]:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -15,7 +15,7 @@ from fedstats_app.fedmezo.log import SEED_LIMIT, Update
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.grid.asking import Answers, usable
-from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, MEZO, Behind, MezoReply, MezoRequest, Wanted, read_mezo_reply
+from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, MEZO, MezoReply, MezoRequest, Wanted, read_mezo_reply
 
 # Keeps the rounds' seeds apart from every other draw by (seed, number).
 SEED_STREAM = 0x3E20
@@ -29,15 +29,14 @@ class MezoAnswers(Answers[MezoReply]):
     ----------
     wanted : str
         What was asked: see :class:`MezoRequest`.
-    replayed : dict
-        From every client that had to be sent more than the question, after it said so or its digest was wrong, to the
-        reason.
+    replayed : list of int
+        Clients that were sent start and log because their replica was missing or differed.
     bytes_catch_up : int
         What nodes lacked besides question, seed and last update (``bytes_down``), the start included.
     """
 
     wanted: Wanted = ""
-    replayed: dict[int, str] = field(default_factory=dict)
+    replayed: list[int] = field(default_factory=list)
     bytes_catch_up: int = 0
     started: float = field(default_factory=time.perf_counter)
 
@@ -96,30 +95,25 @@ class MezoExchange:
     def collect(
         self, asked: MezoAnswers, replies: Iterable[Message], grid: Grid | None, timeout: float | None = None
     ) -> None:
-        """Read the replies to a question, and ask those again that could not follow or whose replica differs.
+        """Read the replies to a question; clients whose replica differs are asked again, from the start.
 
         Without a grid none is asked again; ``timeout`` is in seconds, for that.
         """
         end, expected = len(self.log), self.replica.digest()
-        answers, behind = self._read(asked, replies)
+        answers = self._read(asked, replies)
         wrong = [client for client, answer in answers.items() if answer.digest != expected]
-        following = {client: last for client, last in behind.items() if last <= end}
-        restarting = dict.fromkeys(sorted({*wrong, *(behind.keys() - following.keys())}), -1)
-        asked.of = {client: answer for client, answer in answers.items() if answer.digest == expected}
-        asked.replayed.update({client: f"it knew {_round_in_words(last)}" for client, last in following.items()})
-        asked.replayed.update(dict.fromkeys(restarting, f"its replica of round {end} differed"))
-        again = self._to_clients(asked, following) + self._to_clients(asked, restarting, restart=True)
-        if again and grid is not None:
-            answers, behind = self._read(asked, grid.send_and_receive(again, timeout=timeout))
-            for client, answer in answers.items():
-                if answer.digest == expected:
-                    asked.of[client] = answer
-                else:
-                    asked.failures[client] = f"its replica of round {end} differs, also after a replay"
-            for client, last in behind.items():
-                asked.failures[client] = f"it cannot follow: it knows {_round_in_words(last)}, not round {end}"
-        asked.of = dict(sorted(asked.of.items()))
-        self._known.update(dict.fromkeys(asked.of, end))
+        if wrong and grid is not None:
+            asked.replayed = wrong
+            again = self._to_clients(asked, dict.fromkeys(wrong, -1), restart=True)
+            for client in wrong:
+                del answers[client]
+            answers |= self._read(asked, grid.send_and_receive(again, timeout=timeout))
+        for client, answer in sorted(answers.items()):
+            if answer.digest == expected:
+                asked.of[client] = answer
+                self._known[client] = end
+            else:
+                asked.failures[client] = f"its replica of round {end} differs, also after a replay"
         for client in asked.failures:
             self._known.pop(client, None)
 
@@ -146,23 +140,15 @@ class MezoExchange:
             for client, last in known.items()
         ]
 
-    def _read(self, asked: MezoAnswers, replies: Iterable[Message]) -> tuple[dict[int, MezoReply], dict[int, int]]:
+    def _read(self, asked: MezoAnswers, replies: Iterable[Message]) -> dict[int, MezoReply]:
         num_scalars = {"": self.setup.num_directions, "curvature": CURVATURE_DIRECTIONS, "sync": 0}[asked.wanted]
 
-        def read(reply: Message) -> MezoReply | Behind:
+        def read(reply: Message) -> MezoReply:
             known = self.clients[int(reply.metadata.src_node_id)]
             return read_mezo_reply(reply, num_scalars, known if num_scalars else None)
 
-        answers: dict[int, MezoReply] = {}
-        behind: dict[int, int] = {}
+        answers = {}
         for client, _, answer in usable(replies, read, asked.failures, self.clients):
-            if isinstance(answer, Behind):
-                behind[client] = answer.round
-            else:
-                answers[client] = answer
-                asked.bytes_up += answer.num_bytes
-        return answers, behind
-
-
-def _round_in_words(last: int) -> str:
-    return "nothing of it" if last < 0 else f"round {last}"
+            answers[client] = answer
+            asked.bytes_up += answer.num_bytes
+        return answers

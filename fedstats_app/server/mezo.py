@@ -167,8 +167,8 @@ class MezoTraining(Training):
     def _after_round(self, outcome: MezoRound) -> None:
         """Evaluate, record, write the log."""
         number, say = outcome.server_round, self.run.progress.say
-        for client, reason in outcome.asked.replayed.items():
-            say(f"round {number}: client {client} was brought up to date by the log: {reason}")
+        for client in outcome.asked.replayed:
+            say(f"round {number}: the replica of client {client} was missing or differed, and was made again")
         used = sum(min(self.setup.batch_size or n, n) for n in outcome.num_examples.values())
         passes = self.trainer.passes * self.setup.num_directions * used
         self._record(number, outcome.asked, passes, num_clients=len(outcome.num_examples), seconds=outcome.seconds)

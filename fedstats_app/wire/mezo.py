@@ -4,8 +4,7 @@ Requests are one ConfigRecord ``m`` with keys of one letter: ``t`` the training 
 round, ``s`` its seed, ``u`` the updates of the rounds just before it, ``p`` how many steps an update has if not one,
 ``w`` what is wanted if it is not the round's difference quotients, ``x`` to begin again from the start. A node that
 lacks the start gets it as ``setup`` and ``start`` besides. The reply is one record ``m``: the scalars ``g``, the
-number of samples ``n`` and the digest ``d`` of the replica; or ``b``, the last round that a node knows where it cannot
-do the one that it is asked for.
+number of samples ``n`` and the digest ``d`` of the replica, zeros if the node cannot do the round.
 """
 
 from __future__ import annotations
@@ -153,37 +152,31 @@ class MezoReply:
         return 8 * len(self.scalars) + 8 + len(self.digest)
 
 
-@dataclass(frozen=True)
-class Behind:
-    """A node cannot do the round: it knows the rounds up to this one, -1 if not even the start."""
-
-    round: int
+# Of a node that cannot do the round, because it knows no start or misses rounds: no replica has this digest.
+UNKNOWN = MezoReply((), 0, bytes(DIGEST_BYTES))
 
 
-def mezo_reply(msg: Message, answer: MezoReply | Behind) -> Message:
+def mezo_reply(msg: Message, answer: MezoReply) -> Message:
     """Answer as a node."""
-    if isinstance(answer, Behind):
-        return Message(RecordDict({RECORD: ConfigRecord({"b": answer.round})}), reply_to=msg)
     scalars = np.array(answer.scalars, dtype="<f8").tobytes()
     record = ConfigRecord({"g": scalars, "n": answer.num_examples, "d": answer.digest})
     return Message(RecordDict({RECORD: record}), reply_to=msg)
 
 
 @reads_replies
-def read_mezo_reply(reply: Message, num_scalars: int, num_examples: int | None = None) -> MezoReply | Behind:
+def read_mezo_reply(reply: Message, num_scalars: int, num_examples: int | None = None) -> MezoReply:
     """Read what a node answered to a question for so many scalars; a scalar that is not finite is refused.
 
     With ``num_examples``, what the client had when it sent its statistics, it must have as many now.
     """
     check_keys("reply", reply.content, {RECORD})
     record = record_of(reply.content, RECORD, ConfigRecord)
-    if "b" in record:
-        check_keys(RECORD, record, {"b"})
-        return Behind(whole(record, "b", -1))
     check_keys(RECORD, record, {"g", "n", "d"})
+    digest = _bytes(record, "d", DIGEST_BYTES)
+    if digest == UNKNOWN.digest:
+        return UNKNOWN
     low, high = (0, MAX_COUNT) if num_examples is None else (num_examples, num_examples)
     count = whole(record, "n", low, high)
-    digest = _bytes(record, "d", DIGEST_BYTES)
     values = tuple(np.frombuffer(_bytes(record, "g", 8 * num_scalars if count else 0), dtype="<f8").tolist())
     if not all(abs(value) <= MAX_SCALAR for value in values):
         raise Malformed(f"g: must be finite and at most {MAX_SCALAR:g} in size, got {values}")

@@ -15,7 +15,7 @@ from fedstats_app.fedmezo.setup import MezoSetup, load_start, make_replica
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.samples import SelectedSamples, TensorSamples, batch_order
 from fedstats_app.wire import RejectedRequest
-from fedstats_app.wire.mezo import Behind, MezoRequest
+from fedstats_app.wire.mezo import UNKNOWN, MezoRequest
 
 SETUP = MezoSetup(TrainingRequest(2, "full", seed=3), tuned="full", num_directions=2, batch_size=5)
 START = {"weight": torch.eye(2), "bias": torch.zeros(2)}
@@ -49,15 +49,15 @@ def test_transitions(tmp_path: Path, lasting: bool) -> None:
     folder, other = tmp_path / "mezo-1", {**START, "bias": torch.ones(2)}
     node = replica(folder)
 
-    def asked(one: MezoRequest) -> Behind | bytes:
+    def asked(one: MezoRequest) -> bytes:
         nonlocal node
         node = node if lasting else replica(folder)
-        return node.follow(one) or node.answer(one, None).digest
+        return node.answer(one, None).digest
 
-    assert asked(request(1)) == Behind(-1)
+    assert asked(request(1)) == UNKNOWN.digest
     assert asked(request(1, **START)) == digest(1)
     assert asked(request(2)) == digest(2)
-    assert asked(request(4)) == Behind(1)  # it missed a round
+    assert asked(request(4)) == UNKNOWN.digest  # it missed a round
     assert asked(request(4, 1)) == asked(request(4)) == digest(4)
     assert asked(request(4, 0, **START)) == digest(4)  # the start that it knows
     assert asked(request(3, 0, **START)) == digest(3)  # the server continues from an earlier round
@@ -66,7 +66,7 @@ def test_transitions(tmp_path: Path, lasting: bool) -> None:
     for name in ("replica.safetensors", "log.bin", "start.safetensors"):
         path = folder / name
         path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert asked(request(3)) == (digest(3, other) if lasting else Behind(-1))
+    assert asked(request(3)) == (digest(3, other) if lasting else UNKNOWN.digest)
     assert asked(request(3, 0, **other)) == digest(3, other)
 
 
@@ -75,14 +75,14 @@ def test_a_start_that_does_not_fit_leaves_what_is_known(tmp_path: Path) -> None:
     node = replica(tmp_path)
     with pytest.raises(RejectedRequest, match=r"the model does not fit: .* size mismatch for bias"):
         node.follow(request(2, 0, weight=START["weight"], bias=torch.zeros(3)))
-    assert node.follow(request(3)) is None and node.replica.digest() == digest(3)
+    assert node.follow(request(3)) and node.replica.digest() == digest(3)
 
 
 def test_each_direction_draws_a_batch_of_its_own(tmp_path: Path) -> None:
     node, one = replica(tmp_path), request(1, **START)
-    assert node.follow(one) is None
-    probes = node.replica.probes(9)
-    for index, scalar in enumerate(node.answer(one, None).scalars):
+    scalars, probes = node.answer(one, None).scalars, node.replica.probes(9)
+    assert len(scalars) == 2
+    for index, scalar in enumerate(scalars):
         mine = SelectedSamples(SAMPLES, batch_order(20, 5, (3, 4, 1), index)[0])
         perturbation = Perturbation(node.model, ["weight", "bias"])
         assert projected_gradients(perturbation, mine, 8, [probes[index]]) == (scalar,)

@@ -56,7 +56,7 @@ HEAD = LinearHead(torch.rand(NUM_CLASSES, DIM).double(), torch.zeros(NUM_CLASSES
 STATISTICS = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES)
 SETUP = MezoSetup(REQUEST, tuned="norm", epsilon=0.01, num_directions=2, distribution="gaussian")
 MEZO_REQUEST = mezo.MezoRequest(0, 2, 6, (Update(5, (0.5, 0.25)),), "curvature", True, setup=SETUP, start=ARRAYS)
-MEZO_REPLY, BEHIND = mezo.MezoReply((0.5,), 3, bytes(range(16))), mezo.Behind(3)
+MEZO_REPLY = mezo.MezoReply((0.5,), 3, bytes(range(16)))
 METRICS = personal.PersonalMetrics(100, 25, 20, 6000, 1.5)
 HEAD_METRICS = personal.HeadMetrics(**vars(METRICS), mixing=0.3)
 PARTITION = wire.NodeInfo(1, 3, trains=False, any_app=True, process=2**62, threads=2)
@@ -253,5 +253,4 @@ KINDS: dict[str, Kind] = {
     "mezo reply": _reply(
         lambda: mezo.mezo_reply(ASKED, MEZO_REPLY), lambda reply: mezo.read_mezo_reply(reply, 1), MEZO_REPLY
     ),
-    "behind": _reply(lambda: mezo.mezo_reply(ASKED, BEHIND), lambda reply: mezo.read_mezo_reply(reply, 1), BEHIND),
 }

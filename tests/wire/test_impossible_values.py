@@ -182,7 +182,6 @@ IMPOSSIBLE: dict[tuple[str, str], tuple[tuple[str, Any, str], ...]] = {
         ("w", "everything", "w: must be one of curvature, sync, got"),
         ("u", np.array([1.0, np.inf, 1.0]).tobytes(), "steps must be finite"),
     ),
-    ("behind", "m"): (("b", -2, "b: must be a whole number of at least -1"),),
     ("mezo reply", "m"): (
         ("g", bytes(16), "g: must be 8 bytes"),
         ("g", np.array([np.inf]).tobytes(), "g: must be finite"),

@@ -31,7 +31,15 @@ from fedstats_app.wire import (
     read_statistics_request,
 )
 from fedstats_app.wire.arrays import to_record
-from fedstats_app.wire.mezo import MAX_SCALAR, MezoReply, MezoRequest, mezo_reply, read_mezo_reply, read_mezo_request
+from fedstats_app.wire.mezo import (
+    MAX_SCALAR,
+    UNKNOWN,
+    MezoReply,
+    MezoRequest,
+    mezo_reply,
+    read_mezo_reply,
+    read_mezo_request,
+)
 from fedstats_app.wire.personal import (
     personal_content,
     personal_heads_content,
@@ -152,8 +160,7 @@ def test_any_round_of_fedmezo_arrives(training: int, number: int, seed: int, ent
 def test_any_scalars_arrive(scalars: list[float], number: int) -> None:
     answer = MezoReply(tuple(scalars), number, bytes(range(16)))
     assert read_mezo_reply(mezo_reply(ASKED, answer), len(scalars), number) == answer
-    nothing = MezoReply((), 0, bytes(16))
-    assert read_mezo_reply(mezo_reply(ASKED, nothing), 1) == nothing
+    assert read_mezo_reply(mezo_reply(ASKED, UNKNOWN), 1, 5) == UNKNOWN
 
 
 @pytest.mark.parametrize(
