@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import gc
+import multiprocessing
 import os
 import sqlite3
-from collections import Counter
+import subprocess
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
@@ -41,19 +44,51 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the large form of long trials, unless `-m` asks for `slow`; the small form runs with all others.
+TESTS = Path(__file__).parent
+# One simulation of Flower's and one federation of real nodes belong to the default tests: green means that it works.
+DEFAULT_RUNS = (
+    "test_flwr_run.py::test_the_readme_command_gives_the_readme_table",
+    "test_deployment_own_images.py::test_the_readme_s_commands_lead_from_folders_to_a_prediction",
+)
 
-    Of end-to-end tests a file with a single one comes first: a worker that has one left is given the next file at once,
-    and in the end the other would wait for it.
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark as extended the tests of research and those that start processes; the two default runs come first.
+
+    The large form of a long trial is left out unless `-m` names `slow`.
     """
     if "slow" not in config.option.markexpr:
         large = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=large)
         items[:] = [item for item in items if item not in large]
-    if config.option.markexpr == "end_to_end":
-        number = Counter(item.path for item in items if item.get_closest_marker("end_to_end"))
-        items.sort(key=lambda item: number[item.path] > 1)
+    for item in items:
+        name = f"{item.path.relative_to(TESTS).as_posix()}::{item.name}"
+        if name in DEFAULT_RUNS or not isinstance(item, pytest.Function):
+            continue
+        fixtures = [one.func for found in item._fixtureinfo.name2fixturedefs.values() for one in found]
+        seen: set[int] = set()
+        if name.startswith("research/") or any(starts_processes(made, seen) for made in (item.function, *fixtures)):
+            item.add_marker("extended")
+    items.sort(key=lambda item: f"{item.path.relative_to(TESTS).as_posix()}::{item.name}" not in DEFAULT_RUNS)
+
+
+def starts_processes(made: object, seen: set[int]) -> bool:
+    """Return whether a function or class of the tests, or one that it names, uses subprocess or multiprocessing."""
+    made = getattr(made, "__wrapped__", made)
+    if id(made) in seen or not getattr(made, "__module__", "").startswith("tests."):
+        return False
+    seen.add(id(made))
+    if isinstance(made, type):
+        return any(starts_processes(member, seen) for member in vars(made).values())
+    if not isinstance(made, FunctionType):
+        return False
+    codes = [made.__code__]
+    for code in codes:
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    named = [made.__globals__.get(name) for code in codes for name in code.co_names]
+    if any(found is subprocess or found is multiprocessing for found in named):
+        return True
+    return any(starts_processes(found, seen) for found in named)
 
 
 @pytest.hookimpl(wrapper=True)

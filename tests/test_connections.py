@@ -36,8 +36,6 @@ RUN = f"dataset='{{data}}' partitioner='iid' num-clients=2 {NETWORK} engine='ope
 
 Start = Callable[..., subprocess.Popen[str]]
 
-pytestmark = pytest.mark.end_to_end
-
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:

@@ -42,7 +42,7 @@ def test_own_images(tmp_path: Path, small: dict[str, Any]) -> None:
                                                                                     "Dress", "Coat")  # fmt: skip
 
 
-@pytest.mark.end_to_end  # loading a language model takes most of a minute on a busy machine
+@pytest.mark.extended  # loading a language model takes most of a minute on a busy machine
 def test_own_texts(tmp_path: Path, small: dict[str, Any]) -> None:
     pytest.importorskip("transformers", reason="needs the extra `text`")
     module = example("own_texts")

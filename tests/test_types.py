@@ -37,7 +37,6 @@ from fedstats_app.strategies import Fed4R
 """
 
 
-@pytest.mark.end_to_end  # mypy reads all of torch and Flower, which takes half a minute
 @pytest.mark.parametrize(
     ("checker", "error"),
     [

@@ -21,7 +21,6 @@ from tests.support.commands import REPOSITORY as REPOSITORY
 
 # Marks of files with real runs.
 REAL_RUNS = [
-    pytest.mark.end_to_end,
     pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for background processes in /proc"),
 ]
 COMPLETED = "[fedstats] completed; results are in"
