@@ -114,11 +114,6 @@ class FeatureReader:
                 if len(positions):
                     yield features, positions + start
 
-    def has_cached(self, dataset: Dataset) -> bool:
-        """Return whether features of some of its samples are on disk; none of them is read."""
-        cache = self._cache(dataset)
-        return cache is not None and cache.folder.is_dir()
-
     def _block(
         self, dataset: Dataset, indices: NDArray[np.int64], cache: FeatureCache | None, noted: Noted
     ) -> tuple[Tensor, Tensor]:

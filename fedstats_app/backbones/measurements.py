@@ -1,9 +1,8 @@
-"""What is measured of a loaded backbone: the largest norm of its features, and its speed on this machine."""
+"""A bound on the norm of a backbone's features."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -58,14 +57,3 @@ def _texts() -> Iterator[str]:
     rng = np.random.default_rng(0)
     for length in (1, 1, 2, 3, 5, 10, 20, 40, 100):
         yield " ".join(rng.choice(_WORDS, length))
-
-
-def seconds_per_sample(backbone: Backbone, inputs: torch.Tensor, at_least: float = 0.5) -> float:
-    """Time full batches of one input through the network for some seconds, after a batch that is not counted."""
-    batch = torch.stack([inputs] * backbone.batch_size)
-    backbone.forward_batch(batch)
-    started, passes = time.perf_counter(), 0
-    while passes == 0 or time.perf_counter() - started < at_least:
-        backbone.forward_batch(batch).sum().item()  # waits for the device
-        passes += 1
-    return (time.perf_counter() - started) / (passes * backbone.batch_size)

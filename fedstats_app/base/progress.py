@@ -1,4 +1,4 @@
-"""What a user sees while something works: what is being done, how far it is, and about how long it will still take."""
+"""Lines of progress: the current step, how far it is, and an estimate of the time left."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 # The promise is a line every 10 s; the heart beats once a second, and on a busy machine a line takes its time.
 LONGEST_SILENCE, SECONDS_PER_BEAT = 6.0, 1.0
-# The first samples take longer than others: what is seen for so long tells how long all will take.
-SECONDS_TO_JUDGE = 5.0
 # Between lines of results that come fast, such as those of rounds.
 SECONDS_BETWEEN_LINES = 4.0
 
@@ -32,7 +30,7 @@ def print_any_text() -> None:
 
 
 def in_words(seconds: float) -> str:
-    """Return a duration as people say it."""
+    """Return a duration in words."""
     if seconds < 119.5:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -40,7 +38,7 @@ def in_words(seconds: float) -> str:
 
 @dataclass
 class Step:
-    """Something that takes its time, perhaps within another.
+    """A piece of work, perhaps within another.
 
     Attributes
     ----------
@@ -50,8 +48,6 @@ class Step:
         Returns seconds.
     total : float
         How much there is to do, in any unit; 0 where that is not known.
-    expected : float
-        Seconds that all of it is thought to take, as long as nothing is done yet; 0 if unknown.
     done : float
         How much of it is done.
     within : float
@@ -61,7 +57,6 @@ class Step:
     text: str
     clock: Callable[[], float]
     total: float = 0
-    expected: float = 0.0
     done: float = 0
     within: float = 1
 
@@ -113,7 +108,7 @@ class Samples(Step):
         self.text = f"features of {min(new + known, self._all):,} of {self._all:,} {self._kind}"
         if new and not self._before:
             self._before, self.started = new, self.clock()
-        elif new > self._before and self.clock() - self.started >= SECONDS_TO_JUDGE:
+        elif new > self._before:
             self.at(new - self._before)
             self.total = max(self._all - known - self._before, self.done)
         if self.done:
@@ -159,9 +154,9 @@ class Progress:
             self._last_result = self._clock()
             self.say(line)
 
-    def doing(self, text: str, total: float = 0, *, expected: float = 0.0) -> AbstractContextManager[Step]:
+    def doing(self, text: str, total: float = 0) -> AbstractContextManager[Step]:
         """Say in every line, until this is over, that something is being done; see :class:`Step`."""
-        return self._within(Step(text, self._clock, total, expected))
+        return self._within(Step(text, self._clock, total))
 
     def counting(self, kind: str, total: int, count: Callable[[], tuple[int, int]]) -> AbstractContextManager[Step]:
         """Say in every line, until this is over, of how many samples there are features; see :class:`Samples`."""
@@ -184,13 +179,9 @@ class Progress:
             if fraction:
                 # As it was when something was last done: waiting since then brings the end nearer.
                 seen = max(one.changed for one in steps[index:])
-                end = step.started + (seen - step.started) / fraction
-                break
-        else:
-            end = next((step.started + step.expected for step in steps if step.expected), -math.inf)
-        # What takes longer than was thought is not thought to end any moment.
-        left = end - self._clock()
-        return left if left >= 0 else None
+                left = step.started + (seen - step.started) / fraction - self._clock()
+                return left if left >= 0 else None  # work that is overdue may take any time
+        return None
 
     def __str__(self) -> str:
         """Say what is being done, how long the work has taken, and how long it will still take."""

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from fedstats_app.base.progress import Step
-from fedstats_app.data.clients import training_set
 from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.discovery import Federation
@@ -74,11 +73,9 @@ def solve_heads(run: Run, state: State) -> State:
 
 def collect(run: Run, strategy: StatisticsStrategy) -> Asked:
     """Ask all clients for statistics, and fold these into the strategy's sums."""
-    asked, expected = _begun(run, strategy), 0.0
-    if run.federation.simulated and not run.reader.has_cached(train := training_set(run.config.data)):
-        expected = run.expected_seconds({0: len(train)}, 1)
+    asked = _begun(run, strategy)
     rounds = strategy.num_rounds if strategy.num_rounds > 1 else 0  # of one, what is done within it tells more
-    with run.progress.doing("statistics", rounds, expected=expected) as step:
+    with run.progress.doing("statistics", rounds) as step:
         strategy.on_reply, after_round = _watching(run, strategy, asked, step)
         strategy.collect(run.grid, after_round=after_round)
     give_back_memory()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.base.progress import Progress, in_words
+from fedstats_app.base.progress import Progress
 from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.report.head_file import PROMPTS, Normalisation, read_head, with_module
 from fedstats_app.report.model_card import write_model_card
@@ -16,7 +16,7 @@ from fedstats_app.report.record import trained_head_metadata
 from fedstats_app.report.state import SolvedHead, State, best_head
 from fedstats_app.report.tables import trainings_table
 from fedstats_app.report.training_record import TrainingResult
-from fedstats_app.server.run import TRAINING_PASSES, Run
+from fedstats_app.server.run import Run
 from fedstats_app.server.training import Training
 from fedstats_app.statistics import IdentityMap, feature_map_from_dict
 from fedstats_app.training.model import TunedModel
@@ -52,24 +52,18 @@ def fine_tune(run: Run, state: State, *, trainer: Trainer, given: Mapping[str, S
 
     The clients in the heads of stage 1 train; ``given`` is what :func:`given_heads` made.
     """
-    config, progress, tuning = run.config, run.progress, run.config.tuning
+    config, progress = run.config, run.progress
     clients = run.trainable(state)
     how = f" by {config.optimizer.optimizer}" if trainer.by_gradient else ""
     results, names = [], _start_names(config.start_heads, state, progress)
-    seconds = 0.0
-    if trainer.passes >= TRAINING_PASSES:  # less takes only a head, on features that are there
-        passes = trainer.passes * config.local.epochs * tuning.num_server_rounds * tuning.fraction_tune
-        seconds = run.expected_seconds(clients, passes)
-    expected = len(names) * seconds
-    guess = f"; about {in_words(expected)} at the speed of the server's machine" if expected else ""
-    progress.say(f"fine-tune {trainer.name}{how} on {len(clients)} clients, after {progress.elapsed}{guess}")
+    progress.say(f"fine-tune {trainer.name}{how} on {len(clients)} clients, after {progress.elapsed}")
     # Who trains by gradients loads nothing of FedMeZO, and the other way round.
     kind: type[Training]
     if trainer.by_gradient:
         from fedstats_app.server.gradient import GradientTraining as kind
     else:
         from fedstats_app.server.mezo import MezoTraining as kind
-    with progress.doing("training", len(names), expected=expected) as step:
+    with progress.doing("training", len(names)) as step:
         for number, name in enumerate(names):
             several = f" ({number + 1} of {len(names)} trainings)" if len(names) > 1 else ""
             step.at(number, f"{name}-{trainer.name}{several}")

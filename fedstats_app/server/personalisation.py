@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedstats_app.base.progress import in_words
 from fedstats_app.report.personal_result import PersonalResult, approach_name
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
 from fedstats_app.report.tables import personal_table
 from fedstats_app.server.personal_approaches import PersonalSession, run_approach
-from fedstats_app.server.run import TRAINING_PASSES, Run
+from fedstats_app.server.run import Run
 from fedstats_app.training.personal_options import PersonalOptions
 
 # In results.json, the key under which an entry says which approach it is of: one approach can have several.
+# Forward and backward pass through the backbone.
+TRAINING_PASSES = 3
 _APPROACH = "approach"
 
 
@@ -38,8 +39,8 @@ def personalise(run: Run, state: State) -> State:
     finished = {approach: _finished(run.folder, approach) for approach in options.approaches}
     left = [approach for approach, made in finished.items() if not made]
     results: dict[str, PersonalResult] = {}
-    expected = _announced(session, left, run)
-    with progress.doing("personal models", _work(options, left), expected=expected) as step:
+    _announce(session, left)
+    with progress.doing("personal models", _work(options, left)) as step:
         for number, (approach, made) in enumerate(finished.items(), start=1):
             text = f"personal models, {approach} ({number} of {len(finished)})"
             step.at(step.done, text, within=_work(options, [approach]))
@@ -77,18 +78,15 @@ def _work(options: PersonalOptions, approaches: Sequence[str]) -> int:
     return sum(TRAINING_PASSES * options.passes(approach) + 1 for approach in approaches)
 
 
-def _announced(session: PersonalSession, approaches: Sequence[str], run: Run) -> float:
-    """Say what clients will train, how often and about how long; return that in seconds, 0 if unknown."""
+def _announce(session: PersonalSession, approaches: Sequence[str]) -> None:
+    """Say what clients will train, and how often."""
     epochs = {one: session.options.passes(one) for one in approaches if session.options.passes(one)}
     if not epochs:
-        return 0.0
+        return
     head = session.start.head.weight
     size = sum(parameter.numel() for parameter in session.backbone.parameters()) + head.numel() + len(head)
-    seconds = run.expected_seconds(session.clients, _work(session.options, approaches))
     trained = ", ".join(f"{one} {number}" for one, number in epochs.items())
-    guess = f"; about {in_words(seconds)} at the speed of the server's machine" if seconds else ""
     session.progress.say(
         f"{len(session.clients)} clients train the whole network, {size:,} parameters, on "
-        f"{sum(session.clients.values()):,} samples in all; epochs: {trained}{guess}"
+        f"{sum(session.clients.values()):,} samples in all; epochs: {trained}"
     )
-    return seconds

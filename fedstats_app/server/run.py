@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.feature_reader import FeatureReader, check_kind
-from fedstats_app.backbones.measurements import FeatureNorm, feature_norm, seconds_per_sample
+from fedstats_app.backbones.measurements import FeatureNorm, feature_norm
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.base.progress import Progress
 from fedstats_app.base.tally import tallied
@@ -38,9 +38,6 @@ from fedstats_app.wire.evaluation import EVALUATE_HEADS
 OWN_DATA = "each node's own data"
 # With which it is judged how many classes nodes may bring, before the backbone is loaded.
 USUAL_FEATURE_DIM = 2048
-# Forward and backward pass through the backbone.
-TRAINING_PASSES = 3
-_TIMED_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -114,18 +111,6 @@ class Run:
     def title(self) -> str:
         """Heading of plots, which goes on with the number of clients."""
         return f"{without_folders(self.data_name)}, {without_folders(self.config.backbone.backbone)}"
-
-    def expected_seconds(self, clients: Mapping[int, int], passes: float) -> float:
-        """Estimate how long clients will compute, in seconds; 0 if unknown, as for texts, whose length decides.
-
-        In a simulation they share this machine, and their samples count one after another; elsewhere they work side by
-        side, and the one with most samples counts, as if its machine were as fast as this one. Every sample of the
-        ``clients``, given with their numbers of them, takes so many forward passes.
-        """
-        if self.backbone.kind != "image" or not clients or not passes:
-            return 0.0
-        number = sum(clients.values()) if self.federation.simulated else max(clients.values())
-        return seconds_per_sample(self.backbone, self.backbone.transform.blank(), _TIMED_SECONDS) * passes * number
 
     def trainable(self, state: State) -> dict[int, int]:
         """Select the clients that are in the heads and can train, with their number of samples."""

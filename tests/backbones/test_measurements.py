@@ -1,15 +1,13 @@
-"""The bound of features' norms, and the time of a forward pass."""
+"""The bound of features' norms."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from fedstats_app.backbones import measurements
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
 from fedstats_app.backbones.measurements import feature_norm
@@ -18,9 +16,9 @@ from fedstats_app.data.builtin import load_builtin
 from fedstats_app.statistics import FeatureMap, RandomFourierFeatures, RandomProjection
 
 
-@pytest.mark.parametrize("name", ["random:efficientnet_lite0", "random:mobilenet_v2"])
+@pytest.mark.parametrize("name", ["random:efficientnet_lite0", "random:wide"])
 def test_means_of_a_relu6_are_bounded_by_the_architecture(name: str) -> None:
-    norm = feature_norm(load_backbone(name, input_size=32))
+    norm = feature_norm(load_backbone(name, input_size=32 if "lite" in name else 0))
 
     assert norm.bound == 6.0 * math.sqrt(1280) and "above 6" in norm.source
 
@@ -78,11 +76,3 @@ def test_no_map_makes_a_feature_longer_than_it_says(feature_map: FeatureMap) -> 
     longest = float(feature_map(features).norm(dim=1).max())
 
     assert longest <= feature_map.norm_bound(16, 40.0) <= 3.0 * longest
-
-
-def test_time_is_that_of_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    backbone = load_backbone("random:tiny", input_size=16, device="cpu", batch_size=4)
-    clock = iter(np.arange(0, 100, 0.3))
-    monkeypatch.setattr(measurements.time, "perf_counter", lambda: float(next(clock)))
-    # Read at 0.0 (start), 0.3 after one pass, 0.6 after two, which ends it, 0.9 for the total: two passes of four.
-    assert measurements.seconds_per_sample(backbone, backbone.transform.blank()) == pytest.approx(0.9 / 8)

@@ -10,7 +10,7 @@ import pytest
 
 from fedstats_app import load
 from fedstats_app.report.plots import first_stage
-from fedstats_app.server import closed_form, run
+from fedstats_app.server import closed_form
 from tests.support.simulation import Killed, clients, killed, read_json, simulate, site_folder
 
 
@@ -50,20 +50,6 @@ def test_the_table_is_printed_before_clients_are_measured(
     simulate(tmp_path, method="fedncm")
     assert "FedNCM" in printed[0] and "done after" not in printed[0]
     assert "done after" in capsys.readouterr().out
-
-
-def test_the_network_is_timed_in_the_first_run_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    timed, real = [], run.seconds_per_sample
-    monkeypatch.setattr(run, "seconds_per_sample", lambda *args: timed.append(1) or real(*args))  # type: ignore[func-returns-value]
-    for _ in range(2):
-        simulate(
-            tmp_path,
-            method="fedncm",
-            cache_dir=str(tmp_path / "cache"),
-            partitioner="dirichlet",
-            partition={"samples_per_class": 20},
-        )
-    assert len(timed) == 1
 
 
 def test_shares_add_up_and_nobody_honest_is_named(tmp_path: Path) -> None:
