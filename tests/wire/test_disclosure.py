@@ -10,8 +10,9 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from fedstats_app.grid.in_process import begin_task
 from fedstats_app.statistics import StatisticsSpec
-from fedstats_app.testing import begin_run, instruction
+from fedstats_app.testing import RUN_ID, instruction
 from fedstats_app.wire import NodeInfo, RejectedReply, node_info_reply, read_statistics_reply, statistics_reply
 from fedstats_app.wire.disclosure import MAX_ERRORS, MAX_FIELDS, DisclosureLedger
 from fedstats_app.wire.reading import MAX_REASON
@@ -129,7 +130,7 @@ def test_errors_and_extents_of_a_hostile_site_are_bounded() -> None:
 @pytest.mark.parametrize("reason", ["a b" * 2**23, "\n" * 2**24, "é" * 2**24])
 def test_a_reason_of_many_megabytes_takes_no_more_memory(reason: str) -> None:
     """Beside the message itself: 100 MB took 543 MB when all of it was cleaned before it was cut."""
-    begin_run()
+    begin_task(RUN_ID)
     reply = Message(Error(code=100, reason=reason), reply_to=instruction(RecordDict()))
     tracemalloc.start()
     try:
