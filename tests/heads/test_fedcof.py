@@ -155,14 +155,6 @@ def test_one_symmetric_product_is_the_literal_formula(
     assert head.report.ridge_effective == pytest.approx(ridge, rel=1e-12)
 
 
-@pytest.mark.parametrize("dim", [1, 255, 256, 257, 520])
-def test_tiles_and_blocks_of_the_product_fit_together(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedstats_app.heads.scatter.ROWS_PER_BLOCK", 16)
-    rows = _rows(0, num_rows=50, dim=dim)
-    expected = unit_rows(fedcof(rows, 1.0).raw_weight)
-    assert absolute_difference(solve_fedcof(rows).weight, expected) <= 1e-10
-
-
 @given(seed=st.integers(0, 2**32 - 1))
 def test_permuted_rows_change_the_head_by_rounding_only(seed: int) -> None:
     rows = _rows(seed)
@@ -230,11 +222,3 @@ def test_a_chosen_shrinkage_is_the_best_expected_of_the_means_scatter() -> None:
     assert head.report.parameters["shrinkage"] == pytest.approx(gamma, rel=1e-10)
     assert head.report.regulariser.endswith("(auto)")
     assert same_bits(solve_fedcof(rows, shrinkage=head.report.parameters["shrinkage"]).weight, head.weight)
-
-
-def test_float32_rows_are_solved_in_float64() -> None:
-    rows = _rows(0)
-    narrow = ClassMeanRows(rows.class_ids, rows.counts, num_classes=5, class_sums=rows.class_sums.float())
-    head = solve_fedcof(narrow)
-    assert head.weight.dtype == torch.float64
-    assert absolute_difference(head.weight, solve_fedcof(rows).weight) <= 1e-6

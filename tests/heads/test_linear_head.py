@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.heads import LinearHead, SolveReport
+from fedstats_app.heads import LinearHead
 from fedstats_app.heads.linear_head import add_to_diagonal, solve_positive_definite
 from fedstats_app.statistics.accumulation import normalize_rows
 from tests.support.compare import relative_difference
@@ -31,25 +31,11 @@ def test_an_absent_class_never_wins_unless_asked_for() -> None:
     assert HEAD.predict(negative, mask_absent=False).tolist() == [1]
 
 
-def test_all_classes_are_present_by_default() -> None:
-    head = LinearHead(torch.ones(2, 3), torch.zeros(2))
-    assert head.present.tolist() == [True, True] and head.report == SolveReport()
-    assert (head.num_classes, head.feature_dim) == (2, 3)
-
-
 def test_features_of_another_precision_are_taken_in_the_heads() -> None:
     head = HEAD.to(dtype=torch.float64)
     assert head.weight.dtype == head.bias.dtype == torch.float64
     assert head.present.dtype == torch.bool and head.report is HEAD.report
     assert head.logits(torch.ones(1, 2, dtype=torch.float16)).dtype == torch.float64
-
-
-def test_a_head_is_shown_by_its_size() -> None:
-    assert repr(HEAD) == "<LinearHead of 3 classes on 2 features, none>"
-
-
-def test_a_head_on_no_features_predicts_nothing() -> None:
-    assert HEAD.predict(torch.zeros(0, 2)).shape == (0,)
 
 
 @pytest.mark.parametrize(
