@@ -126,9 +126,12 @@ class Run:
         left = {name: before[name] - one for name, one in self.sums.items() if name in ("0.class-sums", "0.gram")}
         for sent in kept:
             np.subtract.at(left["0.class-sums"], sent["0.row-class-ids"], sent["0.row-sums"])
-            if "0.gram" in left:
-                factor = sent.get("0.gram-factor", np.zeros((0, 0))).astype(float)
-                left["0.gram"] -= sent.get("0.gram", (factor.T @ factor)[np.triu_indices(factor.shape[1])])
+            if "0.gram" in left and "0.gram" in sent:
+                left["0.gram"] -= sent["0.gram"]
+            elif "0.gram" in left:
+                means = sent["0.row-sums"].astype(float) / np.sqrt(sent["0.row-counts"])[:, None]
+                rows = np.concatenate([means, sent.get("0.within-factor", means[:0]).astype(float)])
+                left["0.gram"] -= (rows.T @ rows)[np.triu_indices(rows.shape[1])] + sent.get("0.within", 0.0)
         off = max(_off(one, before[name]) for name, one in left.items())
         return what, off <= 1e-9, f"the sum is that of before less {len(gone)} clients, within {off:.0e}"
 

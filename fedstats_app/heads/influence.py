@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.heads.paired import sign_test
-from fedstats_app.statistics import ClientStatistics
+from fedstats_app.statistics import ClientStatistics, TriangularFactor
 
 # A class's judges say something of that class from so many on.
 MIN_JUDGES_OF_CLASS = 8
@@ -156,20 +156,17 @@ def spreads(client: ClientStatistics, places: Tensor, basis: Tensor) -> Tensor:
     basis : Tensor
         (d, k) float64, orthonormal: what tells classes apart.
     """
-    rows, factor = client.rows, client.gram_factor
+    rows, within = client.rows, client.within
     counts = rows.counts.to(torch.float64)
-    sums = rows.scaled_sums
     away = (counts * (rows.means - places[rows.class_ids]).square().sum(dim=1)).nan_to_num()
     known = int((~places[rows.class_ids, 0].isnan()).sum())
-    scatter, along = sums.new_zeros(()), sums.new_zeros(())
-    if factor is not None:
-        scatter = factor.trapezoid.square().sum() - sums.square().sum()
-        along = (factor.trapezoid @ basis).square().sum() - (sums @ basis).square().sum()
-    elif client.gram is not None:
-        scatter = client.gram.trace() - sums.square().sum()
-        along = (client.gram @ basis * basis).sum() - (sums @ basis).square().sum()
+    scatter, along = counts.new_zeros(()), counts.new_zeros(())
+    if isinstance(within, TriangularFactor):
+        scatter, along = within.trapezoid.square().sum(), (within.trapezoid @ basis).square().sum()
+    elif within is not None:
+        scatter, along = within.trace(), (within @ basis * basis).sum()
     elif client.scatter is not None:
-        scatter = sums.new_tensor(sum(client.scatter.energies) + client.scatter.left_out)
+        scatter = counts.new_tensor(sum(client.scatter.energies) + client.scatter.left_out)
         along = (client.scatter.scaled() @ basis).square().sum()
     freedom = max(rows.num_examples - len(rows), 1)
     return torch.stack([away.sum() / max(known, 1), scatter / freedom, along / freedom])

@@ -10,9 +10,9 @@ The file is sensitive: it holds the label histogram and class means of all clien
 Only its owner can read it, and its header says so.
 
 `clients/` has one such file per client, if a run keeps them, so that a client can be taken out again: `I.row-...`
-as above; with a Gram matrix `I.gram`, or of few samples `I.gram-factor` (r, d), in float32 if that loses nothing; for
-FedRoot `I.scatter-values` (k,), `I.scatter-directions` (k, d), `I.left-out` (). They are of one site each, and so more
-sensitive than the sums.
+as above; with a Gram matrix the scatter about the rows' means, `I.within`, or of few samples `I.within-factor` (r, d),
+or for exact sums `I.gram`, in float32 if that loses nothing; for FedRoot `I.scatter-values` (k,),
+`I.scatter-directions` (k, d), `I.left-out` (). They are of one site each, and so more sensitive than the sums.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from fedstats_app.statistics import (
     ClassMeanRows,
     ClientStatistics,
     FeatureStatistics,
-    GramFactor,
     ScatterFactor,
     StatisticsSpec,
+    TriangularFactor,
 )
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
 from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, StatisticsSum
@@ -176,7 +176,7 @@ def _square(found: Mapping[str, Tensor], name: str, dim: int) -> Tensor | None:
         return None
     if found[name].shape != (dim * (dim + 1) // 2,):
         raise ValueError(f"{name} must be the upper triangle of ({dim}, {dim}), got {tuple(found[name].shape)}")
-    return unpack_upper(found[name], dim)
+    return unpack_upper(found[name], dim).to(torch.float64)
 
 
 ACCUMULATOR_FORMAT = "fedstats-accumulator-1"
@@ -278,7 +278,7 @@ def load_class_means(folder: Path) -> dict[str, ClassMeans]:
     return {name: ClassMeans(means, counts) for name, means in _own(tensors, "means").items()}
 
 
-CLIENT_FORMAT = "fedstats-client-statistics-1"
+CLIENT_FORMAT = "fedstats-client-statistics-2"
 CLIENTS_FOLDER = "clients"
 
 
@@ -358,10 +358,12 @@ def _path_of(folder: Path, client: int, digest: str) -> Path:
 def client_to_tensors(one: ClientStatistics) -> dict[str, Tensor]:
     """Name the tensors of a client's statistics as this module's text does, those that came as float32 in float32."""
     tensors = rows_to_tensors(one.rows)
-    if one.gram_factor is not None:
-        tensors["gram-factor"] = _in_few_bytes(one.gram_factor.trapezoid)
-    elif one.gram is not None:
-        tensors["gram"] = _in_few_bytes(pack_upper(one.gram))
+    if one.given_gram is not None:
+        tensors["gram"] = _in_few_bytes(pack_upper(one.given_gram))
+    elif isinstance(one.within, TriangularFactor):
+        tensors["within-factor"] = _in_few_bytes(one.within.trapezoid)
+    elif one.within is not None:
+        tensors["within"] = _in_few_bytes(pack_upper(one.within))
     if one.scatter is not None:
         tensors |= {"scatter-values": one.scatter.values, "scatter-directions": one.scatter.directions}
         tensors["left-out"] = torch.tensor(one.scatter.left_out, dtype=torch.float64)
@@ -377,11 +379,9 @@ def _in_few_bytes(tensor: Tensor) -> Tensor:
 def client_from_tensors(found: Mapping[str, Tensor], num_classes: int) -> ClientStatistics:
     """Read the statistics that :func:`client_to_tensors` gave, to the bit."""
     rows, scatter = rows_from_tensors(found, num_classes), None
-    gram: Tensor | GramFactor | None = None
-    if "gram-factor" in found:
-        gram = GramFactor(found["gram-factor"].to(torch.float64))
-    elif "gram" in found:
-        gram = unpack_upper(found["gram"].to(torch.float64), rows.feature_dim)
+    within: Tensor | TriangularFactor | None = _square(found, "within", rows.feature_dim)
+    if "within-factor" in found:
+        within = TriangularFactor(found["within-factor"].to(torch.float64))
     if "left-out" in found:
         scatter = ScatterFactor(found["scatter-values"], found["scatter-directions"], float(found["left-out"]))
-    return ClientStatistics(rows, gram, scatter)
+    return ClientStatistics(rows, _square(found, "gram", rows.feature_dim), scatter, within=within)

@@ -10,10 +10,10 @@ from fedstats_app.statistics.class_mean_rows import ClassMeanRows as ClassMeanRo
 from fedstats_app.statistics.client_statistics import ClientStatistics as ClientStatistics
 from fedstats_app.statistics.client_statistics import StatisticsAccumulator as StatisticsAccumulator
 from fedstats_app.statistics.client_statistics import client_digest as client_digest
-from fedstats_app.statistics.factors import GramFactor as GramFactor
 from fedstats_app.statistics.factors import LowRankStatistics as LowRankStatistics
 from fedstats_app.statistics.factors import ScatterFactor as ScatterFactor
 from fedstats_app.statistics.factors import ScatterSpec as ScatterSpec
+from fedstats_app.statistics.factors import TriangularFactor as TriangularFactor
 from fedstats_app.statistics.feature_maps import FeatureMap as FeatureMap
 from fedstats_app.statistics.feature_maps import IdentityMap as IdentityMap
 from fedstats_app.statistics.feature_maps import RandomFourierFeatures as RandomFourierFeatures

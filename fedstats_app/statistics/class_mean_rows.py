@@ -115,10 +115,19 @@ class ClassMeanRows:
         """(M, d) float64 sums over the roots of the counts: X^T X is what the means have of the Gram matrix."""
         return self.class_sums.to(torch.float64) / self.counts.to(torch.float64).sqrt().unsqueeze(1)
 
+    def products(self) -> Tensor:
+        """Return (d, d) float64, sum_j n_j mu_j mu_j^T: what the means have of the Gram matrix."""
+        scaled = self.scaled_sums
+        return scaled.T @ scaled
+
     @property
     def num_examples(self) -> int | float:
         """Number of samples N; a float where counts carry noise."""
         return self.counts.sum().item()
+
+    def with_sums(self, class_sums: Tensor) -> ClassMeanRows:
+        """Return rows of the same classes and counts with other sums."""
+        return ClassMeanRows(self.class_ids, self.counts, num_classes=self.num_classes, class_sums=class_sums)
 
     def chosen(self, stay: Tensor) -> ClassMeanRows:
         """Return the rows for which ``stay``, (m,) bool, is true, in their order."""

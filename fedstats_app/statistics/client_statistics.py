@@ -13,6 +13,7 @@ from fedstats_app.base.threads import threads_worth
 from fedstats_app.statistics.accumulation import (
     accumulation_device,
     add_in_blocks,
+    add_rows_to_gram,
     check_features,
     check_labels,
     check_tensor,
@@ -20,7 +21,7 @@ from fedstats_app.statistics.accumulation import (
 )
 from fedstats_app.statistics.class_mean_rows import ClassMeanRows, plan_rows
 from fedstats_app.statistics.exact import on_grid
-from fedstats_app.statistics.factors import GramFactor, ScatterFactor
+from fedstats_app.statistics.factors import ScatterFactor, TriangularFactor
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 
 
@@ -28,61 +29,89 @@ class ClientStatistics:
     """Rows (class, count, class sum) and more of the same samples, where asked for; immutable by convention.
 
     From the rows follow FedNCM and FedCOF, from rows and Gram matrix together Fed3R and FedCGS, from rows and a factor
-    of the scatter about their means FedRoot.
+    of the scatter about their means FedRoot. The Gram matrix is the scatter within rows and what the rows' means have
+    of it, so that it agrees with the means however these were rounded on the wire.
 
     Parameters
     ----------
     rows : ClassMeanRows
         One or several rows per class present.
-    gram : Tensor, GramFactor or None
-        The Gram matrix, (d, d) float64, or its factor, from which it is formed on demand.
+    gram : Tensor or None
+        The Gram matrix itself, (d, d) float64, where it is exact or a sum of several clients'.
     scatter : ScatterFactor or None
-        Of the samples about the means of the rows.
+        The largest directions of the scatter about the means of the rows.
+    within : Tensor, TriangularFactor or None
+        The complete scatter about the means of the rows, (d, d) float64, or its factor; in place of ``gram``.
     completed : bool
-        Whether the Gram matrix was made from the rows and a truncated factor.
+        Whether the scatter within rows was made from a truncated factor.
 
     Raises
     ------
     ValueError
-        If the Gram matrix is of another size or dtype.
+        If a matrix is of another size or dtype.
     """
 
     def __init__(
         self,
         rows: ClassMeanRows,
-        gram: Tensor | GramFactor | None = None,
+        gram: Tensor | None = None,
         scatter: ScatterFactor | None = None,
         *,
+        within: Tensor | TriangularFactor | None = None,
         completed: bool = False,
     ) -> None:
         self.rows, self.scatter, self.completed = rows, scatter, completed
         self._complete: ScatterFactor | None = None
-        self.gram_factor = gram if isinstance(gram, GramFactor) else None
-        self._gram = None if isinstance(gram, GramFactor) else gram
-        if self._gram is not None:
-            check_tensor("gram", self._gram, (rows.feature_dim, rows.feature_dim), torch.float64)
-        if self.gram_factor is not None:
-            check_tensor("gram factor", self.gram_factor.trapezoid, (None, rows.feature_dim), torch.float64)
+        self.given_gram, self._gram, self._within = gram, gram, within
+        square = (rows.feature_dim, rows.feature_dim)
+        if gram is not None:
+            check_tensor("gram", gram, square, torch.float64)
+        if isinstance(within, TriangularFactor):
+            check_tensor("triangular factor", within.trapezoid, (None, rows.feature_dim), torch.float64)
+        elif within is not None:
+            check_tensor("within", within, square, torch.float64)
 
     @property
     def has_gram(self) -> bool:
         """Whether there is a Gram matrix."""
-        return self._gram is not None or self.gram_factor is not None
+        return self._gram is not None or self._within is not None
 
     @property
     def gram(self) -> Tensor | None:
-        """(d, d) float64 Gram matrix, or None; formed from the factor once, where there is one."""
-        if self._gram is None and self.gram_factor is not None:
-            self._gram = self.gram_factor.gram()
+        """(d, d) float64 Gram matrix, or None; formed from the scatter once, where there is one."""
+        if self._gram is None and self._within is not None:
+            matrix = self._within.scatter() if isinstance(self._within, TriangularFactor) else self._within
+            self._gram = mirror_upper(matrix + self.rows.products())
         return self._gram
 
+    def add_gram_to(self, total: Tensor) -> None:
+        """Add the Gram matrix to a (d, d) float64 matrix, in place, without forming it where there is a factor.
+
+        Raises
+        ------
+        ValueError
+            If there is none.
+        """
+        if isinstance(self._within, TriangularFactor):
+            add_rows_to_gram(total, torch.cat([self._within.trapezoid, self.rows.scaled_sums]))
+        elif self.gram is not None:
+            total.add_(self.gram)
+        else:
+            raise ValueError("statistics to add must have a Gram matrix, got none")
+
+    @property
+    def within(self) -> Tensor | TriangularFactor | None:
+        """The complete scatter about the means of the rows, or its factor, or None; formed from ``gram`` once."""
+        if self._within is None and self._gram is not None:
+            self._within = mirror_upper(self._gram - self.rows.products())
+        return self._within
+
     def scatter_factor(self) -> ScatterFactor | None:
-        """Return the complete factor, made of the Gram matrix once where there is one, else ``scatter``."""
-        source = self.gram_factor if self.gram_factor is not None else self._gram
-        if source is None:
+        """Return the complete factor, made of the scatter within rows once where there is one, else ``scatter``."""
+        if self.within is None:
             return self.scatter
         if self._complete is None:
-            self._complete = ScatterFactor.of_gram(source, self.rows)
+            self._complete = ScatterFactor.of_scatter(self.within, self.rows)
         return self._complete
 
     def with_scatter(self, scatter: ScatterFactor) -> ClientStatistics:
@@ -115,8 +144,8 @@ class StatisticsAccumulator:
     num_classes, feature_dim : int
         C and d.
     gram : bool
-        Whether to form the Gram matrix: itself, or where there are fewer samples than features its factor, of the
-        features, which are fewer numbers.
+        Whether to form the scatter within rows: itself, or where there are fewer samples than features its factor, of
+        the features, which are fewer numbers. With ``fraction_bits`` the Gram matrix in its place.
     scatter : RankRule or None
         Whether to form the factor of the scatter, of no fewer directions than the rule wants.
     means_per_class : int
@@ -130,7 +159,7 @@ class StatisticsAccumulator:
     planned : tuple of Tensor, optional
         Class of each row, and row of each sample, in place of what would be drawn (:func:`plan_rows`).
     fraction_bits : int, optional
-        To which features are rounded; then there is no factor of the Gram matrix, which would not be exact.
+        To which features are rounded, so that the Gram matrix is exact; the scatter would not be.
     """
 
     def __init__(
@@ -231,20 +260,24 @@ class StatisticsAccumulator:
                 num_classes=self._num_classes,
                 class_sums=self._sums.cpu()[kept],
             )
-            gram: Tensor | GramFactor | None = None
-            scatter = None
+            gram, scatter = None, None
+            within: Tensor | TriangularFactor | None = None
             if self._features is not None:
-                features = self._features.cpu()
-                gram = GramFactor.of(features) if self._wants_gram else None
+                features = self._features.cpu()[self._taken]
+                row = (torch.cumsum(kept, 0) - 1)[self._row_of_sample[self._taken]]
+                if self._wants_gram:
+                    within = TriangularFactor.of_features(features, rows, row)
                 if (rule := self._scatter_rule) is not None:
-                    row = (torch.cumsum(kept, 0) - 1)[self._row_of_sample[self._taken]]
-                    most = rule.most(int(rows.num_examples))
-                    scatter = ScatterFactor.of_features(features[self._taken], rows, row, most)
+                    scatter = ScatterFactor.of_features(features, rows, row, rule.most(int(rows.num_examples)))
             elif self._gram is not None:
-                matrix = mirror_upper(self._gram).cpu()
-                gram = matrix if self._wants_gram else None
-                scatter = None if self._scatter_rule is None else ScatterFactor.of_gram(matrix, rows)
-            return ClientStatistics(rows, gram, scatter)
+                client = ClientStatistics(rows, mirror_upper(self._gram).cpu())
+                if self._wants_gram and self._fraction_bits is not None:
+                    gram = client.gram
+                elif self._wants_gram:
+                    within = client.within
+                if self._scatter_rule is not None:
+                    scatter = client.scatter_factor()
+            return ClientStatistics(rows, gram, scatter, within=within)
 
 
 def client_digest(client: ClientStatistics) -> str:

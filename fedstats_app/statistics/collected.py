@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fedstats_app.statistics.accumulation import (
-    add_rows_to_gram,
     add_to_gram,
     add_to_group_sums,
     check_tensor,
@@ -168,12 +167,7 @@ class StatisticsSum:
         if self._scatter is not None and client.scatter is None:
             raise ValueError("statistics to add must have a factor of their scatter, got none")
         if total.gram is not None:
-            if client.gram_factor is not None:
-                add_rows_to_gram(total.gram, client.gram_factor.trapezoid)
-            elif client.gram is not None:
-                total.gram.add_(client.gram)
-            else:
-                raise ValueError("statistics to add must have a Gram matrix, got none")
+            client.add_gram_to(total.gram)
         if self._scatter is not None and client.scatter is not None:
             add_to_gram(self._scatter, client.scatter.scaled())
             self._left_out += client.scatter.left_out

@@ -1,4 +1,4 @@
-"""Square roots of Gram matrices and of clients' scatter: the same matrix in fewer numbers."""
+"""Square roots of a client's scatter about its class means: the same matrix in fewer numbers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def num_factor_numbers(rank: int, dim: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class GramFactor:
-    """R with R^T R = G, for the Gram matrix G of fewer samples than features, or of any where few bits are sent.
+class TriangularFactor:
+    """R with R^T R = Z^T Z, the complete scatter about the means of the rows, in the fewest numbers.
 
-    R is a function of G alone, to rounding, where no feature depends linearly on those before it, but for features
-    that are zero in every sample, which are stepped over. (A QR of the features would not be: with a first feature of
-    zero its first row is a sample.)
+    R is a function of the scatter alone, to rounding, where no feature depends linearly on those before it, but for
+    features that are constant within every row, which are stepped over. (A QR of Z would not be: with a first feature
+    of zero its first row is a sample's.)
 
     Attributes
     ----------
@@ -45,35 +45,41 @@ class GramFactor:
             raise ValueError(f"trapezoid must have no more rows than columns, got {tuple(self.trapezoid.shape)}")
 
     @classmethod
-    def of(cls, features: Tensor) -> GramFactor:
-        """Return the factor of the Gram matrix of (n, d) float64 features, n < d, on the CPU; never forms d x d.
+    def of_features(cls, features: Tensor, rows: ClassMeanRows, row_of_sample: Tensor) -> TriangularFactor:
+        """Return the factor of (n, d) float64 features on the CPU, n < d, as :meth:`ScatterFactor.of_features`.
 
-        With X = U diag(s) V^T it is the triangular factor of diag(s) V^T, of which the s above rounding are kept. U is
-        taken from X X^T: U^T X has the Gram matrix of X to rounding however close the s are.
+        With Z = U diag(s) V^T it is the triangular factor of diag(s) V^T, of which the s above rounding are kept. U is
+        taken from Z Z^T: U^T Z has the scatter of Z to rounding however close the s are.
         """
-        features = features.to("cpu", torch.float64)
-        # Squares of what is large would overflow, and those of what is small vanish.
-        scale = float(features.abs().max()) if features.numel() else 0.0
-        trapezoid = features.new_zeros(0, features.shape[1])
-        if scale > 0.0:
-            with one_thread():
-                trapezoid = scale * _triangular(_rotated(features / scale))
-        return cls(trapezoid)
+        if not full_rank(rows):
+            return cls(features.new_zeros(0, rows.feature_dim))
+        with one_thread():
+            centred, _, vectors = _spectrum(features, rows, row_of_sample)
+            return cls(_triangular(vectors.T @ centred))
 
     @classmethod
-    def of_gram(cls, gram: Tensor) -> GramFactor:
-        """Return the factor of a (d, d) float64 Gram matrix, or of one that is larger by no more than rounding."""
-        trace = float(gram.trace())
-        if trace <= 0.0:
-            return cls(gram.new_zeros(0, len(gram)))
-        lifted = gram.clone()
-        lifted.diagonal().add_(_LIFT * trace)
+    def of_scatter(cls, scatter: Tensor, rows: ClassMeanRows) -> TriangularFactor:
+        """Return the factor of a (d, d) float64 scatter about the means of the rows, made larger by rounding.
+
+        The scatter may have been the difference of a Gram matrix and what the means have of it, in float64.
+        """
+        trace = float(scatter.trace())
+        noise = len(scatter) * torch.finfo(torch.float64).eps * float(rows.scaled_sums.square().sum())
+        if trace <= noise:
+            return cls(scatter.new_zeros(0, len(scatter)))
+        lifted = scatter.clone()
+        lifted.diagonal().add_(_LIFT * trace + noise)
         with one_thread():
             return cls(torch.linalg.cholesky(lifted, upper=True))
 
-    def gram(self) -> Tensor:
-        """Return G = R^T R, (d, d) float64, symmetric to the bit."""
+    def scatter(self) -> Tensor:
+        """Return R^T R, (d, d) float64, symmetric to the bit."""
         return mirror_upper(self.trapezoid.T @ self.trapezoid)
+
+    def joined(self, rows: Tensor) -> TriangularFactor:
+        """Return the factor of R^T R and the scatter of further rows (m, d) together."""
+        with one_thread():
+            return TriangularFactor(_triangular(torch.cat([self.trapezoid, rows])))
 
     def packed(self) -> Tensor:
         """Return the rows from the diagonal on, one behind the other: (r d - r (r - 1) / 2,)."""
@@ -81,7 +87,7 @@ class GramFactor:
         return self.trapezoid[row, column]
 
     @classmethod
-    def unpacked(cls, packed: Tensor, dim: int) -> GramFactor:
+    def unpacked(cls, packed: Tensor, dim: int) -> TriangularFactor:
         """Return the factor that :meth:`packed` gave, in any floating dtype; its length says the rank.
 
         Raises
@@ -101,20 +107,26 @@ class GramFactor:
         return cls(trapezoid)
 
 
-def _rotated(features: Tensor) -> Tensor:
-    """Return diag(s) V^T of the features, (r, d), for the s above rounding."""
-    squares, left = torch.linalg.eigh(features @ features.T)
-    kept = squares > features.shape[1] * torch.finfo(torch.float64).eps * squares[-1]
-    rotated: Tensor = left.T[kept].flip(0) @ features
-    return rotated
+def _spectrum(features: Tensor, rows: ClassMeanRows, row_of_sample: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return Z (n, d), features about the means of their rows, and the squares (r,) and vectors (n, r) of Z Z^T.
+
+    Only what is more than rounding, falling.
+    """
+    centred = features - rows.means[row_of_sample]
+    # What is left of equal numbers is the rounding of their mean.
+    noise = (len(centred) * torch.finfo(torch.float64).eps) ** 2 * features.square().sum(dim=0)
+    centred[:, centred.square().sum(dim=0) <= noise] = 0.0
+    squares, vectors = _falling(centred @ centred.T)
+    rank = min(_numerical_rank(squares, float(noise.sum())), full_rank(rows))
+    return centred, squares[:rank], vectors[:, :rank]
 
 
 def _triangular(rows: Tensor) -> Tensor:
     # A feature that is zero in every sample stays exactly zero in the factor, and takes none of its rows.
     live = (rows != 0).any(dim=0)
     triangle = torch.linalg.qr(rows[:, live], mode="r").R
-    trapezoid = torch.zeros_like(rows)
-    trapezoid[: len(triangle), live] = triangle
+    trapezoid = rows.new_zeros(len(triangle), rows.shape[1])
+    trapezoid[:, live] = triangle
     trapezoid = trapezoid[(trapezoid != 0).any(dim=1)]
     first = (trapezoid != 0).to(torch.int8).argmax(dim=1, keepdim=True)
     return trapezoid * trapezoid.gather(1, first).sign()
@@ -190,36 +202,30 @@ class ScatterFactor:
         most : int, optional
             Directions that will be wanted: no more are made, and the energy of the others is left out. By default all.
         """
-        possible, dim = full_rank(rows), rows.feature_dim
-        if not possible:
-            return cls(features.new_zeros(0), features.new_zeros(0, dim))
-        centred = features - rows.means[row_of_sample]
+        if not full_rank(rows):
+            return cls(features.new_zeros(0), features.new_zeros(0, rows.feature_dim))
         with one_thread():
-            squares, vectors = _falling(centred @ centred.T)
-            # What is left of equal features is the rounding of their mean.
-            noise = (len(centred) * torch.finfo(torch.float64).eps) ** 2 * float(features.square().sum())
-            rank = min(_numerical_rank(squares, noise), possible)
-            kept = rank if most is None else min(rank, most)
+            centred, squares, vectors = _spectrum(features, rows, row_of_sample)
+            kept = len(squares) if most is None else min(len(squares), most)
             # Z^T U is s V^T, the falling directions first: what rounding puts of one into the next, QR takes out.
             directions, triangle = torch.linalg.qr(centred.T @ vectors[:, :kept])
             directions *= triangle.diagonal().sign()
-        left_out = float(squares[kept:rank].sum())
+        left_out = float(squares[kept:].sum())
         return cls(squares[:kept].sqrt(), directions.T.contiguous(), left_out)
 
     @classmethod
-    def of_gram(cls, gram: Tensor | GramFactor, rows: ClassMeanRows) -> ScatterFactor:
-        """Return the complete factor from the Gram matrix of the samples, or its factor, and their rows."""
+    def of_scatter(cls, scatter: Tensor | TriangularFactor, rows: ClassMeanRows) -> ScatterFactor:
+        """Return the complete factor from the scatter about the means of the rows, or its triangular factor."""
         with one_thread():
-            if isinstance(gram, GramFactor):
-                # The scatter lies in the span of the Gram matrix: never d x d.
-                basis, triangle = torch.linalg.qr(gram.trapezoid.T)
-                inside, small = rows.scaled_sums @ basis, triangle @ triangle.T
-            else:
-                basis, inside, small = None, rows.scaled_sums, gram
-            noise = len(small) * torch.finfo(torch.float64).eps * float(small.trace())
-            squares, vectors = _falling(small - inside.T @ inside)
+            small = scatter.trapezoid @ scatter.trapezoid.T if isinstance(scatter, TriangularFactor) else scatter
+            squares, vectors = _falling(small)
+            energy = float(small.trace()) + float(rows.scaled_sums.square().sum())
+            noise = len(small) * torch.finfo(torch.float64).eps * energy
             rank = min(_numerical_rank(squares, noise), full_rank(rows))
-            directions = vectors[:, :rank] if basis is None else basis @ vectors[:, :rank]
+            directions = vectors[:, :rank]
+            if isinstance(scatter, TriangularFactor):
+                directions, triangle = torch.linalg.qr(scatter.trapezoid.T @ directions)
+                directions *= triangle.diagonal().sign()
         return cls(squares[:rank].sqrt(), directions.T.contiguous())
 
     def __len__(self) -> int:

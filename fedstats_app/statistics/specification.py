@@ -174,12 +174,14 @@ class StatisticsSpec:
         num_rows = num_classes * self.means_per_class
         scale, header = (4, HEADER_BYTES) if number_bytes < 4 else (0, 0)
         rows = num_rows * (16 + number_bytes * dim + scale) + 3 * HEADER_BYTES + header
+        full_rank = min(max(num_samples - num_rows, 0), dim)
         if self.gram:
-            rank = min(num_samples, dim)
+            # In int8 the rounding of each row's sum is sent with the scatter.
+            rank = min(num_samples, dim) if number_bytes == 1 or num_samples >= dim else full_rank
             return rows + number_bytes * num_factor_numbers(rank, dim) + HEADER_BYTES + rank * scale + header
         if self.scatter is None:
             return rows
-        full_rank, of_rank = min(max(num_samples - num_rows, 0), dim), self.scatter.num_bytes
+        of_rank = self.scatter.num_bytes
         rank = self.scatter.rank.rank(num_samples, full_rank, lambda rank: rows + of_rank(rank, dim))
         return rows + of_rank(rank, dim)
 

@@ -17,7 +17,7 @@ from fedstats_app.wire.reading import RejectedReply, RejectedRequest
 from fedstats_app.wire.serving import QUERY_CLIENTS, NodeInfo, guard, node_info_reply, per_client, read_node_info
 
 # Of the messages as docs/protocol.md has them; raised with any change by which one side would misread the other.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 if TYPE_CHECKING:
     from fedstats_app.wire.statistics import QUERY_STATISTICS as QUERY_STATISTICS

@@ -25,7 +25,7 @@ from fedstats_app.wire.serving import NodeInfo, node_info_of, node_info_record
 from fedstats_app.wire.statistics import ReceivedStatistics, StatisticsRequest, statistics_of
 from fedstats_app.wire.statistics_records import statistics_record
 
-RELEASE_FORMAT = "fedstats-release-1"
+RELEASE_FORMAT = "fedstats-release-2"
 SENSITIVE = (
     "yes: class counts and sums of one site's features, from which features, and images like the site's, can be "
     "recovered the better, the fewer samples a class has"
@@ -118,13 +118,12 @@ class Release:
         if spec.stand_in != own.stand_in if completed else spec.sends_scatter and not own.sends_scatter:
             sums = client.rows.class_sums[order]
             rows = ClassMeanRows(class_ids[order], client.rows.counts[order], num_classes=num_classes, class_sums=sums)
-            gram = client.gram if client.gram_factor is None else client.gram_factor
-            other_bytes = self.received.other_bytes
-            kept = ClientStatistics(rows, None if completed else gram, client.scatter if completed else None)
-            return statistics_record(kept, spec, self.request.wire_dtype, other_bytes)
-        # The arrays as they are, of rows c..., of a Gram matrix g..., of a factor of the scatter s....
-        wanted = "cs" if completed else "c" + "g" * spec.gram + "s" * spec.sends_scatter
-        record = ArrayRecord({key: array for key, array in arrays.items() if key[0] in wanted})
+            within = None if completed else client.within
+            kept = ClientStatistics(rows, scatter=client.scatter if completed else None, within=within)
+            return statistics_record(kept, spec, self.request.wire_dtype, self.received.other_bytes)
+        # The arrays as they are: those of rows, c..., alone or with the one kind of scatter that is there.
+        whole = spec.gram or spec.sends_scatter
+        record = ArrayRecord({key: array for key, array in arrays.items() if whole or key[0] == "c"})
         of_rows = {**{key: one for key, one in to_tensors(record).items() if key[0] == "c"}, "class-ids": class_ids}
         for key, tensor in of_rows.items():
             record[key] = to_array(tensor[order])

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics import ClassMeanRows, GramFactor, ScatterFactor, StatisticsSpec
+from fedstats_app.statistics import ClassMeanRows, ScatterFactor, StatisticsSpec, TriangularFactor
 from fedstats_app.statistics.factors import full_rank
 from fedstats_app.wire.reading import LARGEST_WHOLE, MAX_COUNT, Malformed
 
@@ -90,61 +90,29 @@ def most_energy(rows: ClassMeanRows, norm: float = math.inf) -> float:
     return rows.num_examples * min(norm**2, rows.feature_dim * MAX_FEATURE**2)
 
 
-def check_gram(gram: Tensor, rows: ClassMeanRows, eps: float, norm: float = math.inf) -> None:
-    """Refuse a (d, d) float64 matrix that cannot be the Gram matrix of features with these class sums, checked already.
+def check_within(within: Tensor | TriangularFactor, rows: ClassMeanRows, norm: float = math.inf) -> None:
+    """Refuse what cannot be the scatter of features within ``norm`` about the means of these rows, checked already.
 
-    G minus sum_j s_j s_j^T / n_j is the scatter about the rows' means, so its eigenvalues are at least 0. Rounding G
-    and s to a wire of machine epsilon ``eps`` moves them by at most about 1.5 eps tr(G); one Cholesky factorisation of
-    the matrix shifted by that tolerance decides, at a tenth of the cost of eigenvalues. Sums of a site that computes in
-    float32 are tolerated on a float64 wire too. Without samples it is zero, and its trace is at most
-    :func:`most_energy`.
+    It is zero without samples, and its trace is at most :func:`_most_scatter`. A (d, d) matrix has eigenvalues of at
+    least 0, but for what the rounding of a site that computes in float32 can make of them: one Cholesky factorisation
+    of the matrix shifted by that tolerance decides, at a tenth of the cost of eigenvalues. The product of a factor
+    always has.
     """
-    trace = _checked_trace(bool(gram.any()), float(gram.trace()), rows, norm)
-    if trace == 0.0:
-        return
-    scaled = rows.scaled_sums
-    _check_remainder(gram - scaled.T @ scaled, trace, eps)
-
-
-def check_gram_factor(
-    factor: GramFactor, rows: ClassMeanRows, eps: float, norm: float = math.inf, slack: float = 0.0
-) -> None:
-    """Refuse a factor whose Gram matrix :func:`check_gram` would refuse, without forming it.
-
-    The remainder lies in the span of the factor's r rows and the m class sums: with the triangle T of their QR
-    factorisation, (d, r + m) = Q T, its eigenvalues there are those of a matrix of r + m, and elsewhere 0. ``slack`` is
-    by how much few bits can have moved them.
-    """
-    trapezoid = factor.trapezoid
-    trace = _checked_trace(bool(trapezoid.any()), float(trapezoid.square().sum()), rows, norm)
-    if trace == 0.0:
-        return
-    spanning = torch.cat([trapezoid, rows.scaled_sums]).T
-    triangle = torch.linalg.qr(spanning, mode="r").R
-    of_factor, of_sums = triangle.split([len(trapezoid), len(rows)], dim=1)
-    remainder = of_factor @ of_factor.T - of_sums @ of_sums.T
-    remainder.diagonal().add_(slack)
-    _check_remainder(remainder, trace, eps)
-
-
-def _checked_trace(has_values: bool, trace: float, rows: ClassMeanRows, norm: float) -> float:
-    """Return the trace of a Gram matrix that may have it: 0 without samples, else up to :func:`most_energy`."""
+    trace = float(within.trace() if isinstance(within, Tensor) else within.trapezoid.square().sum())
+    tolerance = 2.0 * torch.finfo(torch.float32).eps * (abs(trace) + float(rows.scaled_sums.square().sum()))
     if len(rows) == 0:
-        if has_values:
-            raise Malformed("gram: must be zero without samples, got other values")
-        return 0.0
-    most = most_energy(rows, norm)
-    if not 0.0 < trace <= most:
-        raise Malformed(f"gram: must have a trace in (0, {most:.3g}], got {trace:.3g}")
-    return trace
-
-
-def _check_remainder(remainder: Tensor, trace: float, eps: float) -> None:
-    """Refuse a remainder, which is changed, with eigenvalues below what rounding can make of 0."""
-    remainder.diagonal().add_(2.0 * max(eps, torch.finfo(torch.float32).eps) * trace)
-    _, info = torch.linalg.cholesky_ex(remainder)
-    if int(info) != 0:
-        raise Malformed("gram: must be positive semi-definite and not smaller than the class sums force")
+        if trace or (isinstance(within, Tensor) and bool(within.any())):
+            raise Malformed("scatter: must be zero without samples, got other values")
+        return
+    most = _most_scatter(rows, norm)
+    if not -tolerance <= trace <= most:
+        raise Malformed(f"scatter: must have a trace in [0, {most:.3g}], got {trace:.3g}")
+    if isinstance(within, Tensor):
+        shifted = within.clone()
+        shifted.diagonal().add_(tolerance)
+        _, info = torch.linalg.cholesky_ex(shifted)
+        if int(info) != 0:
+            raise Malformed("scatter: must be positive semi-definite, got negative eigenvalues")
 
 
 def check_scatter(factor: ScatterFactor, rows: ClassMeanRows, norm: float = math.inf, levels: int = 0) -> None:

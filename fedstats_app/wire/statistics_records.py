@@ -1,11 +1,13 @@
 """One specification's statistics as an ArrayRecord, and back.
 
-``class-ids`` (m,) int64, ``counts`` (m,) int64, ``class-sums`` (m, d), and with a Gram matrix either ``gram``
-(d (d + 1) / 2,), its upper triangle row by row, or, from a client with fewer samples than features or in few bits,
-``gram-factor`` (r d - r (r - 1) / 2,), the upper trapezoid (r, d) of its triangular factor row by row; the length says
-r. In few bits each row of both has a scale, ``class-sum-scales`` (m,) and ``gram-scales`` (r,) float32. With a factor
-of the scatter about the rows' means ``scatter-values`` (k,) float32, ``scatter-directions`` (k, d) float32, float16 or
-int8, or for int4 (k, ceil(d / 2)) uint8, and ``scatter-left-out`` () float64, the energy that is not in them.
+``class-ids`` (m,) int64, ``counts`` (m,) int64, ``class-sums`` (m, d), and, where a Gram matrix is asked for, the
+scatter about the rows' means, to which the server adds what the means that it read have of the Gram matrix: either
+``within`` (d (d + 1) / 2,), its upper triangle row by row, or, from a client with fewer samples than features or in few
+bits, ``within-factor`` (r d - r (r - 1) / 2,), the upper trapezoid (r, d) of its triangular factor row by row; the
+length says r. For exact sums it is ``gram`` (d (d + 1) / 2,), the Gram matrix itself. In few bits each row of sums and
+factor has a scale, ``class-sum-scales`` (m,) and ``within-scales`` (r,) float32. With a truncated factor of the scatter
+``scatter-values`` (k,) float32, ``scatter-directions`` (k, d) float32, float16 or int8, or for int4 (k, ceil(d / 2))
+uint8, and ``scatter-left-out`` () float64, the energy that is not in them.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from torch import Tensor
 from fedstats_app.statistics import (
     ClassMeanRows,
     ClientStatistics,
-    GramFactor,
     ScatterFactor,
     ScatterSpec,
     StatisticsSpec,
+    TriangularFactor,
 )
-from fedstats_app.statistics.accumulation import all_finite, pack_upper, unpack_upper
+from fedstats_app.statistics.accumulation import all_finite, mirror_upper, pack_upper, unpack_upper
 from fedstats_app.statistics.exact import is_on_grid
 from fedstats_app.statistics.factors import FACTOR_DTYPES, full_rank, num_factor_numbers
 from fedstats_app.statistics.quantisation import (
@@ -33,7 +35,6 @@ from fedstats_app.statistics.quantisation import (
     decoded,
     direction_codes,
     encoded,
-    largest_errors,
     packed_nibbles,
     unit_rows,
     unpacked_nibbles,
@@ -42,11 +43,10 @@ from fedstats_app.wire.arrays import MAX_FEATURE_DIM, NUMBER_BYTES, NUMBER_DTYPE
 from fedstats_app.wire.reading import Malformed, check_keys
 from fedstats_app.wire.statistics_checks import (
     Limits,
-    check_gram,
-    check_gram_factor,
     check_rows,
     check_scatter,
     check_sums,
+    check_within,
 )
 
 ROW_KEYS = {"class-ids", "counts", "class-sums"}
@@ -65,9 +65,9 @@ class WireBytes:
     on_wire : int
         All that travelled.
     rows, gram : int
-        Of the rows, and of the Gram matrix or its factor.
+        Of the rows, and of what a Gram matrix takes.
     scatter : int
-        Of the factor of the scatter; if that was made of the Gram matrix, what it would have taken on the wire.
+        Of the factor of the scatter; if that was made of the scatter within rows, what it would have taken on the wire.
     single_rows : int
         What the rows would have been with one row per class.
     """
@@ -80,9 +80,9 @@ class WireBytes:
 
 
 def statistics_record(client: ClientStatistics, spec: StatisticsSpec, wire_dtype: str, other_bytes: int) -> ArrayRecord:
-    """Write what a specification asks for, sums and Gram matrix in ``wire_dtype``.
+    """Write what a specification asks for, sums and scatter in ``wire_dtype``.
 
-    A factor of the scatter, where asked for, has all directions that the rule wants, or is made of the Gram matrix; the
+    A truncated factor, where asked for, has all directions that the rule wants, or is made of the scatter; the
     ``other_bytes`` of the reply's other records count where the reply may take so many bytes.
 
     Raises
@@ -96,23 +96,29 @@ def statistics_record(client: ClientStatistics, spec: StatisticsSpec, wire_dtype
     record = ArrayRecord()  # of a dictionary it would copy every Array
     record["class-ids"] = to_array(client.rows.class_ids)
     record["counts"] = to_array(client.rows.counts)
-    if wire_dtype in WIRE_DTYPES:
-        dtype = WIRE_DTYPES[wire_dtype]
-        record["class-sums"] = to_array(_cast(client.rows.class_sums, dtype))
-        if spec.gram and client.gram_factor is not None:
-            record["gram-factor"] = to_array(_cast(client.gram_factor.packed(), dtype))
-        elif spec.gram and client.gram is not None:
-            record["gram"] = to_array(_cast(pack_upper(client.gram), dtype))
+    dtype, rows, rounding = WIRE_DTYPES.get(wire_dtype), client.rows, None
+    if dtype is not None:
+        record["class-sums"] = to_array(_cast(rows.class_sums, dtype))
     else:
-        codes, scales = encoded(client.rows.class_sums, wire_dtype, dithered=True)
+        codes, scales = encoded(rows.class_sums, wire_dtype, dithered=True)
         record["class-sums"], record["class-sum-scales"] = to_array(codes), to_array(scales)
-        factor = client.gram_factor
-        if spec.gram and factor is None and client.gram is not None:
-            factor = GramFactor.of_gram(client.gram)
-        if spec.gram and factor is not None:
+        if wire_dtype == "int8":
+            # About the means as they are read: else heads would take the means' rounding for a difference of classes.
+            rounding = rows.scaled_sums - rows.with_sums(decoded(codes, scales)).scaled_sums
+    within = client.within if spec.gram and spec.fraction_bits is None else None
+    if spec.gram and spec.fraction_bits is not None and client.gram is not None:
+        record["gram"] = to_array(_cast(pack_upper(client.gram), torch.float64))
+    elif isinstance(within, Tensor) and dtype is not None:
+        record["within"] = to_array(_cast(pack_upper(within), dtype))
+    elif within is not None:
+        factor = TriangularFactor.of_scatter(within, rows) if isinstance(within, Tensor) else within
+        factor = factor if rounding is None else factor.joined(rounding)
+        if dtype is not None:
+            record["within-factor"] = to_array(_cast(factor.packed(), dtype))
+        else:
             codes, scales = encoded(factor.trapezoid, wire_dtype)
             row, column = torch.triu_indices(*codes.shape)
-            record["gram-factor"], record["gram-scales"] = to_array(codes[row, column]), to_array(scales)
+            record["within-factor"], record["within-scales"] = to_array(codes[row, column]), to_array(scales)
     if spec.sends_scatter or (spec.gram and not client.has_gram):
         sent = with_scatter(client, spec.stand_in, _num_bytes(record, "c") + other_bytes).scatter
         if sent is not None:
@@ -133,12 +139,12 @@ def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _num_bytes(record: ArrayRecord, first: str) -> int:
-    """Count the bytes of the arrays whose keys begin with a letter: c of the rows, g of a Gram matrix, s of scatter."""
-    return sum(len(array.data) for key, array in record.items() if key.startswith(first))
+    """Count the bytes of arrays by the first letter of their keys: c rows, g and w Gram matrix, s factor."""
+    return sum(len(array.data) for key, array in record.items() if key[0] in first)
 
 
 def with_scatter(client: ClientStatistics, spec: ScatterSpec, bytes_without: int) -> ClientStatistics:
-    """Cut the factor of the scatter to what is sent, from one of enough directions or the Gram matrix.
+    """Cut the factor of the scatter to what is sent, from one of enough directions or the complete scatter.
 
     ``bytes_without`` are those of the reply without the factor.
 
@@ -181,15 +187,19 @@ def read_statistics_record(
     records.
     """
     exact = wire_dtype in WIRE_DTYPES
-    gram_key = "gram" if exact and (spec.fraction_bits or "gram-factor" not in record) else "gram-factor"
     completed = spec.gram and spec.fraction_bits is None and "scatter-values" in record
-    sends_gram = spec.gram and not completed
-    more = {gram_key} if sends_gram else SCATTER_KEYS if completed or spec.sends_scatter else set[str]()
-    scales = set[str]() if exact else {"class-sum-scales"} | ({"gram-scales"} if sends_gram else set())
+    more, scales = set[str](), set[str]() if exact else {"class-sum-scales"}
+    if completed or spec.sends_scatter:
+        more = SCATTER_KEYS
+    elif spec.gram and spec.fraction_bits is not None:
+        more = {"gram"}
+    elif spec.gram:
+        more = {"within"} if exact and "within-factor" not in record else {"within-factor"}
+        scales |= set() if exact else {"within-scales"}
     check_keys("statistics", record, ROW_KEYS | more | scales)
     norm = limits.mapped_norm(spec, feature_dim)
     dims = range(1, MAX_FEATURE_DIM + 1) if feature_dim is None else spec.feature_map.output_dim(feature_dim)
-    rows, slack = _read_rows(record, wire_dtype, num_classes, spec.means_per_class, dims)
+    rows = _read_rows(record, wire_dtype, num_classes, spec.means_per_class, dims)
     if int(rows.num_examples) > limits.max_samples:
         raise Malformed(
             f"counts: must sum to at most {limits.max_samples} (max-client-samples), got {rows.num_examples}"
@@ -199,23 +209,22 @@ def read_statistics_record(
     client = ClientStatistics(rows)
     if completed:
         client = _completed(rows, _read_scatter(record, rows, spec.stand_in, norm))
+    elif more == {"gram"}:
+        gram = _read_triangle(record, "gram", rows.feature_dim, torch.float64)
+        client = ClientStatistics(rows, gram)
+        check_within(gram - rows.products(), rows, norm)
+        _check_on_grid("gram", gram, spec.fraction_bits and 2 * spec.fraction_bits)
+    elif more == {"within"}:
+        within = _read_triangle(record, "within", rows.feature_dim, WIRE_DTYPES[wire_dtype])
+        check_within(within, rows, norm)
+        client = ClientStatistics(rows, within=within)
     elif spec.gram:
-        eps = torch.finfo(WIRE_DTYPES.get(wire_dtype, torch.float32)).eps
-        if gram_key == "gram":
-            numbers = rows.feature_dim * (rows.feature_dim + 1) // 2
-            triangle = read_array(record, "gram", WIRE_DTYPES[wire_dtype], (numbers,))
-            gram = unpack_upper(triangle, rows.feature_dim).to(torch.float64)
-            check_gram(gram, rows, eps, norm)
-            _check_on_grid("gram", gram, spec.fraction_bits and 2 * spec.fraction_bits)
-            client = ClientStatistics(rows, gram)
-        else:
-            factor, error = _read_factor(record, rows, wire_dtype)
-            slack += 2.0 * float(torch.linalg.matrix_norm(factor.trapezoid)) * error + error**2
-            check_gram_factor(factor, rows, eps, norm, slack)
-            client = ClientStatistics(rows, factor)
+        factor = _read_factor(record, rows, wire_dtype)
+        check_within(factor, rows, norm)
+        client = ClientStatistics(rows, within=factor)
     elif spec.scatter is not None:
         client = ClientStatistics(rows, scatter=_read_scatter(record, rows, spec.scatter, norm))
-    of_rows, of_gram, of_scatter = (_num_bytes(record, first) for first in "cgs")
+    of_rows, of_gram, of_scatter = (_num_bytes(record, first) for first in ("c", "gw", "s"))
     on_wire = of_rows + of_gram + of_scatter
     if completed:
         of_gram = of_scatter
@@ -228,12 +237,11 @@ def read_statistics_record(
 
 
 def _completed(rows: ClassMeanRows, scatter: ScatterFactor) -> ClientStatistics:
-    """Return statistics with a Gram matrix of the same trace, in which the energy left out has no direction."""
-    from fedstats_app.heads.fedroot import complete
-
+    """Return statistics with a scatter of the same trace, in which the energy left out has no direction."""
     factor = scatter.scaled()
-    gram = complete(rows, factor.T @ factor, scatter.left_out, shaped=False).gram
-    return ClientStatistics(rows, gram, scatter, completed=True)
+    within = mirror_upper(factor.T @ factor)
+    within.diagonal().add_(scatter.left_out / rows.feature_dim)
+    return ClientStatistics(rows, scatter=scatter, within=within, completed=True)
 
 
 def _check_on_grid(name: str, values: Tensor, bits: int | None) -> None:
@@ -244,18 +252,19 @@ def _check_on_grid(name: str, values: Tensor, bits: int | None) -> None:
 
 def _read_rows(
     record: ArrayRecord, kind: str, num_classes: int, means_per_class: int, dims: int | range
-) -> tuple[ClassMeanRows, float]:
-    """Read class ids, counts and sums, and by how much rounding can move an eigenvalue of sum_j s_j s_j^T / n_j."""
+) -> ClassMeanRows:
+    """Read class ids, counts and sums."""
     ids = read_array(record, "class-ids", torch.int64, (range(num_classes * means_per_class + 1),))
     counts = read_array(record, "counts", torch.int64, (len(ids),))
     check_rows(ids, counts, num_classes, means_per_class)
-    sums, slack = read_array(record, "class-sums", NUMBER_DTYPES[kind], (len(ids), dims)), 0.0
+    sums = read_array(record, "class-sums", NUMBER_DTYPES[kind], (len(ids), dims))
     if kind not in WIRE_DTYPES:
-        scales = _read_scales(record, "class-sum-scales", len(ids))
-        errors, sums = largest_errors(sums, scales), decoded(sums, scales)
-        lengths = torch.linalg.vector_norm(sums.double(), dim=1)
-        slack = float(((2.0 * lengths * errors + errors.square()) / counts.to(torch.float64)).sum())
-    return ClassMeanRows(ids, counts, num_classes=num_classes, class_sums=sums), slack
+        sums = decoded(sums, _read_scales(record, "class-sum-scales", len(ids)))
+    return ClassMeanRows(ids, counts, num_classes=num_classes, class_sums=sums)
+
+
+def _read_triangle(record: ArrayRecord, name: str, dim: int, dtype: torch.dtype) -> Tensor:
+    return unpack_upper(read_array(record, name, dtype, (dim * (dim + 1) // 2,)), dim).to(torch.float64)
 
 
 def _read_scales(record: ArrayRecord, name: str, number: int) -> Tensor:
@@ -265,24 +274,19 @@ def _read_scales(record: ArrayRecord, name: str, number: int) -> Tensor:
     return scales
 
 
-def _read_factor(record: ArrayRecord, rows: ClassMeanRows, kind: str) -> tuple[GramFactor, float]:
-    """Read the factor, and how far off it can be, as a length.
-
-    It has no more rows than there are samples, and fewer than features, or in few bits as many.
-    """
+def _read_factor(record: ArrayRecord, rows: ClassMeanRows, kind: str) -> TriangularFactor:
+    """Read the factor, of no more rows than the scatter can have directions, or in few bits than the samples have."""
     dim, exact = rows.feature_dim, kind in WIRE_DTYPES
-    most = num_factor_numbers(min(int(rows.num_examples), dim - 1 if exact else dim), dim)
-    packed = read_array(record, "gram-factor", NUMBER_DTYPES[kind], (range(most + 1),))
+    most = num_factor_numbers(full_rank(rows) if exact else min(int(rows.num_examples), dim), dim)
+    packed = read_array(record, "within-factor", NUMBER_DTYPES[kind], (range(most + 1),))
     try:
-        factor = GramFactor.unpacked(packed, dim)
+        factor = TriangularFactor.unpacked(packed, dim)
         if exact:
-            return factor, 0.0
-        codes = factor.trapezoid
-        scales = _read_scales(record, "gram-scales", len(codes))
-        error = float(largest_errors(codes.to(packed.dtype), scales).square().sum().sqrt())
-        return GramFactor(codes * scales.to(torch.float64).unsqueeze(1)), error
+            return factor
+        scales = _read_scales(record, "within-scales", len(factor.trapezoid))
+        return TriangularFactor(factor.trapezoid * scales.to(torch.float64).unsqueeze(1))
     except ValueError as refused:
-        raise Malformed(f"gram-factor: {refused}") from refused
+        raise Malformed(f"within-factor: {refused}") from refused
 
 
 def _read_scatter(record: ArrayRecord, rows: ClassMeanRows, spec: ScatterSpec, norm: float) -> ScatterFactor:

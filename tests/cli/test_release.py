@@ -280,7 +280,7 @@ def changed(path: Path, to: Path, *, tensors: dict[str, torch.Tensor] | None = N
 @pytest.mark.parametrize(
     ("metadata", "tensors", "reason"),
     [
-        ({"format": "fedstats-release-2"}, {}, "format: must be 'fedstats-release-1'"),
+        ({"format": "fedstats-release-1"}, {}, "format: must be 'fedstats-release-2'"),
         ({"node": None}, {}, "header: must have the keys"),
         ({"code": "import os"}, {}, r"unexpected \['code'\]"),
         ({"node": "[" * 100_000}, {}, "no release that can be used"),

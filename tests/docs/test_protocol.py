@@ -61,8 +61,8 @@ def test_example_is_what_a_client_sends() -> None:
     (few, received), (many, received_of_many) = exchange(), exchange(DIM)
     of_few, of_many = few.content["statistics-0"], many.content["statistics-0"]
     assert stated("`class-sums` without header") == of_few["class-sums"].numpy().nbytes
-    assert stated("`gram-factor` without header, from 60 samples") == of_few["gram-factor"].numpy().nbytes
-    assert stated("`gram` without header, from 1,280 samples or more") == of_many["gram"].numpy().nbytes
+    assert stated("`within-factor` without header, from 60 samples") == of_few["within-factor"].numpy().nbytes
+    assert stated("`within` without header, from 1,280 samples or more") == of_many["within"].numpy().nbytes
     assert stated("the reply for Fed3R or FedCGS, or for all, from 60 samples") == received.wire_bytes
     assert stated("the same from 1,280 samples or more") == received_of_many.wire_bytes
     assert stated("the reply for FedNCM or FedCOF alone") == exchange(gram=False)[1].wire_bytes
@@ -78,7 +78,9 @@ def test_formulas_give_the_bytes(num_samples: int, scatter: ScatterSpec | None) 
         [row] = [row for row in rows(PAGE, "array") if f"`{key}`" in row[0]]
         formula = row[2].strip("$").replace("\\,", "")
         formula = re.sub(r"(?<=[0-9a-z])(?=[a-z(])", "*", formula)
-        assert eval(formula, {"s": 4, "m": PRESENT, "d": DIM, "r": num_samples, "t": 2, "k": 9}) == len(array.data), row
+        assert eval(formula, {"s": 4, "m": PRESENT, "d": DIM, "r": num_samples - PRESENT, "t": 2, "k": 9}) == len(
+            array.data
+        ), row
 
 
 def test_records_and_keys_are_all_described() -> None:

@@ -6,11 +6,15 @@ import pytest
 import torch
 
 from fedstats_app.heads.influence import Influence, Judges, basis_of, influence_of, spreads
-from fedstats_app.statistics import ClientStatistics, GramFactor, StatisticsSpec
+from fedstats_app.statistics import ClientStatistics, StatisticsSpec, TriangularFactor
 from tests.support.clients import DIM, NUM_CLASSES, Clients
 
 CLIENTS = Clients(20, seed=3)
 PLACES = torch.stack([CLIENTS.features[CLIENTS.labels == c].double().mean(dim=0) for c in range(NUM_CLASSES)])
+
+
+def rows_of(labels: torch.Tensor) -> torch.Tensor:
+    return torch.unique(labels, return_inverse=True)[1]
 
 
 def client(kind: str, *, factor: float = 1.0, shift: int = 0, number: int = 5) -> ClientStatistics:
@@ -18,7 +22,7 @@ def client(kind: str, *, factor: float = 1.0, shift: int = 0, number: int = 5) -
     features, labels = factor * features, (labels + shift) % NUM_CLASSES
     rows = StatisticsSpec().from_features(features, labels, NUM_CLASSES).rows
     if kind == "factored":
-        return ClientStatistics(rows, GramFactor.of(features.double()))
+        return ClientStatistics(rows, within=TriangularFactor.of_features(features.double(), rows, rows_of(labels)))
     whole = ClientStatistics(rows, features.double().T @ features.double())
     if kind == "Gram":
         return whole

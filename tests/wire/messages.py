@@ -15,7 +15,7 @@ from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.heads import ClientScores, ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.methods import METHODS
-from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
 from fedstats_app.testing import instruction
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire import evaluation, mezo, personal, training
@@ -163,6 +163,7 @@ def _statistics(request: wire.StatisticsRequest, n: int = NUM_SAMPLES) -> Kind:
 STATISTICS_REPLIES = {
     "statistics reply": request_for(),
     "statistics reply of few samples": request_for(),
+    "statistics reply of exact sums": request_for(StatisticsSpec(gram=True, fraction_bits=8), wire_dtype="float64"),
     "statistics reply in half precision": request_for(wire_dtype="float16"),
     "statistics reply in int8": request_for(wire_dtype="int8"),
     "statistics reply with a factor": request_for(SCATTER),

@@ -43,7 +43,7 @@ def test_statistics_are_described_field_by_field() -> None:
         "statistics-0.class-ids": {"dtype": "int64", "shape": [rows], "bytes": 128 + 8 * rows},
         "statistics-0.counts": {"dtype": "int64", "shape": [rows], "bytes": 128 + 8 * rows},
         "statistics-0.class-sums": {"dtype": "float32", "shape": [rows, DIM], "bytes": 128 + 4 * rows * DIM},
-        "statistics-0.gram": {"dtype": "float32", "shape": [DIM * (DIM + 1) // 2], "bytes": 128 + 2 * DIM * (DIM + 1)},
+        "statistics-0.within": {"dtype": "float32", "shape": [21], "bytes": 128 + 2 * DIM * (DIM + 1)},
         "metrics.num-examples": {"dtype": "int", "shape": [], "bytes": 8},
         "metrics.num-unreadable": {"dtype": "int", "shape": [], "bytes": 8},
         "metrics.seconds": {"dtype": "float", "shape": [], "bytes": 8},

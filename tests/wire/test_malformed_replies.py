@@ -36,13 +36,6 @@ from tests.wire.replies import (
 REQUEST = request_for(fingerprint=FINGERPRINT)
 
 
-def smaller_gram(content: RecordDict) -> None:
-    """Send the Gram matrix of the scatter about the class means, which is positive semi-definite but too small."""
-    sums, counts = values(content, "class-sums").astype(np.float64), values(content, "counts")
-    between = (sums.T / counts) @ sums
-    put(content, "gram", values(content, "gram") - between[np.triu_indices(DIM)].astype(np.float32))
-
-
 def no_samples(content: RecordDict) -> None:
     for key in ("class-ids", "counts", "class-sums"):
         put(content, key, values(content, key)[:0])
@@ -73,9 +66,8 @@ def about(**values: str) -> Callable[[RecordDict], None]:
 @pytest.mark.parametrize(
     ("spec", "n", "tamper", "reason"),
     [
-        (None, 30, smaller_gram, "not smaller than the class sums force"),
-        (None, 30, no_samples, "gram: must be zero without samples"),
-        (None, FEW, no_samples, "gram-factor: must have shape"),
+        (None, 30, no_samples, "scatter: must be zero without samples"),
+        (None, FEW, no_samples, "within-factor: must have shape"),
         (SCATTER, 30, no_samples, "scatter-values: must have shape"),
         (SCATTER, 30, energy_without_samples, "scatter-left-out: must lie in"),
         (SCATTER, 30, of_rank(DIM, 1.0), r"scatter-left-out: must lie in \[0, 0\], got 1"),
@@ -105,10 +97,10 @@ def test_parts_that_do_not_fit_each_other_are_refused(
         read_statistics_reply(reply, request, feature_dim=DIM)
 
 
-@pytest.mark.parametrize("key", ["class-ids", "counts", "class-sums", "gram", "gram-factor"])
+@pytest.mark.parametrize("key", ["class-ids", "counts", "class-sums", "within", "within-factor"])
 def test_a_claimed_shape_allocates_nothing(key: str) -> None:
     dtype = "'<i8'" if key in ("class-ids", "counts") else "'<f4'"
-    reply = honest_reply(REQUEST, n=FEW if key == "gram-factor" else NUM_SAMPLES)
+    reply = honest_reply(REQUEST, n=FEW if key == "within-factor" else NUM_SAMPLES)
     shape = "(40000000000, 6)" if key == "class-sums" else "(40000000000,)"
     put_bytes(reply.content, key, with_header(header(dtype, shape), arrays(reply.content)[key].data[128:]))
     peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -138,9 +130,9 @@ def test_what_the_envelope_claims_counts_for_nothing_and_what_the_header_claims_
 def test_values_near_the_largest_float64_cannot_overflow_a_sum() -> None:
     request = request_for(wire_dtype="float64")
     reply = honest_reply(request)
-    put(reply.content, "gram", np.diag(np.full(DIM, 1.7e308))[np.triu_indices(DIM)])
+    put(reply.content, "within", np.diag(np.full(DIM, 1.7e308))[np.triu_indices(DIM)])
 
-    with pytest.raises(RejectedReply, match="gram: must have a trace in"):
+    with pytest.raises(RejectedReply, match="scatter: must have a trace in"):
         read_statistics_reply(reply, request)
 
 
@@ -175,12 +167,12 @@ def test_the_same_reply_five_times_counts_once() -> None:
 
 @settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(
-    key=st.sampled_from(["class-ids", "counts", "class-sums", "gram", "gram-factor"]),
+    key=st.sampled_from(["class-ids", "counts", "class-sums", "within", "within-factor"]),
     flips=st.lists(st.tuples(st.integers(0, 2**16), st.integers(1, 255)), min_size=1, max_size=4),
     cut=st.one_of(st.none(), st.integers(0, 300)),
 )
 def test_flipped_bytes_are_refused_or_harmless(key: str, flips: list[tuple[int, int]], cut: int | None) -> None:
-    reply = honest_reply(REQUEST, n=FEW if key == "gram-factor" else NUM_SAMPLES)
+    reply = honest_reply(REQUEST, n=FEW if key == "within-factor" else NUM_SAMPLES)
     data = bytearray(arrays(reply.content)[key].data)
     for position, mask in flips:
         data[position % len(data)] ^= mask

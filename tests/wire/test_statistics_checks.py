@@ -12,18 +12,17 @@ from fedstats_app.statistics import (
     ClassMeanRows,
     ClientStatistics,
     FeatureMap,
-    FeatureStatistics,
-    GramFactor,
     IdentityMap,
     RandomFourierFeatures,
     RandomProjection,
     ScatterSpec,
     StatisticsSpec,
+    TriangularFactor,
 )
 from fedstats_app.testing import instruction
 from fedstats_app.wire import Limits, RejectedReply, StatisticsRequest, read_statistics_reply, statistics_reply
 from fedstats_app.wire.reading import MAX_COUNT, Malformed
-from fedstats_app.wire.statistics_checks import MAX_FEATURE, check_gram, check_gram_factor, check_rows, check_sums
+from fedstats_app.wire.statistics_checks import MAX_FEATURE, check_rows, check_sums, check_within
 from tests.wire.replies import DIM, NUM_CLASSES, NUM_SAMPLES, put, values
 
 EPS = torch.finfo(torch.float32).eps
@@ -57,62 +56,25 @@ def test_only_a_sum_of_exactly_zero_is_forgotten() -> None:
 
 @pytest.mark.parametrize(("excess", "allowed"), [(0, True), (1.5, True), (-1.9, True), (-2.1, False), (-99, False)])
 def test_what_rounding_can_do_is_tolerated_and_no_more(excess: float, allowed: bool) -> None:
-    """One sample: the Gram matrix is f f^T, the least the sum allows; then one direction is taken away from it."""
+    """One sample has no scatter about its mean."""
     feature = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 12)))
-    statistics = FeatureStatistics.from_features(feature, torch.zeros(1, dtype=torch.int64), 1)
-    direction = torch.linalg.qr(torch.cat([feature.T, torch.ones(12, 1)], dim=1).to(torch.float64)).Q[:, 1]
-    gram = statistics.gram + excess * EPS * statistics.gram.trace() * torch.outer(direction, direction)
     rows = StatisticsSpec().from_features(feature, torch.zeros(1, dtype=torch.int64), 1).rows
+    direction = torch.linalg.qr(torch.ones(12, 1).double()).Q[:, 0]
+    within = excess * EPS * float(feature.square().sum()) * torch.outer(direction, direction)
 
     if allowed:
-        check_gram(gram, rows, EPS)
+        check_within(within, rows)
     else:
-        with pytest.raises(Malformed, match="positive semi-definite"):
-            check_gram(gram, rows, EPS)
+        with pytest.raises(Malformed, match="scatter: must"):
+            check_within(within, rows)
 
 
-def test_counts_of_another_class_are_seen() -> None:
-    """Thirty samples' sum said to be three samples' is more than the Gram matrix allows."""
-    rng = np.random.default_rng(1)
-    labels = torch.from_numpy(np.repeat([0, 1], [30, 3]))
-    features = torch.from_numpy(rng.normal(size=(33, 4)) + 3)
-    statistics = FeatureStatistics.from_features(features, labels, 2)
-    swapped = ClassMeanRows(torch.arange(2), statistics.class_counts.flip(0), None, 2, class_sums=statistics.class_sums)
-
-    with pytest.raises(Malformed, match="not smaller than the class sums force"):
-        check_gram(statistics.gram, swapped, EPS)
-
-
-@pytest.mark.parametrize("samples", [1, 2, 9, 30])
-@pytest.mark.parametrize("change", ["none", "sums larger", "sums elsewhere", "row missing", "counts smaller"])
-def test_a_factor_is_refused_where_its_gram_matrix_is(samples: int, change: str) -> None:
-    draw = torch.Generator().manual_seed(samples)
-    features = torch.rand(samples, 40, generator=draw)
-    labels = torch.randint(4, (samples,), generator=draw)
-    rows = StatisticsSpec().from_features(features, labels, 4).rows
-    factor = GramFactor.of(features.double())
-    sums, counts = rows.class_sums, rows.counts
-    if change == "sums larger":
-        sums = 1.01 * sums
-    elif change == "sums elsewhere":
-        sums = sums + 0.01 * torch.randn(sums.shape, generator=draw)
-    elif change == "row missing":
-        factor = GramFactor(factor.trapezoid[:-1])
-    elif change == "counts smaller":
-        counts = (counts - 1).clamp(min=1)
-    rows = ClassMeanRows(rows.class_ids, counts, num_classes=4, class_sums=sums)
-    eps = torch.finfo(torch.float32).eps
-    refused = False
-    try:
-        check_gram(factor.gram(), rows, eps)
-    except Malformed:
-        refused = True
-    assert refused == (change != "none") or change == "counts smaller" or samples == 1
-    if refused:
-        with pytest.raises(Malformed):
-            check_gram_factor(factor, rows, eps)
-    else:
-        check_gram_factor(factor, rows, eps)
+def test_there_is_no_scatter_without_samples() -> None:
+    rows = ClassMeanRows.zeros(3, 4)
+    check_within(torch.zeros(4, 4, dtype=torch.float64), rows)
+    for other in (torch.eye(4, dtype=torch.float64), TriangularFactor(torch.ones(1, 4, dtype=torch.float64))):
+        with pytest.raises(Malformed, match="scatter: must be zero without samples"):
+            check_within(other, rows)
 
 
 NORM = 3.0
@@ -165,7 +127,7 @@ def test_means_longer_than_any_feature_are_refused(spec: StatisticsSpec, factor:
 
 
 def test_a_poisoned_gram_matrix_is_refused() -> None:
-    with pytest.raises(RejectedReply, match=r"gram: must have a trace in \(0, 281\], got 6e\+06"):
+    with pytest.raises(RejectedReply, match=r"scatter: must have a trace in \[0, \d+\], got 6e\+06"):
         read(StatisticsSpec(gram=True), gram=1e6)
 
 

@@ -44,9 +44,9 @@ def test_by_default_no_code_of_a_bundle_runs() -> None:
     assert OWN.runs_bundle(archive(hostile)) is False
 
 
-@pytest.mark.parametrize("version", ["0", "2", "true", "1.0", '"1"', "[1]", f"'{'x' * 999}'"])
+@pytest.mark.parametrize("version", ["0", "1", "true", "1.0", '"1"', "[1]", f"'{'x' * 999}'"])
 def test_another_protocol_version_is_refused(version: str) -> None:
-    with pytest.raises(RefusedApp, match="protocol-version is 1, that of the app sent is ") as refused:
+    with pytest.raises(RefusedApp, match="protocol-version is 2, that of the app sent is ") as refused:
         OWN.runs_bundle(archive({"pyproject.toml": f"[tool.fedstats]\nprotocol-version = {version}"}))
     assert len(str(refused.value)) < 200
 
