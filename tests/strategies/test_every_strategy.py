@@ -20,7 +20,7 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS, Method
 from fedstats_app.statistics import RandomProjection, StatisticsSpec
-from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass, closed_form
+from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass, closed_form, fedmezo
 from fedstats_app.strategies.base import StrategyOptions
 from fedstats_app.testing import FIRST_NODE_ID, Fault, LocalGrid
 from fedstats_app.wire import read_statistics_request, statistics_reply
@@ -291,7 +291,7 @@ def test_a_misspelt_argument_is_named_with_the_nearest_by_the_class_that_was_cal
 
 
 def test_examples_of_docstrings() -> None:
-    assert doctest.testmod(closed_form) == (0, 6)
+    assert doctest.testmod(closed_form) == (0, 6) and doctest.testmod(fedmezo) == (0, 3)
     assert {"Fed3R", "FedMeZO"} < set(dir(strategies))
 
 
