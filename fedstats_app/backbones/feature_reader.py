@@ -172,20 +172,12 @@ class FeatureReader:
     def _cache(self, dataset: Dataset) -> FeatureCache | None:
         if self.cache_root is None:
             return None
-        backbone = self.backbone
-        parts = (backbone.fingerprint, *backbone.computed_by)
-        key = _digest((dataset.fingerprint, *parts))
-        return _open_cache(self.cache_root, key, _digest((dataset.kind, *parts)))
+        parts = (self.backbone.fingerprint, *self.backbone.computed_by)
+        return FeatureCache(self.cache_root, _digest((dataset.fingerprint,)), _digest((dataset.kind, *parts)))
 
 
 def _digest(parts: tuple[str, ...]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-@functools.lru_cache(maxsize=4)
-def _open_cache(root: Path, key: str, backbone: str) -> FeatureCache:
-    """Keep caches open: their parts are mapped once per process."""
-    return FeatureCache(root, key, backbone)
 
 
 class DatasetSamples:
