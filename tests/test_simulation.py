@@ -94,7 +94,6 @@ def are_alike(runs: Pair) -> None:
 TRAINED: list[Mapping[str, Any]] = [
     {"method": "fedcof", "fine_tune": "probe", "num_server_rounds": 2, "holdout_fraction": 0.3, "keep": "best"},
     {"method": "fed3r", "fine_tune": "fedmezo", "fedmezo.num-z": 2, "num_server_rounds": 3},
-    {"method": "fed3r", "personalise": "one-shot", "personal.epochs": 1},
 ]
 
 
@@ -102,7 +101,7 @@ def test_heads_and_folder_are_those_of_a_run_with_pickled_messages(closed_form: 
     are_alike(closed_form)
 
 
-@pytest.mark.parametrize("settings", TRAINED, ids=["probe", "fedmezo", "personal"])
+@pytest.mark.parametrize("settings", TRAINED, ids=["probe", "fedmezo"])
 def test_so_are_those_of_what_is_trained(tmp_path: Path, settings: Mapping[str, Any]) -> None:
     are_alike(pair(tmp_path, **settings))
 
@@ -125,7 +124,7 @@ def test_mistakes_in_settings_are_named_before_anything_is_made(tmp_path: Path) 
     assert not (tmp_path / "here").exists()
 
 
-@pytest.mark.parametrize("spec", ["folder:flowers", "./flowers", "csv:flowers"])
+@pytest.mark.parametrize("spec", ["folder:flowers", "./flowers"])
 def test_paths_of_data_may_be_relative(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=f"nothing is at {re.escape(str(tmp_path / 'flowers'))}$"):
@@ -194,7 +193,7 @@ def test_one_run_at_a_time_and_the_process_is_left_as_it_was(tmp_path: Path) -> 
     assert TaskIdentity._run_id == before
 
 
-@pytest.mark.parametrize(("version", "fits"), [("1.41.0", True), ("1.42.3", True), ("1.43.0", False), ("2.0.0", False)])
+@pytest.mark.parametrize(("version", "fits"), [("1.41.0", True), ("1.43.0", False)])
 def test_only_versions_of_flower_that_were_tried(version: str, fits: bool) -> None:
     if fits:
         check_flower(version)

@@ -76,10 +76,10 @@ def heads_table(entries: Mapping[str, Mapping[str, Any]], num_sent: int, taken: 
         The head to take, which is marked.
     """
     columns = {"method": "", "accuracy": "", "95 % interval": "", "balanced": "minor", "macro F1": "minor"}
-    columns |= {"AUROC": "minor", "each site sends": "", "all sites send": "", "solved in": "minor"}
+    columns |= {"AUROC": "minor", "each site sends": "", "all sites send": ""}
     rows = []
     for name, entry in entries.items():
-        sent, seconds = entry.get("wire_bytes", entry.get("bytes")), entry.get("solve_seconds")
+        sent = entry.get("wire_bytes", entry.get("bytes"))
         rows.append(
             (
                 head_title(name) + (" (take this)" if name == taken else ""),
@@ -90,7 +90,6 @@ def heads_table(entries: Mapping[str, Mapping[str, Any]], num_sent: int, taken: 
                 area(entry.get("macro_auroc")),
                 "-" if sent is None or not num_sent else bytes_with_unit(sent / num_sent),
                 "-" if sent is None else bytes_with_unit(sent),
-                "-" if seconds is None else f"{seconds:.2f} s",
                 entry.get("regulariser") or "-",
             )
         )

@@ -22,7 +22,7 @@ def shown(table: Table) -> list[str]:
 def test_every_number_of_a_head_is_in_its_column(make_result: Make) -> None:
     results = [
         make_result("fedncm", 0.7512, accuracy_interval=(0.7, 0.8), wire_bytes=1_700_000),
-        make_result("fed3r", 0.86205, macro_f1=0.8, macro_auroc=0.9, wire_bytes=665_440_000, solve_seconds=1.5),
+        make_result("fed3r", 0.86205, macro_f1=0.8, macro_auroc=0.9, wire_bytes=665_440_000),
         make_result("fedcof", None, wire_bytes=61_064_140_800, regulariser=""),
     ]
     table = heads_table({one.method: one.to_json() for one in results}, 100, taken="fed3r")
@@ -32,7 +32,7 @@ def test_every_number_of_a_head_is_in_its_column(make_result: Make) -> None:
         "Fed3R (take this)|86.20 %|-|6.65 MB|665.4 MB",
         "FedCOF|-|-|610.6 MB|61.1 GB",
     ]
-    assert table.rows[1][3:6] == ("86.20 %", "80.00 %", "0.9000") and table.rows[1][8:] == ("1.50 s", "none")
+    assert table.rows[1][3:6] == ("86.20 %", "80.00 %", "0.9000") and table.rows[1][8:] == ("none",)
     assert table.rows[2][-1] == "-"
 
 

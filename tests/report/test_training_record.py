@@ -79,16 +79,6 @@ def test_accuracies_are_the_start_the_last_evaluated_and_the_first_best() -> Non
     assert resumed.start_accuracy is None
 
 
-@given(st.lists(st.none() | st.integers(0, 10), min_size=1, max_size=12), st.integers(0, 10))
-def test_what_is_reached_is_never_reached_before(tenths: list[int | None], target: int) -> None:
-    training = make_training("random", [None if one is None else one / 10 for one in tenths])
-    reached = training.rounds_to(target / 10)
-    hits = [number for number, one in enumerate(tenths) if one is not None and one / 10 >= target / 10]
-    assert reached == (hits[0] if hits else None)
-    best = training.best_accuracy
-    assert (reached is not None) == (best is not None and best >= target / 10)
-
-
 def test_a_training_comes_back_from_its_entry_and_all_rounds_of_the_run() -> None:
     one = make_training(
         "fedcof",

@@ -98,24 +98,7 @@ def test_a_status_that_cannot_be_written_hides_nothing(
     assert said.strip().splitlines()[-1].endswith("FAILED: OSError: [Errno 28] the first error")
 
 
-def test_a_run_that_cannot_say_that_it_is_completed_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    real = RunFolder.write_status
-
-    def not_completed(self: RunFolder, state: Any, reason: str = "") -> None:
-        if state == "completed":
-            raise OSError(errno.EIO, "no")
-        real(self, state, reason)
-
-    monkeypatch.setattr(RunFolder, "write_status", not_completed)
-    with pytest.raises(OSError, match="no"):
-        simulate(tmp_path, method="fedncm")
-    assert read_json(only_folder(tmp_path), "status.json")["state"] == "failed"
-    assert "FAILED: OSError" in capsys.readouterr().out.strip().splitlines()[-1]
-
-
-@pytest.mark.parametrize("reason", ["short", "ä" * 5000, "\x00" * 5000, "\ud800", "a\nb" * 3000])
+@pytest.mark.parametrize("reason", ["ä" * 5000, "\x00" * 5000, "\ud800"])
 def test_a_status_of_any_reason_fits_where_the_one_before_it_was(tmp_path: Path, disk: FullDisk, reason: str) -> None:
     folder = RunFolder.create(str(tmp_path), 1)
     folder.write_status("running")
@@ -187,10 +170,3 @@ def test_the_end_of_a_run_is_not_that_of_one_before_it(tmp_path: Path, capsys: p
     capsys.readouterr()
     as_flower_ends(None)
     assert capsys.readouterr().out == f"{folder}\n"
-
-
-def test_a_run_that_goes_on_after_a_failure_leaves_no_traceback(tmp_path: Path) -> None:
-    folder = simulate(tmp_path, method="fedncm")
-    (folder / "traceback.txt").write_text("of a failure before")
-    simulate(tmp_path, method="fedncm", resume=str(folder))
-    assert not (folder / "traceback.txt").exists()
