@@ -29,7 +29,7 @@ def test_a_failed_run_says_so_last(flower: Simulation) -> None:
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(flower: Simulation) -> None:
     settings = (
         "method='fedncm,fedcof' backbone='random:tiny' input-size=16 num-clients=12 fine-tune='probe' "
-        "fraction-tune=0.5 start-head='random,fedcof' optimizer='fedadam-torch' num-server-rounds=8 "
+        "fraction-tune=0.5 start-head='random,fedcof' optimizer='fedadam' num-server-rounds=8 "
         "checkpoint-every=3 plots=false"
     )
     whole = flower.bash(f"fedstats run -c \"{settings} output-dir='{flower.home}/whole'\"")  # the same bytes, sooner

@@ -92,7 +92,7 @@ def are_alike(runs: Pair) -> None:
 
 
 TRAINED: list[Mapping[str, Any]] = [
-    {"method": "fedcof", "fine_tune": "probe", "num_server_rounds": 2, "holdout_fraction": 0.3, "keep": "best"},
+    {"method": "fedcof", "fine_tune": "probe", "num_server_rounds": 2, "holdout_fraction": 0.3},
     {"method": "fed3r", "fine_tune": "fedmezo", "fedmezo.num-z": 2, "num_server_rounds": 3},
 ]
 

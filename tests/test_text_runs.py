@@ -13,7 +13,7 @@ import fedstats_app
 from fedstats_app.cli import main
 from fedstats_app.client.replica import replica_of
 from tests.support.sentences import BAD, GOOD, text_folder
-from tests.support.simulation import head_bytes, read_json, rounds, simulate
+from tests.support.simulation import read_json, rounds, simulate
 
 pytest.importorskip("transformers", reason="needs the extra `text`")
 
@@ -108,42 +108,6 @@ def test_training_starts_from_label_words(tmp_path: Path, reviews: Path) -> None
     training = read_json(folder, "results.json")["training"]
     assert list(training) == ["label-words-probe"] and training["label-words-probe"]["start"] == "label-words"
     assert fedstats_app.load(folder, "label-words-probe").predict(GOOD[0]) in ("bad", "good")
-
-
-def test_prompts_are_tuned_and_sent_alone_and_the_run_folder_predicts_with_them(tmp_path: Path, reviews: Path) -> None:
-    settings = {
-        "fine_tune": "prompt",
-        "training.prompt-tokens": 3,
-        "training.client-optimizer": "adam",
-        "start_head": "random,fed3r",
-    }
-    settings |= {"num_server_rounds": 3, "text_max_length": 64, "learning_rate": 0.01, "method": "fed3r"}
-    folder = run(tmp_path, reviews, **settings)
-    for name in ("random-prompt", "fed3r-prompt"):
-        scored = rounds(folder, name)
-        assert scored[-1]["loss"] < scored[0]["loss"]
-        assert scored[-1]["bytes_up"] == 4 * (4 * (3 * 32 + 2 * 32 + 2) + 3 * 128)  # prompts, head; headers
-        classifier = fedstats_app.load(folder, name)
-        predicts_as_scored(classifier, reviews, scored[-1]["accuracy"])
-        assert classifier.backbone.fingerprint != fedstats_app.load(folder, "fed3r").backbone.fingerprint
-        assert (folder / "heads" / f"{name}.prompts.backbone.safetensors").stat().st_size < 1000
-    one = {**settings, "start_head": "random"}
-    prox = run(tmp_path / "prox", reviews, **one, optimizer="fedprox", training={"proximal_mu": 0})
-    assert head_bytes(prox)["random-prompt.prompts.backbone"] == head_bytes(folder)["random-prompt.prompts.backbone"]
-
-
-def test_prompts_of_another_run_are_no_start(tmp_path: Path, reviews: Path) -> None:
-    settings = {"method": "fedncm", "fine_tune": "prompt", "num_server_rounds": 1, "text_max_length": 64}
-    tuned = run(tmp_path / "tuned", reviews, **settings) / "heads" / "fedncm-prompt.safetensors"
-    from_file = {**settings, "start_head": "file", "start_head_file": str(tuned)}
-    with pytest.raises(ValueError, match=r"start-head-file: .* is for features of .*; this run's are of .* [0-9a-f]+$"):
-        run(tmp_path, reviews, **from_file)
-    with pytest.raises(ValueError, match=r"texts of 128 tokens and 10 prompts .* set text-max-length to 118 or less"):
-        run(
-            tmp_path / "long",
-            reviews,
-            **{**settings, "text_max_length": 0, "start_head": "zero", "start_head_file": ""},
-        )
 
 
 def test_data_of_the_wrong_kind_stop_the_run_at_once(tmp_path: Path, reviews: Path) -> None:

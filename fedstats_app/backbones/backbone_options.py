@@ -42,7 +42,6 @@ BACKBONES = (
 )
 
 # Whose features are the class token after the encoder.
-_CLASS_TOKENS = ("vit_b_16", "vit_b_32")
 # Where the root of the features gains on average (research/regulariser.md).
 _ROOTED = ("squeezenet1_1",)
 
@@ -168,13 +167,6 @@ class BackboneOptions(Options):
     def takes_text(self) -> bool:
         """Whether the backbone is a language model."""
         return is_text_backbone(self.backbone)
-
-    @property
-    def takes_prompts(self) -> bool:
-        """Whether prompts can be put among the tokens of the backbone, as it is known by its name."""
-        if self.takes_text:
-            return not self.text_template
-        return self.backbone.removeprefix("random:") in _CLASS_TOKENS and self.power == 1.0
 
     @property
     def has_own_size(self) -> bool:

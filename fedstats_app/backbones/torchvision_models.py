@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedstats_app.backbones.architecture import Architecture
-from fedstats_app.backbones.prompts import among_tokens
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.backbones.weights import official_checkpoint, read_state_file
 
@@ -43,10 +42,9 @@ class ClassToken(nn.Module):
         self.conv_proj = network.get_submodule("conv_proj")
         self.encoder = network.get_submodule("encoder")
         self.patch_size = int(network.patch_size)  # type: ignore[arg-type]  # an int, which nn.Module cannot say
-        self.prompt_sizes = 3 * self.patch_size**2, self.class_token.shape[-1]
 
-    def forward(self, images: Tensor, prompts: Tensor | None = None) -> Tensor:
-        """Return the class token (B, d) of images (B, 3, H, W); prompts (k, d) get no position.
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the class token (B, d) of images (B, 3, H, W).
 
         Raises
         ------
@@ -59,7 +57,7 @@ class ClassToken(nn.Module):
         patches = self.conv_proj(images)  # (B, d, rows, columns)
         rows, columns = patches.shape[-2:]
         tokens = torch.cat([self.class_token.expand(len(images), -1, -1), patches.flatten(2).mT], dim=1)
-        tokens = among_tokens(tokens + self._position_embedding(rows, columns), prompts)
+        tokens = tokens + self._position_embedding(rows, columns)
         encoded: Tensor = self.encoder.ln(self.encoder.layers(tokens))  # type: ignore[operator]
         return encoded[:, 0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +85,7 @@ def build_model(
             got = f"{tuple(start[name].shape)} {start[name].dtype}" if name in start else "none"
             raise ValueError(f"{name}: must have shape {shape} and be floating, got {got}")
     head = LinearHead(start["head.weight"], start["head.bias"])
-    model = TunedModel.of(replace(request, batch_norm="frozen"), head, module)
+    model = TunedModel.of(request, head, module)
     # In one layout: a direction's numbers belong to the elements in the order of a contiguous tensor.
     return model.to(device).to(memory_format=torch.contiguous_format)
 

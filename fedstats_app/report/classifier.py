@@ -16,9 +16,7 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.backbone_options import per_channel
 from fedstats_app.backbones.engine import BFLOAT16
 from fedstats_app.backbones.names import TextOptions, in_folder
-from fedstats_app.backbones.prompts import Prompted
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.weights import read_state_file
 from fedstats_app.base.json_digest import read_json_file
 from fedstats_app.base.runs import run_named
 from fedstats_app.data import DatasetError, Sample, to_rgb
@@ -30,11 +28,9 @@ from fedstats_app.report.head_file import (
     NORMALISATION_KEY,
     PATH_KEYS,
     PRECISION_KEY,
-    PROMPTS,
     SUFFIX,
     SUPERSEDED,
     read_head,
-    with_module,
 )
 from fedstats_app.report.method_result import head_to_take
 from fedstats_app.statistics import FeatureMap, feature_map_from_dict
@@ -330,15 +326,12 @@ def _load_backbone(
         raise ValueError(f"{NORMALISATION_KEY} must be one of {', '.join(_NORMS)}, got {normalisation!r}")
     if tuned and Path(tuned).name != tuned:
         raise ValueError(f"{head}: {FILE_KEY} must be a file name without a folder, got {tuned!r}")
-    prompts = {}
-    if tuned.endswith(f"{PROMPTS}{SUFFIX}"):
-        prompts, tuned = read_state_file(head.with_name(tuned)), ""
     name, recorded = metadata["backbone"], str(head.with_name(tuned)) if tuned else metadata.get("backbone-weights", "")
     if tuned and weights is not None and Path(weights).is_dir():
         # The model's folder: its tokenizer or its config.json are not in the run folder, the tuned weights are.
         folder = Path(weights)
         name, weights = in_folder(name, folder), None
-    backbone = load_backbone(
+    return load_backbone(
         name,
         weights=recorded if weights is None else weights,
         input_size=int(metadata["input-size"]),
@@ -353,10 +346,6 @@ def _load_backbone(
         feature_power=float(metadata.get("feature-power", "1")),
         text=TextOptions(metadata.get("text-pooling", "auto"), metadata.get("text-template", "")),  # type: ignore[arg-type]  # checked there
     )
-    if not prompts:
-        return backbone
-    found = prompts.get("prompts", torch.empty(0))
-    return with_module(backbone, Prompted(backbone.module, found), f"{backbone.weights_source}, prompts")
 
 
 def _head_to_take(folder: Path) -> str:

@@ -4,7 +4,7 @@ The header's metadata are strings. For the network: `backbone`, `backbone-weight
 `backbone-pooling`, `backbone-features` (what of it they are, in words), `backbone-licence`,
 `backbone-fingerprint`, `input-size`, `transform` (JSON), `sample-kind` ("image" or "text"), `text-pooling` and
 `text-template` of a language model, `batch-norm` (whether GroupNorm is in its place) and `tuned-backbone` (the file of
-weights that training changed, or of prompts beside the network's own). Of the head: `format`, `method`, `regulariser`,
+weights that training changed). Of the head: `format`, `method`, `regulariser`,
 `feature-map` and `class-names` (JSON); where it was calibrated, `temperature`, which scores are divided by before the
 softmax, and `calibrated-on`, the samples that chose it. Of the run: `dataset`, `num-examples`, `num-clients`, `seed`,
 `versions` (JSON); and `superseded` where a client or a class was taken out of it later.
@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.prompts import Prompted
 from fedstats_app.base.files import read_tensors, tensors_to_bytes
 from fedstats_app.heads import LinearHead
 
@@ -99,8 +98,6 @@ def _check_values(tensors: Mapping[str, Tensor], where: str) -> None:
 Normalisation = Literal["batch", "groupnorm"]
 
 SUFFIX = ".backbone.safetensors"
-# Of a file that holds prompts alone: the frozen network is where it was.
-PROMPTS = ".prompts"
 FILE_KEY = "tuned-backbone"
 NORMALISATION_KEY = "batch-norm"
 PRECISION_KEY = "backbone-precision"
@@ -132,8 +129,6 @@ def with_module(base: Backbone, module: nn.Module, weights_source: str) -> Backb
 def tuned_metadata(name: str, tuned: Backbone, normalisation: Normalisation) -> dict[str, str]:
     """Return the entries that lead from a head of this name to its tuned backbone, to be put over an untuned head's."""
     own = {"backbone-fingerprint": tuned.fingerprint, PRECISION_KEY: "float32"}  # as it was trained
-    if isinstance(tuned.module, Prompted):
-        return {**own, FILE_KEY: f"{name}{PROMPTS}{SUFFIX}"}
     return {
         **own,
         "backbone": tuned.name,
@@ -142,9 +137,3 @@ def tuned_metadata(name: str, tuned: Backbone, normalisation: Normalisation) -> 
         FILE_KEY: f"{name}{SUFFIX}",  # relative to the head's folder, so that the run folder can be moved
         NORMALISATION_KEY: normalisation,
     }
-
-
-def tuned_state(tuned: Backbone) -> dict[str, Tensor]:
-    """Return what of a tuned backbone is saved: its weights, or the prompts beside a network that did not move."""
-    state = tuned.module.state_dict()
-    return {"prompts": state["prompts"]} if isinstance(tuned.module, Prompted) else state

@@ -17,7 +17,7 @@ from fedstats_app.base.json_digest import read_json_file, to_json_with_digest
 from fedstats_app.base.runs import DEFAULT_OUTPUT_DIR, run_named
 from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
-from fedstats_app.report.head_file import FILE_KEY, PATH_KEYS, Normalisation, head_to_bytes, tuned_metadata, tuned_state
+from fedstats_app.report.head_file import FILE_KEY, PATH_KEYS, Normalisation, head_to_bytes, tuned_metadata
 from fedstats_app.report.training_record import RoundRecord, read_rounds
 
 # A block of the disk, which the file has from the beginning: a longer reason needs no other one of a full disk.
@@ -256,8 +256,7 @@ class RunFolder:
             What is needed to use the head (see :mod:`fedstats_app.report.head_file`).
         tuned : Backbone, optional
             The backbone that was trained with it (`fedstats_app.report.head_file.with_module`): its weights are
-            written to heads/<name>.backbone.safetensors (prompts, and no other weights, to
-            heads/<name>.prompts.backbone.safetensors) and the head's metadata name that file.
+            written to heads/<name>.backbone.safetensors and the head's metadata name that file.
         normalisation : {"batch", "groupnorm"}
             Whether the tuned backbone has the architecture's own normalisation layers or GroupNorm for BatchNorm.
 
@@ -276,7 +275,7 @@ class RunFolder:
         content = head_to_bytes(head, entries)
         path.parent.mkdir(exist_ok=True)
         if tuned is not None:  # first, so that no head is without its backbone
-            weights = tensors_to_bytes(tuned_state(tuned), {"format": "pt"})
+            weights = tensors_to_bytes(tuned.module.state_dict(), {"format": "pt"})
             write_atomically(path.with_name(entries[FILE_KEY]), weights)
         write_atomically(path, content)
         return path

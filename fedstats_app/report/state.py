@@ -10,10 +10,8 @@ from pathlib import Path
 from fedstats_app.base.json_digest import read_json_file, read_json_lines
 from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.report.head_file import read_head
-from fedstats_app.report.statistics_file import load_class_means
 from fedstats_app.statistics import FeatureMap, feature_map_from_dict
 from fedstats_app.statistics.collected import CollectedStatistics
-from fedstats_app.training.foretold import ClassMeans
 
 
 class Phases:
@@ -48,8 +46,6 @@ class SolvedHead:
     probe_step : float or None
         As :class:`fedstats_app.report.method_result.MethodResult` has it, of the features that it takes; None if
         unknown.
-    means : ClassMeans or None
-        By which a training of it is foretold, of the features that it takes; None if unknown.
     """
 
     head: LinearHead
@@ -57,7 +53,6 @@ class SolvedHead:
     accuracy: float | None = None
     wire_bytes: int = 0
     probe_step: float | None = None
-    means: ClassMeans | None = None
 
 
 @dataclass(frozen=True)
@@ -91,14 +86,14 @@ def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> S
         If its files are damaged or do not belong together.
     """
     record = read_json_file(folder / "results.json")
-    heads, means = {}, load_class_means(folder)
+    heads = {}
     for name, result in record["methods"].items():
         head, metadata = read_head(folder / "heads" / f"{name}.safetensors")
         parameters = {key: float(value) for key, value in result.get("parameters", {}).items()}
         head = replace(head, report=SolveReport(result["regulariser"], parameters))
         feature_map = feature_map_from_dict(json.loads(metadata["feature-map"]))
         sent, step = int(result["wire_bytes"]), result["probe_step"]
-        heads[name] = SolvedHead(head, feature_map, result["accuracy"], sent, step, means.get(name))
+        heads[name] = SolvedHead(head, feature_map, result["accuracy"], sent, step)
     outcomes = read_json_lines(folder / "clients.jsonl")
     clients = {
         int(one["client"]): int(one["num_examples"]) for one in outcomes if one["outcome"] in ("merged", "known")

@@ -40,7 +40,6 @@ from fedstats_app.statistics import (
 )
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
 from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, StatisticsSum
-from fedstats_app.training.foretold import ClassMeans
 
 STATISTICS_FORMAT = "fedstats-statistics-1"
 STATISTICS_FILE = "statistics.safetensors"
@@ -244,38 +243,6 @@ def forget_accumulated(folder: Path) -> None:
     path.unlink(missing_ok=True)
     with suppress(OSError):  # trainings keep their checkpoints there
         path.parent.rmdir()
-
-
-MEANS_FORMAT = "fedstats-class-means-1"
-# What trainings are foretold by, also when a later command goes on with them: as sensitive as the statistics.
-MEANS_FILE = "checkpoints/class-means.safetensors"
-
-
-def save_class_means(folder: Path, means: Mapping[str, ClassMeans]) -> None:
-    """Write class means by method, at least one, all with the same clients' counts."""
-    counts = next(iter(means.values())).counts
-    tensors = {name: one.means for name, one in means.items()}
-    parts = {_OTHER_TENSORS: {"counts": torch.stack(list(counts.values()))}, "means": tensors}
-    metadata = {"format": MEANS_FORMAT, "sensitive": SENSITIVE, "clients": json.dumps(list(counts))}
-    path = folder / MEANS_FILE
-    path.parent.mkdir(exist_ok=True)
-    _write(path, _under(parts), metadata)
-
-
-def load_class_means(folder: Path) -> dict[str, ClassMeans]:
-    """Read what :func:`save_class_means` wrote; nothing where there is no file.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged or of another format.
-    """
-    path = folder / MEANS_FILE
-    if not path.is_file():
-        return {}
-    tensors, metadata = _read(path, MEANS_FORMAT)
-    counts = dict(zip(json.loads(metadata["clients"]), _own(tensors, _OTHER_TENSORS)["counts"], strict=True))
-    return {name: ClassMeans(means, counts) for name, means in _own(tensors, "means").items()}
 
 
 CLIENT_FORMAT = "fedstats-client-statistics-2"

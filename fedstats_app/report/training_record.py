@@ -80,8 +80,6 @@ class RoundRecord:
         Passes of one sample through the backbone; the backward pass counts as two.
     seconds : float
         Wall-clock time.
-    held_out_accuracy : float or None
-        On what clients hold out, where that chooses the round whose model is kept.
     """
 
     stage: str
@@ -97,7 +95,6 @@ class RoundRecord:
     forward_passes: int = 0
     seconds: float = 0.0
     bytes_catch_up: int = 0
-    held_out_accuracy: float | None = None
 
     @property
     def num_bytes(self) -> int:

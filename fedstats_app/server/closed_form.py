@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from fedstats_app.base.progress import Step
 from fedstats_app.data.paths import without_folders
@@ -26,7 +25,6 @@ from fedstats_app.report.statistics_file import (
     STATISTICS_FILE,
     forget_accumulated,
     load_statistics,
-    save_class_means,
     save_statistics,
 )
 from fedstats_app.report.tables import heads_table
@@ -37,7 +35,6 @@ from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import method_result, method_results, score
 from fedstats_app.statistics.collected import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.training.foretold import ClassMeans
 from fedstats_app.wire import ReceivedStatistics
 
 NO_SCORES = Scores("")
@@ -146,23 +143,11 @@ def report(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores,
                 }
             )
             write_model_card(folder.path)
-            _keep_means(run, strategy, asked.label_counts)
             drawn.result()
     forget_accumulated(folder.path)
     for line in (*_what_failed(strategy.outcomes, scores), *examined.lines):
         progress.say(line)
     progress.say(f"done after {progress.elapsed}")
-
-
-def _keep_means(run: Run, strategy: StatisticsStrategy, label_counts: Mapping[int, np.ndarray]) -> None:
-    """Write down what trainings of a head will be foretold by, if they need it and statistics may be kept."""
-    config = run.config
-    if not (config.trainer and config.run.save_statistics and label_counts):
-        return
-    counts = {client: torch.from_numpy(one) for client, one in sorted(label_counts.items())}
-    sums = {name: strategy.statistics(name).summed(gram=False) for name in strategy.heads}
-    means = {name: ClassMeans.of_sums(one.class_counts, one.class_sums, counts) for name, one in sums.items()}
-    save_class_means(run.folder.path, means)
 
 
 def _begun(run: Run, strategy: StatisticsStrategy) -> Asked:

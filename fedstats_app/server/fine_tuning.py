@@ -10,7 +10,7 @@ from pathlib import Path
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.base.progress import Progress
 from fedstats_app.heads import LinearHead, SolveReport
-from fedstats_app.report.head_file import PROMPTS, Normalisation, read_head, with_module
+from fedstats_app.report.head_file import Normalisation, read_head, with_module
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import trained_head_metadata
 from fedstats_app.report.state import SolvedHead, State, best_head
@@ -97,7 +97,7 @@ def _start_names(asked: tuple[str, ...], state: State, progress: Progress) -> tu
 def _with_means(head: SolvedHead, state: State) -> SolvedHead:
     """Add what stage 1 says of trainings on the head's features, if it solved for a head of them."""
     same = next((one for one in state.heads.values() if one.feature_map == head.feature_map), None)
-    return head if same is None else replace(head, probe_step=same.probe_step, means=same.means)
+    return head if same is None else replace(head, probe_step=same.probe_step)
 
 
 def _save(training: Training, result: TrainingResult, model: TunedModel) -> None:
@@ -156,8 +156,7 @@ def head_of_file(path: Path, backbone: Backbone, class_names: Sequence[str]) -> 
         )
     if metadata["backbone-fingerprint"] != backbone.fingerprint:
         tuned = metadata.get("tuned-backbone", "")
-        weights = tuned and PROMPTS not in tuned
-        advice = f"; backbone-weights can name the weights tuned with it, {path.with_name(tuned)}" if weights else ""
+        advice = f"; backbone-weights can name the weights tuned with it, {path.with_name(tuned)}" if tuned else ""
         raise ValueError(
             f"start-head-file: {path} is for features of {metadata['backbone']}, fingerprint "
             f"{metadata['backbone-fingerprint'][:16]}; this run's are of {backbone.name}, fingerprint "

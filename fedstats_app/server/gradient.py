@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections import defaultdict
 from dataclasses import replace
-from typing import Any
 
 import torch
 from flwr.app import ArrayRecord
@@ -15,7 +13,7 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.server.training import Training
-from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, UpdateLimits
+from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start import best_temperature, probe_rate, typical_steps
@@ -24,6 +22,8 @@ from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import EvaluationCounts
 
 _COSTS = ("bytes_up", "bytes_down")
+# A client whose update was at any time so many times as long as usual is noted.
+TO_NOTE = 4.0
 
 
 class GradientTraining(Training):
@@ -31,8 +31,6 @@ class GradientTraining(Training):
 
     # The clients' least loss with the solved head, where they were asked.
     _start_loss: float | None = None
-    # How good the model of the best round is, where that is to be kept.
-    _best = -1.0
 
     def _found_options(self) -> LocalOptions:
         """Find the learning rate of a probe, if it is not given, from the first stage's statistics.
@@ -40,7 +38,7 @@ class GradientTraining(Training):
         Where these are of other features than the head takes, it is the fixed one.
         """
         given, step = self.local, self.head.probe_step
-        if given.learning_rate != "auto" or given.client_optimizer != "sgd" or step is None:
+        if given.learning_rate != "auto" or step is None:
             return given.with_rate()
         rate = probe_rate(
             step,
@@ -58,17 +56,16 @@ class GradientTraining(Training):
         if self.on_features:
             self.request = replace(self.request, options=self._found_options())
         self.learning_rate, self.repeats = self.request.options.learning_rate, self.request.options.epochs
+        self._longest: dict[int, float] = defaultdict(float)
         self._checkpoints = run.folder.path / "checkpoints" / self.name
-        self._best_folder = self._checkpoints.with_name(f"{self.name}.best")
         checkpoint = latest_checkpoint(self._checkpoints) if run.config.run.resume else None
         temperature, asked = 1.0, None
         if checkpoint is not None:
             temperature, self._start_loss = (checkpoint.metadata[key] for key in ("temperature", "start_loss"))
-        elif self.request.tune in ("probe", "prompt") and not self.made and self.tuning.temperature == "auto":
+        elif self.on_features and not self.made and self.tuning.temperature == "auto":
             losses, asked = self.losses_of(self.head.head)
             temperature = best_temperature(losses)
-            # With prompts features are others than those that clients keep and tell the loss on.
-            self._start_loss = min(losses) if self.on_features else None
+            self._start_loss = min(losses)
             self.say(f"the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
         self._build(temperature)
         self.announce(self.size)
@@ -83,15 +80,15 @@ class GradientTraining(Training):
             # Whether to keep the start may have been asked before the kill, and is asked and charged again.
             self.rounds[-1] = replace(self.rounds[-1], **checkpoint.metadata["costs"])
             self._strategy.first_round = done + 1
-            best = latest_checkpoint(self._best_folder)
-            self._best = -1.0 if best is None else float(best.metadata["accuracy"])
         self._strategy.on_round = self._after_round
         if done < num_rounds:
             self._strategy.start(run.grid, self._arrays, num_rounds - done)
-        if self._best >= 0.0:
-            self._take_best()
-        elif self.tuning.keep == "auto":
-            self._keep_start_unless_better()
+        self._keep_start_unless_better()
+        self.notes += [
+            f"client {client}: its updates, up to {times:.3g} times as long as usual, were shortened (training.clip)"
+            for client, times in sorted(self._longest.items())
+            if times > TO_NOTE
+        ]
         return self.result(), self.model
 
     def _keep_start_unless_better(self) -> None:
@@ -129,27 +126,11 @@ class GradientTraining(Training):
             self._take(self._start_arrays)
             self.notes.append(f"the start was kept, because {reason}")
 
-    def _take_best(self) -> None:
-        """Go back to the model of the round that did best on what clients hold out."""
-        best = latest_checkpoint(self._best_folder)
-        if best is None or best.round == self.rounds[-1].round:
-            return
-        self.kept_round = best.round
-        self._take(to_record(best.arrays))
-        told = "" if self._test is not None else "; the same samples tell its accuracy, which so is a little too good"
-        self.notes.append(
-            f"the model of round {best.round} of {self.rounds[-1].round} was kept, which was right on "
-            f"{100 * self._best:.2f}% of what clients hold out{told}"
-        )
-
     def _build(self, temperature: float) -> None:
         """Make the model from the start, whose logits are divided by a temperature first, and the strategy."""
         start, backbone, self.start_temperature = self.head.head, self.run.backbone, temperature
         head = replace(start, weight=start.weight / temperature, bias=start.bias / temperature)
         self.model = TunedModel.of(self.request, head, backbone.module).to(backbone.device)
-        if self.request.tune == "prompt":  # whether prompts fit beside the longest text is an error early
-            longest = max(backbone.transform.shapes, key=math.prod)
-            self.model.features(torch.zeros(1, *longest, dtype=backbone.transform.dtype, device=backbone.device))
         trained = self.model.trained_state()
         self.size = sum(tensor.numel() for tensor in trained.values())
         # What of the head clients need and is not trained.
@@ -160,7 +141,7 @@ class GradientTraining(Training):
         }
         self._arrays = self._start_arrays = to_record(trained)
         optimizer = self.run.config.optimizer
-        self._inner = make_optimizer(optimizer, buffers=self.model.buffer_names)
+        self._inner = make_optimizer(optimizer)
         self._strategy = FineTuning(
             self._inner,
             self.request,
@@ -168,17 +149,9 @@ class GradientTraining(Training):
             fixed=self._fixed,
             fraction=self.tuning.fraction_tune,
             min_clients=self.min_clients,
-            limits=UpdateLimits(optimizer.update_clip, optimizer.update_outlier, self.tuning.max_tuning_share),
-            means=self.head.means if self.on_features else None,
+            clip=optimizer.update_clip,
+            max_share=self.tuning.max_share,
         )
-
-    def record(self, number: int, failures: Mapping[int, str], **costs: Any) -> None:
-        """As the base; the best model so far is written down where that is the one to keep."""
-        super().record(number, failures, **costs)
-        accuracy = self.rounds[-1].held_out_accuracy
-        if accuracy is not None and accuracy > self._best:
-            self._best = accuracy
-            save_checkpoint(self._best_folder, number, to_tensors(self._arrays), {}, {"accuracy": accuracy})
 
     def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
         """Ask how the model of a round does on what clients hold out, and why some did not say."""
@@ -188,7 +161,8 @@ class GradientTraining(Training):
         """Evaluate, record, write a checkpoint."""
         number, tuning = outcome.server_round, self.tuning
         self._take(outcome.arrays)
-        self.name_left_out(outcome.left_out)
+        for client, times in outcome.clipped.items():
+            self._longest[client] = max(times, self._longest[client])
         self.record(
             number,
             outcome.failures,

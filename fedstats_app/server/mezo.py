@@ -73,7 +73,7 @@ class MezoTraining(Training):
             min_clients=self.min_clients,
             weighting=options.weighting,
             clip=options.clip,
-            max_share=self.tuning.max_tuning_share,
+            max_share=self.tuning.max_share,
             training=self.number,
         )
         self._answered, self._clipped = Counter[int](), Counter[int]()

@@ -96,10 +96,8 @@ class Run:
         config = self.config
         if config.federation.sums_only:
             return 0.0
-        # Personal models are scored on each client's own samples, whatever the server has, and no round is chosen by
-        # the samples that tell how good it is.
-        chosen = config.trainer and config.tuning.keep == "best"
-        kept = self.test_set is None or config.personal.approaches or chosen
+        # Personal models are scored on each client's own samples, whatever the server has.
+        kept = self.test_set is None or config.personal.approaches
         return config.data.holdout_fraction if kept else 0.0
 
     @property
@@ -178,7 +176,6 @@ class Run:
             options=self.config.local.with_rate(),
             temperature=tuning.logit_temperature,
             tune_bias=tuning.tune_bias,
-            batch_norm=tuning.running_statistics,
             seed=self.config.run.seed,
             holdout=self.holdout,
             backbone_fingerprint=self.backbone.fingerprint,

@@ -24,7 +24,7 @@ from fedstats_app.server.run import Run
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.specification import SampleRequest
 from fedstats_app.training.evaluation import evaluate, head_logits, score_head
-from fedstats_app.training.model import TrainingRequest, TunedModel
+from fedstats_app.training.model import TrainingRequest, Tune, TunedModel
 from fedstats_app.training.trainers import Trainer
 from fedstats_app.training.training_options import MADE_HEADS, LocalOptions
 from fedstats_app.wire import StatisticsRequest
@@ -91,22 +91,20 @@ class Training(ABC):
         self.tuning, self.min_clients = run.config.tuning, run.config.federation.min_clients
         self.name, self.made = f"{start}-{trainer.name}", start in MADE_HEADS
         self.local = run.config.local
-        options = self.local.with_rate(trainer.rate)
-        request = replace(run.training_request(), feature_map=head.feature_map, options=options)
-        self.request = self.specified(request)
+        self.request = self.specified(replace(run.training_request(), feature_map=head.feature_map))
         self.on_features = self.request.tune == "probe"
         self.rounds: list[RoundRecord] = []
         self.notes: list[str] = []
         self.stopped = "rounds done"
-        self._left_out: dict[int, list[float]] = {}
         # A head takes features that are there already, a network images.
         test_set = run.test_set
         self._test = None if test_set is None else test_set.samples(head.feature_map if self.on_features else None)
         self._batch_size = FEATURE_BATCH if self.on_features else run.backbone.batch_size
 
     def specified(self, request: TrainingRequest) -> TrainingRequest:
-        """Complete what all trainings from the head tell clients by what this one does."""
-        return self.trainer.request(request, self.tuning)
+        """Complete the request of all trainings from the head by what is trained and how."""
+        tune: Tune = self.trainer.name  # type: ignore[assignment]  # a trainer by gradient is called so
+        return replace(request, tune=tune, options=self.local.with_rate(self.trainer.rate))
 
     @abstractmethod
     def train(self) -> tuple[TrainingResult, TunedModel]:
@@ -125,7 +123,7 @@ class Training(ABC):
             If too few clients answer.
         """
         # The whole head goes down.
-        request = replace(self.request, tune="probe", prompt_tokens=0, tune_bias=True, options=LocalOptions())
+        request = replace(self.request, tune="probe", tune_bias=True, options=LocalOptions())
         return training_losses(self.run.grid, request, head, self.clients, self.min_clients)
 
     def say(self, line: str) -> None:
@@ -178,12 +176,8 @@ class Training(ABC):
         """
         progress = self.run.progress
         accuracy, loss = self.score(number) if self.is_due(number) else (None, None)
-        held_out = None
-        if self.tuning.keep == "best" and self.is_due(number):
-            # What tells how good a model is must not choose it too, if the server has other samples for that.
-            held_out = accuracy if self._test is None else self._score_held_out(number)[0]
-        of_round, num_failed = (self.trainer.name, self.start, number, accuracy, loss), len(failures)
-        record = RoundRecord(*of_round, num_failed=num_failed, held_out_accuracy=held_out, **costs)
+        of_round = (self.trainer.name, self.start, number, accuracy, loss)
+        record = RoundRecord(*of_round, num_failed=len(failures), **costs)
         self.rounds.append(record)
         self.run.folder.append_round(record)
         for client, reason in failures.items():
@@ -194,11 +188,6 @@ class Training(ABC):
         megabytes = sum(one.num_bytes for one in self.rounds) / 1e6
         line = f"{self.name} round {number} of {total}: {told}{megabytes:,.1f} MB"
         progress.now_and_then(line, in_any_case=number in (0, total))
-
-    def name_left_out(self, left_out: Mapping[int, float]) -> None:
-        """Note the clients that are out of proportion in a round, by how many times the usual size."""
-        for client, times in left_out.items():
-            self._left_out.setdefault(client, []).append(times)
 
     def result(self) -> TrainingResult:
         """Sum up what the training did and cost, by its rounds and by formula."""
@@ -221,7 +210,7 @@ class Training(ABC):
                 num_rounds=num_rounds,
                 repeats=self.repeats,
             ),
-            notes=[*self.notes, *self._notes_on_left_out()],
+            notes=self.notes,
             display_name=trainer.display_name,
             sent=trainer.sent,
             learning_rate=self.learning_rate,
@@ -257,10 +246,3 @@ class Training(ABC):
         for client, reason in list(found.failures.items())[:3]:
             self.say(f"client {client} did not evaluate the head: {reason}")
         return found.heads[self.name], found.accuracies[self.name], found.calibrations[self.name]
-
-    def _notes_on_left_out(self) -> list[str]:
-        return [
-            f"client {client} was left out of {len(times)} round(s): "
-            f"what it sent was up to {max(times):.3g} times what is usual"
-            for client, times in sorted(self._left_out.items())
-        ]

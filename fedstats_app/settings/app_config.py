@@ -63,7 +63,7 @@ class RunOptions(Options):
     fine_tune: str = option(
         "none",
         one_of("none", *TRAINERS),
-        "none | probe (the head) | full | features (the backbone) | prompt | fedmezo",
+        "none | probe (the head) | full | features (the backbone) | fedmezo",
     )
     seed: int = option(0, whole(0, 2**31 - 1), "same seed, same bytes")
     mask_absent: bool = option(True, flag, "never predict a class without samples; false = the papers' zero logit")
@@ -236,9 +236,6 @@ class AppConfig:
             yield "start-head: label-words needs the words in label-words, got none"
         if self.trainer:
             yield from self.trainer.problems(tuning)
-        if run.fine_tune == "prompt" and not self.backbone.takes_prompts:
-            takers = "vit_b_16, vit_b_32 with feature-power 1 or a text backbone without text-template"
-            yield f"fine-tune: prompt needs {takers}, got backbone {self.backbone.backbone!r}"
         if self.personal.approaches and not any(record_of(name).name in PERSONAL_METHODS for name in self.methods):
             allowed = " or ".join(name for name in METHODS if name in PERSONAL_METHODS)
             yield f"personalise: method must name {allowed}, got method {run.method!r}"

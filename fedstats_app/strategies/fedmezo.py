@@ -34,7 +34,7 @@ from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.grid.mezo_exchange import MezoAnswers, MezoExchange
 from fedstats_app.strategies.rounds import SampledTraining
 from fedstats_app.training.model import TrainingRequest
-from fedstats_app.training.proportion import DECIDES, capped, deciding
+from fedstats_app.training.proportion import DECIDES, capped, deciding, largest_share
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, MezoReply, Wanted
 
@@ -101,8 +101,9 @@ class MezoRounds(SampledTraining):
         Weights n_k, with which the average does not depend on the partition, or the plain average of algorithm 2.
     clip : float
         A scalar larger than this times the median size of the last thousand is cut to that; 0 for never.
-    max_share : float
-        Of the weights of a round, the most that one client has.
+    max_share : float, optional
+        Of the weights of a round, the most that one client has; by default
+        :func:`~fedstats_app.training.proportion.largest_share`, and 1 is no limit.
     training : int
         Number of the training in the run, which nodes keep their state under.
 
@@ -138,12 +139,12 @@ class MezoRounds(SampledTraining):
         min_clients: int = 1,
         weighting: Weighting = "examples",
         clip: float = 3.0,
-        max_share: float = 1.0,
+        max_share: float | None = None,
         training: int = 0,
     ) -> None:
         if learning_rate is not None and not 0.0 < learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
-        if not 0.0 < max_share <= 1.0:
+        if max_share is not None and not 0.0 < max_share <= 1.0:
             raise ValueError(f"max_share must lie in (0, 1], got {max_share}")
         super().__init__(clients, fraction, min_clients, setup.request.seed)
         self.setup, self.learning_rate, self.max_share, self.training = setup, learning_rate, max_share, training
@@ -237,7 +238,8 @@ class MezoRounds(SampledTraining):
         if enough:
             if self.learning_rate is None:
                 raise ValueError("the learning rate is not known yet: measure_learning_rate finds one")
-            weights = capped(num_examples, self.max_share)
+            share = largest_share(len(num_examples)) if self.max_share is None else self.max_share
+            weights = capped(num_examples, share)
             weighed = {client: replace(answer, num_examples=weights[client]) for client, answer in usable.items()}
             averaged = self._average.take(weighed)
             self.stalled_rounds = 0 if any(averaged.means) else self.stalled_rounds + 1
@@ -382,7 +384,7 @@ class FedMeZO(MezoRounds):
         learning_rate: float | Literal["auto"] = "auto",
         weighting: Weighting = "examples",
         clip: float = 3.0,
-        max_share: float = 1.0,
+        max_share: float | None = None,
         fraction_train: float = 1.0,
         seed: int = 0,
         num_clients: int | None = None,

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -18,9 +17,8 @@ from fedstats_app.grid.asking import Answers, array_bytes, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.strategies.rounds import SampledTraining
-from fedstats_app.training.foretold import ClassMeans, common_factor, fitting
 from fedstats_app.training.model import TrainingRequest
-from fedstats_app.training.proportion import allowances, capped, usual_size
+from fedstats_app.training.proportion import allowances, capped, largest_share, usual_size
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.reading import to_values
 from fedstats_app.wire.training import TrainingMetrics, check_training_reply
@@ -40,17 +38,14 @@ class TrainingRound(Answers[TrainingMetrics]):
         Absolute: counted from 1 at the start of training, whether or not the run was interrupted.
     arrays : ArrayRecord
         The model after it: what is trained.
-    left_out : dict
-        From every client that was dropped for being out of proportion to how many times the usual length its update is.
     clipped : dict
-        The same of clients whose update was shortened.
+        From every client whose update was shortened to how many times the usual length it was.
     seconds : float
         Wall-clock time of the round.
     """
 
     server_round: int = 0
     arrays: ArrayRecord = field(default_factory=ArrayRecord)
-    left_out: Mapping[int, float] = field(default_factory=dict)
     clipped: Mapping[int, float] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -65,40 +60,14 @@ class TrainingRound(Answers[TrainingMetrics]):
         return sum(one.loss * one.num_examples for one in self.of.values()) / sum(self.num_examples.values())
 
 
-@dataclass(frozen=True)
-class UpdateLimits:
-    """Limits on what one client can do to a round.
+def times_usual(lengths: Mapping[int, float], num_examples: Mapping[int, int]) -> dict[int, float]:
+    """Compute how many times the usual length, over its allowance, the update of each client with its samples is.
 
     The usual length is the upper quartile over the round's clients
     (:func:`~fedstats_app.training.proportion.usual_size`). A client with more samples than the mean takes more steps,
-    and one with fewer weighs less: in both cases as many times the usual length are as usual.
-
-    Where class means foretell an update, lengths are of what it is away from that, and only that is shortened. More
-    steps are then foretold, too: they are no reason to shorten less.
-
-    Attributes
-    ----------
-    clip : float
-        An update longer than this times the usual length is shortened to that; 0 for never.
-    outlier : float
-        A client whose update is longer than this times the usual length is left out; 0 for never.
-    max_share : float
-        Of the samples of a round, the most that count for one client.
+    and one with fewer weighs less: in both cases its allowance is larger.
     """
-
-    clip: float = 1.0
-    outlier: float = 4.0
-    max_share: float = 1.0
-
-
-def times_usual(
-    lengths: Mapping[int, float], num_examples: Mapping[int, int], *, steps: bool = True
-) -> dict[int, float]:
-    """Compute how many times the usual length, over its allowance, the update of each client with its samples is.
-
-    ``steps`` is as :func:`~fedstats_app.training.proportion.allowances` has it.
-    """
-    usual, allowed = usual_size(lengths.values()), allowances(num_examples, steps=steps)
+    usual, allowed = usual_size(lengths.values()), allowances(num_examples)
     return {client: length / (usual * allowed[client]) if usual else 0.0 for client, length in lengths.items()}
 
 
@@ -125,10 +94,11 @@ class FineTuning(SampledTraining):
         A round with fewer usable updates (or than it asked clients, if that is less) ends the training.
     first_round : int
         Absolute number of the first round.
-    limits : UpdateLimits, optional
-        On what one client can do to a round; by default clients whose update is out of all proportion are left out.
-    means : ClassMeans, optional
-        Of the features that a probe's head takes, by which updates are foretold; without, limits are on whole updates.
+    clip : float
+        A longer update than this times the usual length is shortened to that; 0 for never.
+    max_share : float, optional
+        Of the samples of a round, the most that count for one client; by default
+        :func:`~fedstats_app.training.proportion.largest_share`, and 1 is no limit.
 
     Attributes
     ----------
@@ -146,18 +116,15 @@ class FineTuning(SampledTraining):
         fraction: float = 1.0,
         min_clients: int = 1,
         first_round: int = 1,
-        limits: UpdateLimits | None = None,
-        means: ClassMeans | None = None,
+        clip: float = 1.0,
+        max_share: float | None = None,
     ) -> None:
         super().__init__(clients, fraction, min_clients, request.seed)
         if first_round < 1:
             raise ValueError(f"first_round must be at least 1, got {first_round}")
-        if means is not None and request.tune != "probe":
-            raise ValueError(f"means: foretell a probe, got them with {request.tune!r}")
         self.inner, self.request, self.fixed, self.first_round = inner, request, to_record(fixed or {}), first_round
-        self._means, self._held = means, dict(fixed or {})
         self.on_round: Callable[[TrainingRound], bool | None] | None = None
-        self.limits = limits or UpdateLimits()
+        self.clip, self.max_share = clip, max_share
         self._round, self._started = TrainingRound(), 0.0
         self._current: dict[str, Tensor] = {}
 
@@ -219,59 +186,30 @@ class FineTuning(SampledTraining):
         return check_training_reply(reply, shapes, self.clients[int(reply.metadata.src_node_id)])
 
     def _limit(self, taken: dict[int, Message]) -> None:
-        """Leave out, shorten or weigh less the updates that exceed a limit; the others stay as they came."""
-        this, limits = self._round, self.limits
-        foretold = self._foretold(taken)
-        lengths = {client: self._length(reply, foretold.get(client, {})) for client, reply in taken.items()}
+        """Shorten or weigh less the updates that exceed a limit; the others stay as they came."""
+        this = self._round
+        lengths = {client: self._length(reply) for client, reply in taken.items()}
         times = times_usual(lengths, this.num_examples)
-        shorter = times_usual(lengths, this.num_examples, steps=False) if foretold else times
-        this.left_out = {client: ratio for client, ratio in times.items() if ratio > limits.outlier > 0.0}
-        how = "as far from what its class counts foretell" if foretold else "as long"
-        for client, ratio in this.left_out.items():
-            this.failures[client] = f"its update is {ratio:.3g} times {how} as is usual (training.outlier)"
-            del this.of[client], taken[client]
-        this.clipped = {client: shorter[client] for client in taken if shorter[client] > limits.clip > 0.0}
-        weights = capped(this.num_examples, limits.max_share)
+        this.clipped = {client: ratio for client, ratio in times.items() if ratio > self.clip > 0.0}
+        share = largest_share(len(taken)) if self.max_share is None else self.max_share
+        weights = capped(this.num_examples, share)
         for client, reply in taken.items():
             if client in this.clipped:
-                self._shorten(reply, limits.clip / this.clipped[client], foretold.get(client, {}))
+                self._shorten(reply, self.clip / this.clipped[client])
             if weights[client] != this.of[client].num_examples:
                 metrics = {**reply.content.metric_records["metrics"], "num-examples": weights[client]}
                 reply.content["metrics"] = MetricRecord(metrics)
 
-    def _foretold(self, taken: Mapping[int, Message]) -> dict[int, dict[str, Tensor]]:
-        """Foretell the update of every client, by client; empty without class means."""
-        if self._means is None:
-            return {}
-        options, foretold = self.request.options, dict[int, dict[str, Tensor]]()
-        for client in taken:
-            steps = options.epochs * math.ceil(self._round.of[client].num_examples / options.batch_size)
-            foretold[client] = self._means.update(
-                client,
-                self._current,
-                self._held,
-                rate=options.learning_rate,
-                steps=steps,
-                temperature=self.request.temperature,
-            )
-        factor = common_factor(fitting(self._changes(reply, {}), foretold[client]) for client, reply in taken.items())
-        return {client: {name: factor * one for name, one in tensors.items()} for client, tensors in foretold.items()}
-
-    def _changes(self, reply: Message, foretold: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Compute the changes of all arrays, away from what is foretold of them, in float64."""
+    def _changes(self, reply: Message) -> dict[str, Tensor]:
+        """Compute the changes of all arrays, in float64."""
         changed = to_tensors(reply.content.array_records["arrays"])
-        return {
-            name: changed[name].double() - tensor.double() - foretold.get(name, torch.zeros(())).double()
-            for name, tensor in self._current.items()
-        }
+        return {name: changed[name].double() - tensor.double() for name, tensor in self._current.items()}
 
-    def _length(self, reply: Message, foretold: Mapping[str, Tensor]) -> float:
+    def _length(self, reply: Message) -> float:
         """Compute the Euclidean length of all changes together."""
-        return math.sqrt(math.fsum(float(change.square().sum()) for change in self._changes(reply, foretold).values()))
+        return math.sqrt(math.fsum(float(change.square().sum()) for change in self._changes(reply).values()))
 
-    def _shorten(self, reply: Message, factor: float, foretold: Mapping[str, Tensor]) -> None:
-        shortened = {
-            name: self._current[name].double() + foretold.get(name, torch.zeros(())).double() + factor * one
-            for name, one in self._changes(reply, foretold).items()
-        }
+    def _shorten(self, reply: Message, factor: float) -> None:
+        changes = self._changes(reply)
+        shortened = {name: one.double() + factor * changes[name] for name, one in self._current.items()}
         reply.content["arrays"] = to_record({name: one.float() for name, one in shortened.items()})

@@ -1,4 +1,4 @@
-"""A network and its linear head while they are trained: what is trained, how, and what travels."""
+"""A network and its linear head in training: the trained tensors travel, everything else is fixed."""
 
 from __future__ import annotations
 
@@ -11,49 +11,40 @@ from typing import Literal, Self, get_args
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedstats_app.backbones.prompts import Prompted, initial_prompts
 from fedstats_app.base.option import as_text
 from fedstats_app.heads import LinearHead
 from fedstats_app.statistics import FeatureMap, IdentityMap, feature_map_from_dict
 from fedstats_app.statistics.specification import SampleRequest
-from fedstats_app.training.training_options import MAX_PROMPTS, BatchNorm, LocalOptions
+from fedstats_app.training.training_options import LocalOptions
 
-Tune = Literal["full", "probe", "features", "prompt"]
+Tune = Literal["full", "probe", "features"]
 
 
 @dataclass(frozen=True)
 class TrainingRequest(SampleRequest):
-    """What a client must know to train or to evaluate a :class:`TunedModel`, besides the model.
+    """Settings with which a client trains or evaluates a :class:`TunedModel`.
 
     Attributes
     ----------
     options : LocalOptions
         Of the client's own optimiser. Its ``proximal_mu`` is not sent: Flower's FedProx does that.
-    prompt_tokens : int
-        How many prompts; 0 unless they are trained.
     """
 
     tune: Tune = "probe"
     options: LocalOptions = field(default_factory=LocalOptions)
     temperature: float = 1.0
     tune_bias: bool = True
-    batch_norm: BatchNorm = "frozen"
     feature_map: FeatureMap = field(
         default_factory=IdentityMap, metadata=as_text(lambda one: one.to_dict(), feature_map_from_dict)
     )
-    prompt_tokens: int = field(default=0, metadata={"low": 0, "high": MAX_PROMPTS, "optional": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, allowed in (("tune", get_args(Tune)), ("batch_norm", get_args(BatchNorm))):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if self.tune not in get_args(Tune):
+            raise ValueError(f"tune must be one of {', '.join(get_args(Tune))}, got {self.tune!r}")
         if not 0.0 < self.temperature < math.inf:
             raise ValueError(f"temperature must be a positive number, got {self.temperature}")
-        if (self.tune == "prompt") != bool(self.prompt_tokens):
-            raise ValueError(f"prompt_tokens: go with tune prompt, got {self.prompt_tokens} with {self.tune!r}")
 
 
 class _Head(nn.Module):
@@ -72,8 +63,9 @@ class _Head(nn.Module):
 class TunedModel(nn.Module):
     """Inputs or features in, logits out, in float32 (or what ``to`` makes of it); some of its parameters are trained.
 
-    Beside BatchNorm (see ``batch_norm``) every layer runs as in evaluation, also while training: dropout and stochastic
-    depth would draw from torch's global generator, which no key decides, and the head was solved on features without.
+    Every layer runs as in evaluation, also while training. Dropout and stochastic depth would draw from torch's global
+    generator, which no key decides, and the head was solved on features without. BatchNorm uses and keeps the running
+    statistics of the start; its weight and bias are trained.
 
     Parameters
     ----------
@@ -86,21 +78,12 @@ class TunedModel(nn.Module):
         features that are already mapped, and only the head can be trained.
     feature_map : FeatureMap, optional
         Between backbone and head; the identity by default.
-    tune : {"full", "probe", "features", "prompt"}
-        Train backbone and head, the head only, the backbone under a fixed head, or prompts and head.
-    prompts : Tensor, optional
-        (k, d) to start from, with tune="prompt" and only then.
+    tune : {"full", "probe", "features"}
+        Train backbone and head, the head only, or the backbone under a fixed head.
     tune_bias : bool
         Whether a trained head's bias is trained; else it is kept as it is.
     temperature : float
         Logits are divided by it (Fed3R+FT: 0.1).
-    batch_norm : {"frozen", "kept", "averaged"}
-        "frozen": the running statistics of the start are used and kept. "kept": while training a batch is normalised by
-        its own statistics, but those of the start are kept, and used in evaluation (FLSim's way: only parameters are
-        aggregated). "averaged": as PyTorch does, and the running statistics travel with the parameters. Weight and bias
-        of the layers are trained in all three; with tune="probe" all of the backbone is frozen. A batch of one sample
-        has no statistics worth the name (PyTorch refuses one value per channel): it runs with the running ones and
-        leaves them as they are.
 
     Attributes
     ----------
@@ -122,10 +105,8 @@ class TunedModel(nn.Module):
         backbone: nn.Module | None = None,
         feature_map: FeatureMap | None = None,
         tune: Tune,
-        prompts: Tensor | None = None,
         tune_bias: bool = True,
         temperature: float = 1.0,
-        batch_norm: BatchNorm = "frozen",
     ) -> None:
         super().__init__()
         if backbone is None and (tune != "probe" or feature_map is not None):
@@ -133,28 +114,21 @@ class TunedModel(nn.Module):
                 f"without a backbone the inputs are mapped features: tune must be probe, got {tune!r}, "
                 f"and feature_map None, got {feature_map!r}"
             )
-        if (prompts is None) != (tune != "prompt"):
-            raise ValueError(f"prompts go with tune prompt, got tune {tune!r}")
-        self.tune, self.temperature, self.batch_norm = tune, temperature, batch_norm
+        self.tune, self.temperature = tune, temperature
         self._map = None if isinstance(feature_map, IdentityMap) else feature_map
         self.backbone = None if backbone is None else copy.deepcopy(backbone).float()
         if self.backbone is not None:
             self.backbone.requires_grad_(tune != "probe")
-            if prompts is not None:
-                self.backbone = Prompted(self.backbone, prompts.to(_device_of(self.backbone)))
         self.head = _Head(*_finite_float32(head)).to(_device_of(self.backbone))
         self.head.weight.requires_grad_(tune != "features")
         self.head.bias.requires_grad_(tune != "features" and tune_bias)
-        # By name, the layers that are to see a batch's own statistics while training.
-        adapting = tune != "probe" and batch_norm != "frozen"
-        self._adapting = _batch_norms(self) if adapting else {}
         self.eval()
 
     @classmethod
     def of(cls, request: TrainingRequest, head: LinearHead | tuple[Tensor, Tensor], backbone: nn.Module) -> Self:
         """Return the model that a request is for; a probe is the head alone, on mapped features.
 
-        Prompts are drawn from the request's seed. Errors and the rest are the constructor's: the backbone is copied.
+        Errors and the rest are the constructor's: the backbone is copied.
         """
         alone = request.tune == "probe"
         return cls(
@@ -162,15 +136,13 @@ class TunedModel(nn.Module):
             backbone=None if alone else backbone,
             feature_map=None if alone else request.feature_map,
             tune=request.tune,
-            prompts=initial_prompts(backbone, request.prompt_tokens, request.seed) if request.prompt_tokens else None,
             tune_bias=request.tune_bias,
             temperature=request.temperature,
-            batch_norm=request.batch_norm,
         )
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """Device of the parameters."""
         return self.head.weight.device
 
     @property
@@ -178,19 +150,9 @@ class TunedModel(nn.Module):
         """Number of classes C."""
         return self.head.num_classes
 
-    @property
-    def buffer_names(self) -> frozenset[str]:
-        """Names in :meth:`trained_state` of running statistics, which are averaged but follow no gradient."""
-        if self.batch_norm != "averaged":
-            return frozenset()
-        return frozenset(f"{name}.{kind}" for name in self._adapting for kind in ("running_mean", "running_var"))
-
     def train(self, mode: bool = True) -> Self:
-        """Switch between training and evaluation: of the layers, only BatchNorm's mode ever changes."""
-        super().train(False)
-        self.training = mode
-        self._use_batch_statistics(mode)
-        return self
+        """Do nothing: all layers run as in evaluation."""
+        return super().train(False)
 
     def features(self, inputs: Tensor) -> Tensor:
         """Return the features (B, D) that the head sees, without a gradient if the backbone is frozen.
@@ -213,7 +175,7 @@ class TunedModel(nn.Module):
         return self.logits(self.features(inputs))
 
     def trained_state(self) -> dict[str, Tensor]:
-        """Return the tensors that travel, sorted by name: all that is trained, and statistics if they are averaged.
+        """Return the tensors that travel, sorted by name: all that is trained.
 
         They are float32 copies on the CPU, called "head.weight", "head.bias" and "backbone.NAME".
         """
@@ -249,33 +211,12 @@ class TunedModel(nn.Module):
 
     def _travelling(self) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {name: value for name, value in self.named_parameters() if value.requires_grad}
-        names = self.buffer_names
-        tensors.update((name, value) for name, value in self.named_buffers() if name in names)
         return dict(sorted(tensors.items()))
 
     def _extract(self, backbone: nn.Module, inputs: Tensor) -> Tensor:
-        lone_sample = self.training and len(inputs) == 1
-        if lone_sample:
-            self._use_batch_statistics(False)
-        try:
-            with torch.set_grad_enabled(torch.is_grad_enabled() and self.tune != "probe"):
-                features: Tensor = backbone(inputs)
-                return features if self._map is None else self._map(features)
-        finally:
-            if lone_sample:
-                self._use_batch_statistics(True)
-
-    def _use_batch_statistics(self, use: bool) -> None:
-        for layer in self._adapting.values():
-            layer.train(use)
-            # Where it is off, PyTorch normalises a training batch by its own statistics and leaves the buffers alone.
-            layer.track_running_stats = not (use and self.batch_norm == "kept")
-
-
-def _batch_norms(module: nn.Module) -> dict[str, _BatchNorm]:
-    """Return every BatchNorm that has running statistics, by name; others have but one way to run."""
-    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)}
-    return {name: layer for name, layer in layers.items() if layer.running_mean is not None}
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.tune != "probe"):
+            features: Tensor = backbone(inputs)
+            return features if self._map is None else self._map(features)
 
 
 def _finite_float32(head: LinearHead | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""What is usual among the clients of a round, what is out of all proportion, and how much one client may weigh."""
+"""Typical update sizes in a round, clients that decide alone, and a cap on one client's weight."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ def usual_size(sizes: Iterable[float]) -> float:
     return ordered[int(QUARTILE * (len(ordered) - 1))] if len(ordered) >= FEWEST_TO_COMPARE else math.inf
 
 
-def allowances(num_examples: Mapping[int, int], *, steps: bool) -> dict[int, float]:
+def allowances(num_examples: Mapping[int, int]) -> dict[int, float]:
     """Return how many times the usual size is as usual for each client, from its number of samples.
 
     Parameters
     ----------
     num_examples : mapping
         From client to its samples, n_k, at least 1.
-    steps : bool
-        Whether sizes are of whole epochs of steps, and not of slopes at one place.
 
     Returns
     -------
     dict
         From client to n / n_k, for n the mean of all, where it has fewer: the mean over few samples varies more, and
-        then weighs no more than an average client's. Else 1; with ``steps`` n_k / n where it has more, for it takes
-        more of them, and in all cases times 1 + 2 / sqrt(n_k).
+        then weighs no more than an average client's. n_k / n where it has more, for it takes more steps; and in all
+        cases times 1 + 2 / sqrt(n_k).
     """
     mean = math.fsum(num_examples.values()) / max(1, len(num_examples))
     return {
         client: max(1.0, mean / number, number / mean) * (1.0 + 2.0 / math.sqrt(number))
-        if steps
-        else max(1.0, mean / number)
         for client, number in num_examples.items()
     }
+
+
+def largest_share(num_clients: int) -> float:
+    """Return the largest share of one client in a round: a fifth, or with few clients 1.5 times an equal share."""
+    return min(1.0, max(0.2, 1.5 / max(1, num_clients)))
 
 
 def capped(num_examples: Mapping[int, int], share: float) -> dict[int, int]:

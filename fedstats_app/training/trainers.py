@@ -1,35 +1,29 @@
-"""What can train from a solved head: one record for each way; the only table of them. No torch is imported here."""
+"""Ways to train from a solved head: the only table of them. No torch is imported here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from fedstats_app.training.training_options import FIXED_RATE, TuningOptions
-
-if TYPE_CHECKING:
-    from fedstats_app.training.model import TrainingRequest
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """One way to train. All that is said of it, and all names that the configuration takes, are derived from this.
+    """One way to train; all names that the configuration takes are derived from this.
 
-    What a client does follows from the request alone.
+    A client's work follows from the request alone.
 
     Attributes
     ----------
     name : str
-        In the configuration, in results and, after the start's, as a file's name.
+        In the configuration, in results, after the start's as a file's name, and (by gradient) in the request.
     tunes : str
         What it tunes, for the documents.
     sent : str
         What every client sent, for the model card: "clients sent ...".
     passes : int
         Forward passes of a sample, by the thesis's formula, in one local epoch or along one direction.
-    request : callable
-        From what all trainings from a head tell clients, and the options of training, to what this one tells them.
     rate : float
         Learning rate of SGD where none is given or found. A pre-trained network loses at 0.01 what it knows
         (conf/fine-tune.toml).
@@ -44,7 +38,6 @@ class Trainer:
     tunes: str
     sent: str
     passes: int
-    request: Callable[[TrainingRequest, TuningOptions], TrainingRequest]
     rate: float = FIXED_RATE
     by_gradient: bool = True
     problems: Callable[[TuningOptions], list[str]] = lambda tuning: []
@@ -55,12 +48,8 @@ class Trainer:
 
 
 def _problems_of_fedmezo(tuning: TuningOptions) -> list[str]:
-    norm, keep = tuning.batch_norm, tuning.keep
-    problems = {
-        f"batch-norm: fedmezo needs frozen running statistics, got {norm!r}": norm != "frozen",
-        f"keep: fedmezo's nodes all have the last round's model, got {keep!r}": keep == "best",
-    }
-    return [problem for problem, holds in problems.items() if holds]
+    frozen = tuning.batch_norm == "frozen"
+    return [] if frozen else [f"batch-norm: fedmezo needs frozen running statistics, got {tuning.batch_norm!r}"]
 
 
 # In the order of the documents.
@@ -70,7 +59,6 @@ PROBE = Trainer(
     tunes="the head, on features of the frozen backbone that are computed once",
     sent="trained weights of the head in every round",
     passes=1,
-    request=lambda request, tuning: replace(request, tune="probe"),
 )
 
 FULL = Trainer(
@@ -79,7 +67,6 @@ FULL = Trainer(
     tunes="backbone and head",
     sent="trained weights of network and head in every round",
     passes=3,
-    request=lambda request, tuning: replace(request, tune="full"),
     rate=0.001,
 )
 
@@ -89,17 +76,7 @@ FEATURES = Trainer(
     tunes="the backbone under a fixed head",
     sent="trained weights of the network in every round",
     passes=3,
-    request=lambda request, tuning: replace(request, tune="features"),
     rate=0.001,
-)
-
-PROMPT = Trainer(
-    name="prompt",
-    display_name="prompt tuning",
-    tunes="[prompts among the tokens of a frozen transformer](#prompts), and the head",
-    sent="prompts and trained weights of the head in every round",
-    passes=3,
-    request=lambda request, tuning: replace(request, tune="prompt", prompt_tokens=tuning.prompt_tokens),
 )
 
 FEDMEZO = Trainer(
@@ -109,7 +86,6 @@ FEDMEZO = Trainer(
     sent="a few numbers in every round (how its loss changes along directions drawn from a seed, the number of its "
     "samples, a digest of its model), and no weights",
     passes=2,
-    request=lambda request, tuning: request,  # what is tuned follows from FedMeZO's own options
     by_gradient=False,
     problems=_problems_of_fedmezo,
 )

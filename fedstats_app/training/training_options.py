@@ -9,20 +9,11 @@ from typing import Literal
 from fedstats_app.base.option import Options, absolute, flag, number, one_of, option, whole, word_list
 from fedstats_app.methods import method_list
 
-OPTIMIZERS = ("fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedadam-torch")
-# Server learning rates where "auto" stands; 1, plain averaging, for the others.
-AUTO_SERVER_RATE = {"fedadam": 0.01, "fedyogi": 0.01, "fedadam-torch": 0.001}
-
-# What happens to the running statistics of BatchNorm in training.
-BatchNorm = Literal["frozen", "kept", "averaged"]
-# Learning rate where "auto" stands and none is found, but for a trainer with a rate of its own. And that of Adam.
+OPTIMIZERS = ("fedavg", "fedprox", "fedadam")
+# Learning rate where "auto" stands and none is found, but for a trainer with a rate of its own.
 FIXED_RATE = 0.01
-ADAM_RATE = 0.001
-# Weng et al., NeurIPS 2024, in prompt tuning.
-ADAM_BETAS, ADAM_EPS = (0.9, 0.98), 1e-6
+_RATE = "auto = probe: from class means and local steps, else 0.01; 0.001 of full and features"
 
-# What a request may ask a node to make room for.
-MAX_PROMPTS = 1000
 # Heads to start from that no statistics are needed for.
 MADE_HEADS = ("random", "zero", "label-words")
 # The head of an earlier run, by the path of its file.
@@ -31,26 +22,13 @@ FILE_HEAD = "file"
 
 @dataclass(frozen=True)
 class _SgdOptions(Options):
-    """What the configuration and a request have in common, beside the learning rate."""
+    """Options of the configuration and of a request, without the learning rate."""
 
     epochs: int = option(1, whole(1, 100_000), "of a client in a round", key="local-epochs")
     batch_size: int = option(16, whole(1, 1_000_000), "samples per step", key="training.batch-size")
     momentum: float = option(0.0, number(0.0, 1.0), "of SGD", key="training.momentum")
-    weight_decay: float = option(0.0, number(0.0), "of SGD or Adam", key="training.weight-decay")
+    weight_decay: float = option(0.0, number(0.0), "of SGD", key="training.weight-decay")
     flip: bool = option(False, flag, "random horizontal flips", key="training.flip")
-    client_optimizer: Literal["sgd", "adam"] = option(
-        "sgd",
-        one_of("sgd", "adam"),
-        "sgd | adam (betas 0.9, 0.98, eps 1e-6)",
-        key="training.client-optimizer",
-        optional=True,
-    )
-
-    def problems(self) -> list[str]:
-        """Refuse a momentum beside Adam, which has its own."""
-        if self.client_optimizer == "sgd" or not self.momentum:
-            return []
-        return [f"training.momentum: is of SGD, got {self.momentum:g} with training.client-optimizer adam"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +40,7 @@ class LocalOptions(_SgdOptions):
     batch_size : int
         Samples per step; the last batch of an epoch has the rest.
     learning_rate, momentum, weight_decay : float
-        Of torch.optim.SGD, whose momentum starts anew in every call, as torch.optim.Adam does.
+        As torch.optim.SGD has them; momentum starts anew in every call.
     flip : bool
         Mirror images left to right with probability 1/2.
     proximal_mu : float
@@ -70,11 +48,7 @@ class LocalOptions(_SgdOptions):
         sets it, so it has no key of its own here.
     """
 
-    learning_rate: float = option(
-        FIXED_RATE,
-        number(0.0, open_low=True),
-        "auto = probe: from class means and local steps, else 0.01; 0.001 of adam, full and features",
-    )
+    learning_rate: float = option(FIXED_RATE, number(0.0, open_low=True), _RATE)
     proximal_mu: float = 0.0
 
     def __post_init__(self) -> None:
@@ -95,16 +69,11 @@ class LocalOptions(_SgdOptions):
 class ClientOptions(_SgdOptions):
     """Training on clients: SGD as a run configures it, whose learning rate may be left to be found."""
 
-    learning_rate: float | Literal["auto"] = option(
-        "auto",
-        number(0.0, open_low=True, word="auto"),
-        "auto = probe: from class means and local steps, else 0.01; 0.001 of adam, full and features",
-    )
+    learning_rate: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"), _RATE)
 
     def with_rate(self, found: float = FIXED_RATE) -> LocalOptions:
-        """Return how clients train, with a rate that was found where none is given."""
+        """Return how clients train; ``found`` is the learning rate if none is set."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        found = ADAM_RATE if self.client_optimizer == "adam" else found
         rate = found if self.learning_rate == "auto" else self.learning_rate
         return LocalOptions(**{**values, "learning_rate": rate})
 
@@ -113,37 +82,14 @@ class ClientOptions(_SgdOptions):
 class OptimizerOptions(Options):
     """Server optimizer: what the server does with the clients' updates."""
 
-    optimizer: str = option(
-        "fedavg", one_of(*OPTIMIZERS), "fedavg | fedprox | fedavgm | fedadam | fedyogi | fedadam-torch (the papers')"
+    optimizer: str = option("fedavg", one_of(*OPTIMIZERS), "fedavg | fedprox | fedadam")
+    server_learning_rate: float = option(
+        0.01, number(0.0, open_low=True), "of fedadam", key="training.server-learning-rate"
     )
-    server_learning_rate: float | Literal["auto"] = option(
-        "auto",
-        number(0.0, open_low=True, word="auto"),
-        "auto = 1 (averaging), 0.01 (fedadam, fedyogi), 0.001 (fedadam-torch)",
-        key="training.server-learning-rate",
-    )
-    server_momentum: float = option(0.9, number(0.0, 1.0), "of fedavgm", key="training.server-momentum")
     proximal_mu: float = option(0.01, number(0.0), "of fedprox", key="training.proximal-mu")
     update_clip: float = option(
         1.0, number(0.0), "updates are shortened to this many times the usual; 0 = never", key="training.clip"
     )
-    update_outlier: float = option(4.0, number(0.0), "likewise left out", key="training.outlier")
-
-    @property
-    def server_rate(self) -> float:
-        """The server's learning rate: 1 for averaging, and what the adaptive optimisers' papers found robust."""
-        if self.server_learning_rate == "auto":
-            return AUTO_SERVER_RATE.get(self.optimizer, 1.0)
-        return self.server_learning_rate
-
-    def problems(self) -> list[str]:
-        """Refuse another rate than 1 where the optimiser averages."""
-        if self.optimizer not in ("fedavg", "fedprox") or self.server_rate == 1.0:
-            return []
-        return [
-            f"training.server-learning-rate: {self.optimizer} averages, which is rate 1 (fedavgm has one), "
-            f"got {self.server_rate:g}"
-        ]
 
 
 @dataclass(frozen=True)
@@ -159,45 +105,37 @@ class TuningOptions(Options):
     label_words: str = option("", word_list, 'one word per class: "terrible,great"')
     num_server_rounds: int = option(20, whole(1, 1_000_000), "aggregations")
     fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True), "share of clients in a round")
-    max_tuning_share: float = option(
-        1.0, number(0.0, 1.0, open_low=True), "most that one client counts for", key="training.max-share"
+    max_tuning_share: float | Literal["auto"] = option(
+        "auto",
+        number(0.0, 1.0, open_low=True, word="auto"),
+        "most that one client counts for; auto = 0.2, or 1.5 / K of K clients; 1 = no limit",
+        key="training.max-share",
     )
     temperature: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "divides logits; papers: 1 (FedCOF), 0.1 (Fed3R); auto = the clients' least loss (probe, prompt), else 1",
-    )
-    prompt_tokens: int = option(
-        10, whole(1, MAX_PROMPTS), "learnable vectors among the tokens (prompt)", key="training.prompt-tokens"
+        "divides logits; papers: 1 (FedCOF), 0.1 (Fed3R); auto = the clients' least loss (probe), else 1",
     )
     tune_bias: bool = option(True, flag, "false = the bias stays", key="training.tune-bias")
-    batch_norm: Literal["frozen", "kept", "averaged", "groupnorm"] = option(
-        "frozen",
-        one_of("frozen", "kept", "averaged", "groupnorm"),
-        "frozen | kept | averaged | groupnorm",
-        key="training.batch-norm",
+    batch_norm: Literal["frozen", "groupnorm"] = option(
+        "frozen", one_of("frozen", "groupnorm"), "frozen | groupnorm", key="training.batch-norm"
     )
     evaluate_every: int = option(1, whole(1, 1_000_000), "rounds between evaluations")
     checkpoint_every: int = option(10, whole(0, 1_000_000), "rounds between checkpoints; 0 = none")
-    keep: Literal["auto", "last", "best"] = option(
-        "auto",
-        one_of("auto", "last", "best"),
-        "auto = the last round, or (not fedmezo) the start if nothing is gained | last | best on held-out samples",
-    )
 
     @property
-    def running_statistics(self) -> BatchNorm:
-        """What happens to BatchNorm's running statistics; with GroupNorm in its place there are none."""
-        return "frozen" if self.batch_norm == "groupnorm" else self.batch_norm
+    def max_share(self) -> float | None:
+        """The most that one client counts for in a round; None for what the strategies have by themselves."""
+        return None if self.max_tuning_share == "auto" else self.max_tuning_share
 
     @property
     def logit_temperature(self) -> float:
-        """By what logits are divided in every round; a temperature that is found divides the start's once."""
+        """Divisor of the logits in every round; a temperature that is found divides the start's once."""
         return 1.0 if self.temperature == "auto" else self.temperature
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The label words, one per class; none where there are none."""
+        """Label words, one per class, or none."""
         return tuple(self.label_words.split(",")) if self.label_words else ()
 
     def start_heads(self, methods: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedstats_app.training.local import ExtraLoss, train_locally
+from fedstats_app.training.local import ExtraLoss, Optimizer, Sgd, train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, TensorSamples, generator
 from fedstats_app.training.training_options import LocalOptions
@@ -57,6 +57,8 @@ def federated_average(
     fraction: float,
     seed: int = 0,
     extra_loss: ExtraLoss | None = None,
+    optimizer: Callable[[Sequence[nn.Parameter], LocalOptions], Optimizer] = Sgd,
+    step: Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]] = lambda start, mean: mean,
     after_client: Callable[[int, dict[str, Tensor]], None] = lambda client, state: None,
     after_round: Callable[[], None] = lambda: None,
 ) -> int:
@@ -76,8 +78,10 @@ def federated_average(
         Share of the clients that a round draws, in (0, 1]; at least one.
     seed : int
         At least 0; with the round it decides clients and batches.
-    extra_loss : callable, optional
-        As :func:`train_locally` takes it.
+    extra_loss, optimizer : callable
+        As :func:`train_locally` takes them.
+    step : callable
+        From the state at the start of a round and the average of the clients' to the next.
     after_client : callable
         Is given a client's place among `clients`, and the state that it sends.
     after_round : callable
@@ -110,11 +114,11 @@ def federated_average(
         for client in chosen:
             model.load_trained_state(start)
             key = (seed, client, server_round)
-            train_locally(model, own[client], options, key=key, extra_loss=extra_loss)
+            train_locally(model, own[client], options, key=key, extra_loss=extra_loss, optimizer=optimizer)
             state = model.trained_state()
             after_client(client, state)
             for name, value in state.items():
                 mean[name].add_(value, alpha=len(own[client].labels) / total)
-        model.load_trained_state(mean)
+        model.load_trained_state(step(start, mean))
         after_round()
     return 2 * num_rounds * drawn

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.adam import adam
 
-from fedstats_app.backbones.prompts import Prompted
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.local import ExtraLoss
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import generator
 from fedstats_app.training.training_options import LocalOptions
 from research.baselines.mlp_head import federated_average
+from research.baselines.prompts import Prompted, prompt_adam
 
 # Keep the draws of nets and of origins apart from those of clients and batches.
 _NETS, _ORIGINS = 0x3A7C4, 0x041614
@@ -198,9 +198,9 @@ def pool_model(
     """
     # Training changes the prompts in place.
     own = prompts.clone()
-    model = TunedModel(head, backbone=network, tune="prompt", prompts=own, tune_bias=False, temperature=temperature)
-    own = model.get_parameter("backbone.prompts").detach()
-    model.backbone = PromptPool(model.get_submodule("backbone.network"), own, tokens)
+    pool = PromptPool(network, own, tokens)
+    model = TunedModel(head, backbone=pool, tune="full", tune_bias=False, temperature=temperature)
+    model.get_submodule("backbone.network").requires_grad_(False)
     return model
 
 
@@ -256,6 +256,7 @@ def tune_by_matching(
         fraction=fraction,
         seed=seed,
         extra_loss=similarity_loss(pool),
+        optimizer=prompt_adam,
         after_client=lambda client, state: sent.update({client: state["backbone.prompts"]}),
         after_round=match,
     )

@@ -13,6 +13,7 @@ from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples, generator
 from fedstats_app.training.training_options import LocalOptions
+from research.baselines.batch_norm import AdaptingModel
 
 _START = 0xC22
 
@@ -41,7 +42,7 @@ def small_cnn(num_classes: int, channels: int, side: int, seed: int) -> TunedMod
             convolution.bias.zero_()  # type: ignore[union-attr]  # it has one
         layers += [convolution, nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)]
     head = he(num_classes, 32 * (side // 4) ** 2), torch.zeros(num_classes)
-    return TunedModel(head, backbone=nn.Sequential(*layers, nn.Flatten()), tune="full", batch_norm="averaged")
+    return AdaptingModel(head, nn.Sequential(*layers, nn.Flatten()), "averaged")
 
 
 def trained_networks(

@@ -6,9 +6,8 @@
 An experiment is a TOML file of run-config keys, or ``key=value`` pairs in one word; without any, the built-in sample.
 The head is trained by FedMeZO, and by gradients under some of the server's optimisers, on features. The hostile client
 has about as many samples as the mean; in every round it multiplies what an honest one would send. ``off`` is without
-limits, ``outlier`` with the limits that leave clients out, ``clip`` with those that also shorten, ``default`` as the
-app does it, which judges and shortens around what class counts foretell. FedMeZO has one limit, ``clip``. With
-``--lying`` the hostile client has told the server other counts than it has. One line of JSON per row, and a table.
+limits, ``default`` with the app's: updates and scalars are shortened to the usual size, and one client's share is
+capped. One line of JSON per row, and a table.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -28,8 +28,7 @@ from fedstats_app.heads import solve_ncm
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.strategies.fine_tuning import times_usual
-from fedstats_app.training.foretold import BIAS, WEIGHT, ClassMeans, common_factor, fitting
-from fedstats_app.training.proportion import capped
+from fedstats_app.training.proportion import capped, largest_share
 from fedstats_app.training.start import TEMPERATURES, best_temperature
 from fedstats_app.training.training_options import OptimizerOptions
 from fedstats_app.wire.mezo import MezoReply
@@ -37,19 +36,13 @@ from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, run
 from research.benchmarks.regularisers import balanced_subset, parts_of
 
-# Per training: what shortens, and what leaves out.
-_CLIP, _UPDATES = FedMeZOOptions().clip, OptimizerOptions()
+# Per training: off, or what shortens.
 LIMITS = {
-    "fedmezo": {"off": (0.0, 0.0), "outlier": (0.0, 0.0), "clip": (_CLIP, 0.0), "default": (_CLIP, 0.0)},
-    "gradients": {
-        "off": (0.0, 0.0),
-        "outlier": (0.0, _UPDATES.update_outlier),
-        "clip": (_UPDATES.update_clip, _UPDATES.update_outlier),
-        "default": (_UPDATES.update_clip, _UPDATES.update_outlier),
-    },
+    "fedmezo": {"off": 0.0, "default": FedMeZOOptions().clip},
+    "gradients": {"off": 0.0, "default": OptimizerOptions().update_clip},
 }
-# 0 for what is just below the limit, away from what is foretold if anything is: in the direction opposite to its own
-# change, or, of FedMeZO, to all others' together, as large as the limit allows.
+# 0 for what the limit lets through: in the direction opposite to its own change, or, of FedMeZO, to all others'
+# together, as large as the limit allows.
 JUST_BELOW = 0.0
 TIMES = (JUST_BELOW, -10.0, -1e9)
 PROXIMAL_MU, BATCH, RATE = 0.01, 16, 0.01
@@ -69,12 +62,10 @@ class Row:
         What the hostile client multiplies by; 1 without one, 0 just below the limit.
     start, accuracy : float
         On the test samples, in per cent, before and after.
-    rounds, left_out : int
-        All, and those in which the hostile client was left out.
-    honest_left_out : int
-        How often others were.
+    cut : float
+        Share of the rounds in which the hostile client was shortened.
     largest_honest : float
-        The most that an honest client was in usual ones, over its allowance; what is above the limit is left out.
+        The most that an honest client was in usual ones, over its allowance; what is above the limit is shortened.
     seed : int
         Of subset and split.
     """
@@ -85,9 +76,7 @@ class Row:
     times: float
     start: float
     accuracy: float
-    rounds: int
-    left_out: int
-    honest_left_out: int
+    cut: float
     largest_honest: float
     seed: int
 
@@ -103,11 +92,9 @@ class Federation:
         (n,) indices of the training samples that are used.
     parts : list of Tensor
         Each client's indices into these.
-    lying : bool
-        Whether the hostile client has told its counts and sums of each class as those of the next.
     """
 
-    def __init__(self, data: Features, kept: Tensor, parts: list[Tensor], *, lying: bool = False) -> None:
+    def __init__(self, data: Features, kept: Tensor, parts: list[Tensor]) -> None:
         self.test, self.test_labels, self.num_classes = _with_one(data.test), data.test_labels, data.num_classes
         features, self.labels = data.train[kept], data.train_labels[kept]
         self.inputs = _with_one(features)
@@ -121,16 +108,11 @@ class Federation:
         head = solve_ncm(FeatureStatistics.from_features(features.double(), self.labels, data.num_classes))
         logits = features @ head.weight.float().T
         temperature = best_temperature([float(F.cross_entropy(logits / t, self.labels)) for t in TEMPERATURES])
-        told = self.labels.clone()
-        if lying:
-            own = self.parts[self.hostile]
-            told[own] = (told[own] + 1) % data.num_classes
-        sums = FeatureStatistics.from_features(features.double(), told, data.num_classes)
-        labels = {
-            client: torch.bincount(told[part], minlength=data.num_classes) for client, part in enumerate(self.parts)
-        }
-        self.means = ClassMeans.of_sums(sums.class_counts, sums.class_sums, labels)
         self.start = torch.cat([head.weight.float() / temperature, torch.zeros(data.num_classes, 1)], dim=1)
+
+    def weights(self, limits: str) -> dict[int, int]:
+        """Return what clients count for in an average."""
+        return self.counts if limits == "off" else capped(self.counts, largest_share(len(self.counts)))
 
     def accuracy(self, head: Tensor) -> float:
         """Return the accuracy on the test samples, in per cent; 0 where a number is not finite."""
@@ -151,25 +133,10 @@ class Federation:
             trained -= RATE * (residuals.T @ inputs[batch] / len(batch) + mu * (trained - head))
         return trained - head
 
-    def foretold(self, head: Tensor, changes: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Foretell the clients' changes, in proportion to what they are."""
-        foretold = {}
-        for client, number in self.counts.items():
-            steps = math.ceil(number / BATCH)
-            update = self.means.update(client, _named(head), {}, rate=RATE, steps=steps)
-            foretold[client] = torch.cat([update[WEIGHT], update[BIAS].unsqueeze(1)], dim=1)
-        named = {client: {"head": one} for client, one in foretold.items()}
-        factor = common_factor(fitting({"head": change}, named[client]) for client, change in changes.items())
-        return {client: factor * one for client, one in foretold.items()}
-
-
-def _named(head: Tensor) -> dict[str, Tensor]:
-    return {WEIGHT: head[:, :-1], BIAS: head[:, -1]}
-
 
 def fedmezo(one: Federation, times: float, limits: str, rounds: int, seed: int) -> Row:
     """Train by FedMeZO, with exact slopes."""
-    average = ScalarAverage("examples", LIMITS["fedmezo"][limits][0])
+    average = ScalarAverage("examples", LIMITS["fedmezo"][limits])
     generator, head = torch.Generator().manual_seed(seed), one.start.clone()
     spread = torch.softmax(one.inputs @ head.T, 1)
     rate = 0.5 / float((one.inputs.square().sum(1) * (spread * (1 - spread)).sum(1)).mean())
@@ -181,49 +148,35 @@ def fedmezo(one: Federation, times: float, limits: str, rounds: int, seed: int) 
         said = {client: float(value) * (times if client == one.hostile else 1.0) for client, value in enumerate(means)}
         if times == JUST_BELOW:
             said[one.hostile] = -math.copysign(1e9, float(means @ counts))
-        taken = average.take({client: MezoReply((said[client],), one.counts[client], b"") for client in said})
+        taken = average.take({client: MezoReply((said[client],), one.weights(limits)[client], b"") for client in said})
         head -= rate * taken.means[0] * direction
-    return _row(one, "fedmezo", limits, times, head, rounds, [], 0.0, seed)
+    return _row(one, "fedmezo", limits, times, head, 0.0, 0.0, seed)
 
 
 def by_gradients(optimizer: str) -> Callable[[Federation, float, str, int, int], Row]:
     """Make a training by SGD on the clients and an optimiser on the server."""
 
     def train(one: Federation, times: float, limits: str, rounds: int, seed: int) -> Row:
-        clip, outlier = LIMITS["gradients"][limits]
-        generator, head, left_out, largest = torch.Generator().manual_seed(seed), one.start.clone(), [], 0.0
-        server = _server(optimizer)
+        clip = LIMITS["gradients"][limits]
+        generator, head, cut, largest = torch.Generator().manual_seed(seed), one.start.clone(), 0, 0.0
+        server, weights = _server(optimizer), one.weights(limits)
         for _ in range(rounds):
             mu = PROXIMAL_MU if optimizer == "fedprox" else 0.0
             changes = {client: one.locally(head, client, mu, generator) for client in one.counts}
-            foretold = one.foretold(head, changes) if limits == "default" else dict.fromkeys(changes, torch.zeros(()))
-            if times == JUST_BELOW:
-                usual = times_usual(_away(changes, foretold), one.counts)[one.hostile]
-                size = 0.97 * LIMITS["gradients"]["outlier"][1] * _away(changes, foretold)[one.hostile] / usual
-                own = changes[one.hostile]
-                changes[one.hostile] = foretold[one.hostile] - size * own / own.norm()
-            else:
-                changes[one.hostile] *= times
-            away = _away(changes, foretold)
-            found = times_usual(away, one.counts)
-            shorter = times_usual(away, one.counts, steps=False) if limits == "default" else found
-            out = [client for client, size in found.items() if size > outlier > 0.0]
-            left_out += out
+            changes[one.hostile] *= -1e9 if times == JUST_BELOW else times
+            lengths = {client: float(change.norm()) for client, change in changes.items()}
+            found = times_usual(lengths, one.counts)
             largest = max([largest, *(size for client, size in found.items() if times == 1 or client != one.hostile)])
-            kept = {client: change for client, change in changes.items() if client not in out}
-            for client, change in kept.items():
-                if shorter[client] > clip > 0.0:
-                    kept[client] = foretold[client] + (change - foretold[client]) * (clip / shorter[client])
-            weights = capped({client: one.counts[client] for client in kept}, 1.0)
-            total = torch.stack([weights[client] * change for client, change in kept.items()]).sum(0)
+            shortened = {
+                client: change * (clip / found[client] if found[client] > clip > 0.0 else 1.0)
+                for client, change in changes.items()
+            }
+            cut += found[one.hostile] > clip > 0.0
+            total = torch.stack([weights[client] * change for client, change in shortened.items()]).sum(0)
             head = server(head, total / sum(weights.values()))
-        return _row(one, optimizer, limits, times, head, rounds, left_out, largest, seed)
+        return _row(one, optimizer, limits, times, head, cut / rounds, largest, seed)
 
     return train
-
-
-def _away(changes: dict[int, Tensor], foretold: dict[int, Tensor]) -> dict[int, float]:
-    return {client: float((change - foretold[client]).norm()) for client, change in changes.items()}
 
 
 def _server(optimizer: str) -> Callable[[Tensor, Tensor], Tensor]:
@@ -247,20 +200,10 @@ TRAININGS = {
 
 
 def _row(
-    one: Federation,
-    name: str,
-    limits: str,
-    times: float,
-    head: Tensor,
-    rounds: int,
-    out: list[int],
-    largest: float,
-    seed: int,
+    one: Federation, name: str, limits: str, times: float, head: Tensor, cut: float, largest: float, seed: int
 ) -> Row:
-    hostile = sum(client == one.hostile for client in out) if times != 1 else 0
     accuracy, start = one.accuracy(head), one.accuracy(one.start)
-    honest = len(out) - hostile
-    return Row(name, limits, len(one.counts), times, start, accuracy, rounds, hostile, honest, round(largest, 2), seed)
+    return Row(name, limits, len(one.counts), times, start, accuracy, cut, round(largest, 2), seed)
 
 
 def _with_one(features: Tensor) -> Tensor:
@@ -275,7 +218,6 @@ def measure(
     seeds: int,
     *,
     clean: bool = False,
-    lying: bool = False,
     times: tuple[float, ...] = TIMES,
 ) -> Iterator[Row]:
     """Yield the rows of one data set; with ``clean`` only those without a hostile client."""
@@ -284,7 +226,7 @@ def measure(
         for seed in range(seeds):
             kept = balanced_subset(data, per_class, seed)
             parts = parts_of(dataset.subset(kept.numpy()), config, number, seed)
-            one = Federation(data, kept, [torch.from_numpy(part) for part in parts], lying=lying)
+            one = Federation(data, kept, [torch.from_numpy(part) for part in parts])
             for name in trainings:
                 training, rounds = TRAININGS[name]
                 for multiplied in (1.0,) if clean else (1.0, *times):
@@ -294,22 +236,14 @@ def measure(
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows of all limits beside each other, means over seeds."""
-    lines = [
-        "| training | clients | times | off | outlier | left out | clip | default | honest left out | largest honest |",
-        "|---" * 10 + "|",
-    ]
+    lines = ["| training | clients | times | off | default | cut | largest honest |", "|---" * 7 + "|"]
     for key in dict.fromkeys((row.training, row.clients, row.times) for row in rows):
-        of = {
-            limits: [row for row in rows if (row.training, row.clients, row.times, row.limits) == (*key, limits)]
-            for limits in LIMITS["gradients"]
-        }
-        mean = {limits: sum(row.accuracy for row in some) / len(some) for limits, some in of.items()}
-        limited = [row for limits, some in of.items() if limits != "off" for row in some]
-        share = sum(row.left_out for row in of["outlier"]) / sum(row.rounds for row in of["outlier"])
+        own = [row for row in rows if (row.training, row.clients, row.times) == key]
+        off, default = ([row.accuracy for row in own if row.limits == limits] for limits in LIMITS["gradients"])
+        cut = [row.cut for row in own if row.limits == "default"]
         lines.append(
-            f"| {key[0]} | {key[1]} | {key[2]:g} | {mean['off']:.1f} | {mean['outlier']:.1f} | {100 * share:.0f}% | "
-            f"{mean['clip']:.1f} | {mean['default']:.1f} | {sum(row.honest_left_out for row in limited)} | "
-            f"{max(row.largest_honest for row in limited):.1f} |"
+            f"| {key[0]} | {key[1]} | {key[2]:g} | {fmean(off):.1f} | {fmean(default):.1f} | "
+            f"{100 * fmean(cut):.0f}% | {max(row.largest_honest for row in own):.1f} |"
         )
     return "\n".join(lines)
 
@@ -320,11 +254,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trainings", nargs="+", choices=TRAININGS, default=list(TRAININGS))
     parser.add_argument("--per-class", type=int, default=50)
     parser.add_argument("--clean", action="store_true", help="only without a hostile client")
-    parser.add_argument("--lying", action="store_true", help="the hostile client has told each class as the next")
-    parser.add_argument("--times", nargs="+", type=float, default=TIMES, help="0: just below the limits")
+    parser.add_argument("--times", nargs="+", type=float, default=TIMES, help="0: as far as the limits let it")
     options = parser.parse_args(arguments)
     own = (options.trainings, options.clients, options.per_class, options.seeds)
-    how = {"clean": options.clean, "lying": options.lying, "times": tuple(options.times)}
+    how = {"clean": options.clean, "times": tuple(options.times)}
     run(options, Row, lambda experiment: measure(config_of(experiment), *own, **how), table)
 
 

@@ -35,6 +35,7 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.training_options import LocalOptions
+from research.baselines.batch_norm import AdaptingModel
 from research.baselines.data_free import CO_BOOSTING, DENSE, DataFreeOptions, distilled, normalised
 from research.baselines.whole_networks import Ensemble, average_of, small_cnn, trained_networks
 from research.benchmarks.features import features_of, settings_of
@@ -74,7 +75,7 @@ def images_of(dataset: Dataset, channels: int, side: int) -> tuple[Tensor, Tenso
 def own_network(module: nn.Module, feature_dim: int, num_classes: int) -> TunedModel:
     """Return a backbone and a head of zeros, all of which is trained; running statistics travel too."""
     head = torch.zeros(num_classes, feature_dim), torch.zeros(num_classes)
-    return TunedModel(head, backbone=module, tune="full", batch_norm="averaged")
+    return AdaptingModel(head, module, "averaged")
 
 
 def accuracy(logits: Sequence[Tensor], labels: Tensor) -> float:

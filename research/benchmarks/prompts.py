@@ -28,7 +28,6 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.backbones.feature_reader import DatasetSamples
-from fedstats_app.backbones.prompts import initial_prompts
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.data.clients import partitions, test_split, training_set
 from fedstats_app.heads import LinearHead, solve_ridge
@@ -40,6 +39,7 @@ from fedstats_app.training.start import best_temperature, random_head
 from fedstats_app.training.training_options import LocalOptions
 from research.baselines.mlp_head import federated_average
 from research.baselines.pfpt import PromptPool, pool_model, similarity_loss, tune_by_matching
+from research.baselines.prompts import initial_prompts, prompt_adam, prompt_model, taking_prompts
 from research.benchmarks.features import config_of
 from research.benchmarks.lines import experiments_of, mean_and_half, run
 from research.formulas import TableSizes, formula_bytes
@@ -115,14 +115,7 @@ class Federation:
         alone = self._accuracy(probe)
         yield "head only", *self._trained(probe, alone)
         for method, mu in (("FedAvg-PT", 0.0), ("FedProx-PT", self.given.mu)):
-            model = TunedModel(
-                head,
-                backbone=self.network,
-                tune="prompt",
-                prompts=drawn.clone(),
-                tune_bias=False,
-                temperature=temperature,
-            )
+            model = prompt_model(head, self.network, drawn.clone(), temperature=temperature)
             yield method, *self._trained(model, alone, mu=mu)
         for method, match in (("FedAvg-PT, chosen", False), ("PFPT", True)):
             model = pool_model(head, self.network, drawn, self.given.tokens, temperature=temperature)
@@ -149,7 +142,7 @@ class Federation:
             tune_by_matching(model, clients, options, **how)
         else:
             extra_loss = similarity_loss(model.backbone) if isinstance(model.backbone, PromptPool) else None
-            federated_average(model, clients, options, extra_loss=extra_loss, **how)
+            federated_average(model, clients, options, extra_loss=extra_loss, optimizer=prompt_adam, **how)
         return accuracy, prompts[:-1]
 
 
@@ -166,9 +159,7 @@ def measure(experiment: str, given: argparse.Namespace) -> Iterator[Tuned]:
         raise ValueError(f"dataset {config.data.dataset!r} must have a test split, got none")
     tested = DatasetSamples(all_test, np.random.default_rng(0).permutation(len(all_test))[: given.test], backbone)
     test = TensorSamples(tested.inputs(torch.arange(len(tested.labels))), tested.labels)
-    options = LocalOptions(
-        epochs=given.local_epochs, batch_size=given.batch, learning_rate=given.rate, client_optimizer="adam"
-    )
+    options = LocalOptions(epochs=given.local_epochs, batch_size=given.batch, learning_rate=given.rate)
     for number in given.clients:
         for seed in range(given.seeds):
             own = config_of(experiment, num_clients=number, seed=seed)
@@ -176,7 +167,7 @@ def measure(experiment: str, given: argparse.Namespace) -> Iterator[Tuned]:
             samples = [DatasetSamples(train, part, backbone) for part in parts]
             clients = [(one.inputs(torch.arange(len(one.labels))), one.labels) for one in samples]
             classes = len(train.class_names)
-            federation = Federation(backbone.module, clients, test, classes, seed, options, given)
+            federation = Federation(taking_prompts(backbone.module), clients, test, classes, seed, options, given)
             drawn = max(1, round(given.fraction * len(clients)))
             for start, head, temperature in federation.starts():
                 for method, accuracy, prompts in federation.trainings(head, temperature):

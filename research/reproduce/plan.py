@@ -17,7 +17,13 @@ from research.reproduce.simulated import STATISTICS_KEYS, Simulation, of_app
 
 # The table has a picture of its own. Numbers travel as in the papers, and neither the extras that are installed nor
 # what this app does to help changes one.
-_DEFAULTS = {"plots": False, "engine": "torch", "keep": "last", "feature-power": 1.0, "wire-dtype": "float32"}
+_DEFAULTS = {
+    "training.max-share": 1.0,
+    "plots": False,
+    "engine": "torch",
+    "feature-power": 1.0,
+    "wire-dtype": "float32",
+}
 _STAGES = ("fine-tune", "personalise")
 # A stage's table, whose keys a cell without the stage does not take.
 _TABLES = {"training": "fine-tune", "fedmezo": "fine-tune", "personal": "personalise"}

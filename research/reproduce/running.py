@@ -17,7 +17,7 @@ from fedstats_app.report.record import AnotherRunError
 from fedstats_app.settings.app_config import AppConfig
 from research.reproduce.catalogue import Catalogue
 from research.reproduce.plan import PlannedRun
-from research.reproduce.simulated import complete, of_app
+from research.reproduce.simulated import complete, of_app, run_of_app
 
 # Run-config keys to the run folder of a completed run, as `fedstats_app.simulate`.
 Simulate = Callable[[Mapping[str, Any]], Path]
@@ -114,7 +114,7 @@ def make_runs(
             write_atomically(place / SETTINGS, tomli_w.dumps(settings).encode())
             began = time.monotonic()
             try:
-                done = _made(of_app(settings), place, simulate, say)
+                done = _made(run_of_app(settings), place, simulate, say)
             except Exception as error:  # whatever a run may end with
                 raise RunFailedError(f"{what} failed: {error}. Those before it are kept: repeat the command") from error
             say(f"  {time.monotonic() - began:.0f} seconds")

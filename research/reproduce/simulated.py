@@ -9,21 +9,31 @@ import functools
 import operator
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from fedstats_app.backbones.feature_reader import DatasetSamples
 from fedstats_app.backbones.registry import loaded_backbone
-from fedstats_app.data.clients import partitions, split_holdout, training_set
+from fedstats_app.data.clients import partitions, split_holdout, test_split, training_set
 from fedstats_app.report.head_file import read_head
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.run_folder import RunFolder
+from fedstats_app.report.training_record import RoundRecord, TrainingResult, forward_passes, training_bytes
 from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.training.evaluation import evaluate
+from fedstats_app.training.local import Sgd
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start import random_head
+from fedstats_app.training.trainers import FULL
+from research.baselines.batch_norm import AdaptingModel
+from research.baselines.mlp_head import federated_average
 from research.baselines.personal_models import Client, PersonalFederation, class_mean_sum, class_statistics
+from research.baselines.prompts import initial_prompts, prompt_adam, prompt_model, taking_prompts
+from research.baselines.server_adam import ServerAdam
 from research.reproduce.catalogue import PresetError
 from research.reproduce.from_statistics import from_statistics
 
@@ -44,6 +54,15 @@ class Simulation:
         Approaches to personal models, some of fedavg-ft, fedproto, one-shot-sum; trained as `personalise` says.
     rounds : int
         Of fedavg-ft and fedproto.
+    server : str
+        What trains the whole network in place of `fine-tune`: average, or adam (FLSim's).
+    server_rate : float
+        Of adam.
+    batch_norm : str
+        What becomes of running statistics: frozen, or kept or averaged, as
+        :class:`research.baselines.batch_norm.AdaptingModel` has it.
+    prompts : int
+        Trained among the tokens of a frozen transformer, in place of its weights, with Adam on the clients; 0 is none.
     statistics : str
         What is computed from the statistics that the run has saved: one of :data:`STATISTICS`.
     covariance : str
@@ -56,6 +75,10 @@ class Simulation:
 
     personal: str = ""
     rounds: int = 1
+    server: Literal["", "average", "adam"] = ""
+    server_rate: float = 1e-3
+    batch_norm: Literal["frozen", "kept", "averaged"] = "frozen"
+    prompts: int = 0
     statistics: str = ""
     covariance: str = "full"
     noise: str = "uniform"
@@ -86,6 +109,9 @@ class Simulation:
         if unknown := sorted(found.keys() - names):
             raise PresetError(f"{PREFIX}{unknown[0]}: no such key; there are {', '.join(names)}")
         made = cls(**{names[key]: value for key, value in found.items()}) if found else None
+        for name, allowed in {"server": ("", "average", "adam"), "batch_norm": ("frozen", "kept", "averaged")}.items():
+            if made is not None and getattr(made, name) not in allowed:
+                raise PresetError(f"{PREFIX}{name}: must be one of {', '.join(allowed)}, got {getattr(made, name)!r}")
         if made and made.statistics not in ("", *STATISTICS):
             raise PresetError(f"{PREFIX}statistics: must be one of {', '.join(STATISTICS)}, got {made.statistics!r}")
         return made
@@ -94,6 +120,12 @@ class Simulation:
 def of_app(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a cell that the app has."""
     return {key: value for key, value in settings.items() if not key.startswith(PREFIX)}
+
+
+def run_of_app(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of the run beside which a cell is simulated; what is simulated is not trained there."""
+    simulation, own = Simulation.of(settings), of_app(settings)
+    return {**own, "fine-tune": "none"} if simulation is not None and simulation.server else own
 
 
 def complete(folder: Path, settings: Mapping[str, Any], say: Callable[[str], None]) -> None:
@@ -110,6 +142,105 @@ def complete(folder: Path, settings: Mapping[str, Any], say: Callable[[str], Non
         if approach not in results.read_results().get("personal", {}):
             say(f"  simulated: {approach}")
             results.add_results("personal", personal_models(config, simulation, approach, folder))
+    if simulation.server:
+        for start in config.start_heads:
+            name = f"{start}-{'prompt' if simulation.prompts else 'full'}"
+            if name not in results.read_results().get("training", {}):
+                say(f"  simulated: {name}")
+                train(config, simulation, start, name, results)
+
+
+def train(config: AppConfig, simulation: Simulation, start: str, name: str, folder: RunFolder) -> None:
+    """Train from one head as a run would, by the simulation's server; write rounds and result into the folder.
+
+    A training that was interrupted begins anew.
+
+    Raises
+    ------
+    PresetError
+        If there is no test split.
+    """
+    tuning, seed = config.tuning, config.run.seed
+    backbone, dataset = loaded_backbone(config.backbone_for(own_data=False)), training_set(config.data)
+    test = test_split(config.data.test_dataset or config.data.dataset, config.data)
+    if test is None:
+        raise PresetError(f"{name}: a simulated training needs a test split, got none")
+    samples = DatasetSamples(test, np.arange(len(test)), backbone)
+    if start == "random":
+        head = random_head(len(dataset.class_names), backbone.feature_dim, seed, bias=tuning.tune_bias)
+    else:
+        head, _ = read_head(folder.path / "heads" / f"{start}.safetensors")
+    how: dict[str, Any] = {"tune_bias": tuning.tune_bias, "temperature": tuning.logit_temperature}
+    if simulation.prompts:
+        network = taking_prompts(backbone.module)
+        drawn = initial_prompts(network, simulation.prompts, seed)
+        model = prompt_model(head, network, drawn, temperature=tuning.logit_temperature)
+    elif simulation.batch_norm == "frozen":
+        model = TunedModel(head, backbone=backbone.module, tune="full", **how)
+    else:
+        model = AdaptingModel(head, backbone.module, simulation.batch_norm, **how)
+    model = model.to(backbone.device)
+    parts = [part for part in partitions(config.data, config.partition, seed) if len(part)]
+    options = config.local.with_rate(FULL.rate)
+    if config.optimizer.optimizer == "fedprox":
+        options = replace(options, proximal_mu=config.optimizer.proximal_mu)
+    buffers = model.buffer_names if isinstance(model, AdaptingModel) else frozenset[str]()
+    server = ServerAdam(simulation.server_rate, buffers=buffers) if simulation.server == "adam" else None
+    num_clients = max(1, round(tuning.fraction_tune * len(parts)))
+    size = sum(tensor.numel() for tensor in model.trained_state().values())
+    rounds: list[RoundRecord] = []
+    began = time.perf_counter()
+
+    def after_round() -> None:
+        nonlocal began
+        number = len(rounds)
+        scored = number in (0, tuning.num_server_rounds) or number % tuning.evaluate_every == 0
+        found = evaluate(model, samples) if scored else None
+        rounds.append(
+            RoundRecord(
+                name.removeprefix(f"{start}-"),
+                start,
+                number,
+                accuracy=None if found is None else found.confusion.accuracy,
+                loss=None if found is None else found.loss,
+                num_clients=num_clients if number else 0,
+                bytes_up=training_bytes(1, num_clients, size) // 2 if number else 0,
+                bytes_down=training_bytes(1, num_clients, size) // 2 if number else 0,
+                seconds=time.perf_counter() - began,
+            )
+        )
+        folder.append_round(rounds[-1])
+        began = time.perf_counter()
+
+    after_round()
+    federated_average(
+        model,
+        [DatasetSamples(dataset, part, backbone) for part in parts],
+        options,
+        num_rounds=tuning.num_server_rounds,
+        fraction=tuning.fraction_tune,
+        seed=seed,
+        optimizer=prompt_adam if simulation.prompts else Sgd,
+        step=(lambda before, mean: mean) if server is None else server.step,
+        after_round=after_round,
+    )
+    result = TrainingResult(
+        name,
+        rounds[0].stage,
+        start,
+        rounds,
+        formula_bytes=training_bytes(tuning.num_server_rounds, num_clients, size),
+        thesis_forward_passes=forward_passes(
+            FULL.passes,
+            num_examples=sum(map(len, parts)) * num_clients // len(parts),
+            num_rounds=tuning.num_server_rounds,
+            repeats=options.epochs,
+        ),
+        display_name=FULL.display_name,
+        sent=FULL.sent,
+        learning_rate=options.learning_rate,
+    )
+    folder.add_results("training", {name: result.to_json()})
 
 
 def personal_models(config: AppConfig, simulation: Simulation, approach: str, folder: Path) -> dict[str, Any]:

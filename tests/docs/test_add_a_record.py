@@ -1,12 +1,10 @@
-"""The page about adding a method and a trainer, done to one copy of the package: both are wherever the others are."""
+"""The page about adding a method, done to one copy of the package: it is wherever the others are."""
 
 import json
 from pathlib import Path
 
 import pytest
-import torch
 
-from fedstats_app.report.head_file import read_head
 from fedstats_app.training.trainers import TRAINERS
 from tests.docs.changed_copy import apply, changed_copy, python, run_app
 from tests.docs.markdown import DOCS, REPOSITORY, blocks, items
@@ -38,11 +36,8 @@ except ConfigError as error:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with a method, its Strategy class, and the record of a trainer."""
+    """A copy of the package with a method and its Strategy class."""
     root = changed_copy(tmp_path_factory.mktemp("copy"), PAGE, num_files=2)
-    line = blocks(PAGE, "diff")[2].code
-    assert line.count("\n+") == 7 and "\n-" not in line
-    apply(line, root)
     for file, place, new in (("fedstats_app/data/data_options.py", FIELD, 0), ("pyproject.toml", DECLARED, 1)):
         text = (root / file).read_text()
         assert text.count(place) == 1
@@ -58,9 +53,8 @@ def settings(
     return {
         **run_config,
         "method": "fedncm,feddiag",
-        "fine-tune": "probe-no-bias",
+        "fine-tune": "probe",
         "start-head": "feddiag",
-        "keep": "last",
         "learning-rate": 0.5,
         "personalise": "global,closed-form",
         "lucky-number": 8,
@@ -102,20 +96,6 @@ def test_the_new_method_is_wherever_the_others_are(folder: Path, printed: str) -
         client: "refused" if client % 3 == 2 else "merged" for client in range(6)
     }
     assert "a Gram matrix: needed by none of this node's allowed-methods (fedncm, training)" in outcomes[2]["reason"]
-
-
-def test_the_new_trainer_is_wherever_the_others_are(folder: Path, printed: str) -> None:
-    [(name, found)] = json.loads((folder / "results.json").read_text())["training"].items()
-    assert name == "feddiag-probe-no-bias"
-    assert found["display_name"] == "linear probing, bias kept" and found["num_rounds"] == 3
-    assert found["formula_bytes"] == 2 * 4 * 3 * 4 * 3 * 32  # up and down, three rounds, four clients, no bias
-    assert "fine-tune probe-no-bias by fedavg on 4 clients" in printed and f"\n{name} " in printed
-    start, tuned = (read_head(folder / "heads" / f"{one}.safetensors")[0] for one in ("feddiag", name))
-    temperature = start.bias[0] / tuned.bias[0]  # which divides the start
-    assert torch.allclose(start.bias, temperature * tuned.bias, rtol=1e-5)
-    assert not torch.allclose(start.weight, temperature * tuned.weight, rtol=1e-3)
-    card = (folder / "heads" / "README.md").read_text()
-    assert f"- `{name}`: besides the statistics of its start, clients sent trained weights" in card
 
 
 def test_the_page_lists_every_trainer() -> None:

@@ -31,7 +31,7 @@ SETTINGS: dict[str, Any] = {
     "start_head": "fedncm",
     "num_server_rounds": 3,
     "checkpoint_every": 1,
-    "optimizer": "fedavgm",
+    "optimizer": "fedadam",
     "personalise": "global,one-shot",
     "personal.epochs": 2,
     "holdout_fraction": 0.25,

@@ -158,8 +158,8 @@ def test_clients_evaluate_where_the_server_has_no_data(tmp_path: Path) -> None:
 def test_settings_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"fedmezo.tune: must be one of head, full, bias, norm, or names:"):
         AppConfig.from_run_config({"fine-tune": "fedmezo", "fedmezo.tune": "names:"})
-    with pytest.raises(ConfigError, match="batch-norm: fedmezo needs frozen running statistics, got 'averaged'"):
-        AppConfig.from_run_config({"fine-tune": "fedmezo", "training.batch-norm": "averaged"})
+    with pytest.raises(ConfigError, match="batch-norm: fedmezo needs frozen running statistics, got 'groupnorm'"):
+        AppConfig.from_run_config({"fine-tune": "fedmezo", "training.batch-norm": "groupnorm"})
 
 
 # Absent, late and new nodes: every message is a new process

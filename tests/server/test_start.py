@@ -111,8 +111,8 @@ def test_nodes_forget_the_question_and_nobody_is_asked_about_what_is_given(tmp_p
 
 
 def test_the_start_is_kept_where_the_clients_loss_did_not_fall(tmp_path: Path) -> None:
-    """At a rate that is far too high training loses; who wants the last round's head asks for it."""
-    folder = simulate(tmp_path / "auto", **{**FOUND, "learning_rate": 3.0, "num_server_rounds": 3})
+    """At a rate that is far too high training loses."""
+    folder = simulate(tmp_path / "auto", **{**FOUND, "learning_rate": 30.0, "num_server_rounds": 3})
     entry = read_json(folder, "results.json")["training"]["fed3r-probe"]
     assert entry["kept_round"] == 0 and entry["accuracy"] == entry["start_accuracy"]
     assert "the start was kept" in entry["notes"][0]
@@ -121,13 +121,10 @@ def test_the_start_is_kept_where_the_clients_loss_did_not_fall(tmp_path: Path) -
     lines = rounds(folder, "fed3r-probe")
     assert lines[-1]["bytes_down"] > lines[-2]["bytes_down"]  # the question about the end goes down too
     assert sum(line["bytes_up"] + line["bytes_down"] for line in lines) == entry["bytes"] - entry["start_bytes"]
-    last = simulate(tmp_path / "last", **{**FOUND, "learning_rate": 3.0, "num_server_rounds": 3, "keep": "last"})
-    entry = read_json(last, "results.json")["training"]["fed3r-probe"]
-    assert entry["kept_round"] is None and entry["accuracy"] != entry["start_accuracy"]
 
 
 def test_a_resumed_probe_knows_what_its_start_was_worth(tmp_path: Path) -> None:
-    settings = {**FOUND, "learning_rate": 3.0, "num_server_rounds": 3, "checkpoint_every": 1}
+    settings = {**FOUND, "learning_rate": 30.0, "num_server_rounds": 3, "checkpoint_every": 1}
     whole = simulate(tmp_path / "whole", **settings)
     cut = interrupted(tmp_path / "cut", 15, **settings)
     resumed = simulate(tmp_path / "cut", resume=str(cut), **settings)

@@ -12,13 +12,9 @@ import torch
 from sklearn.metrics import balanced_accuracy_score, f1_score, log_loss, roc_auc_score
 
 import fedstats_app
-from fedstats_app.base.option import ConfigError
 from fedstats_app.data import load_dataset
-from fedstats_app.report.head_file import read_head
 from fedstats_app.report.method_result import wilson_interval
-from fedstats_app.settings.app_config import AppConfig
-from tests.server.test_training_stage import interrupted
-from tests.support.simulation import read_json, rounds, simulate, site_folder
+from tests.support.simulation import read_json, simulate, site_folder
 
 FAST: Mapping[str, Any] = {"method": "fedncm", "num_server_rounds": 2}
 
@@ -101,39 +97,3 @@ def test_a_head_that_is_worse_than_its_start_says_so_wherever_it_goes(tmp_path: 
     assert "chance" not in note
     assert f"- `fed3r-probe`: {note}." in (folder / "heads" / "README.md").read_text().replace("\\", "")
     assert f"* fed3r-probe: {note}" in capsys.readouterr().out.replace("\n  ", " ")
-
-
-LOSING: Mapping[str, Any] = {"method": "fed3r", "learning_rate": 0.3, "temperature": 1.0, "fine_tune": "probe"}
-
-
-def test_the_best_round_is_chosen_by_what_clients_hold_out_and_told_by_the_servers_samples(tmp_path: Path) -> None:
-    folder = simulate(tmp_path, keep="best", num_server_rounds=3, **LOSING)
-    lines = rounds(folder, "fed3r-probe")
-    best = max(lines, key=lambda line: line["held_out_accuracy"])
-    assert best["round"] < 3
-    assert all(line["held_out_accuracy"] != line["accuracy"] for line in lines)
-    results = read_json(folder, "results.json")
-    entry = results["training"]["fed3r-probe"]
-    assert entry["kept_round"] == best["round"] and entry["accuracy"] == best["accuracy"]
-    assert "was kept" in entry["notes"][0] and "too good" not in entry["notes"][0]
-    # A fifth of the samples are in no head.
-    assert results["methods"]["fed3r"]["num_examples"] < 850
-    if best["round"] == 0:
-        started, kept = (read_head(folder / "heads" / f"{name}.safetensors")[0] for name in ("fed3r", "fed3r-probe"))
-        assert torch.equal(started.weight, kept.weight)
-
-
-def test_the_best_round_is_kept_over_an_interruption(tmp_path: Path) -> None:
-    settings = {**LOSING, "keep": "best", "num_server_rounds": 4, "checkpoint_every": 1, "partitioner": "iid"}
-    whole = simulate(tmp_path / "whole", **settings)
-    cut = interrupted(tmp_path / "cut", 25, **settings)
-    resumed = simulate(tmp_path / "cut", resume=str(cut), **settings)
-    for path in sorted((whole / "heads").glob("*.safetensors")):
-        assert (resumed / "heads" / path.name).read_bytes() == path.read_bytes(), path.name
-    one, other = (read_json(run, "results.json")["training"]["fed3r-probe"] for run in (whole, resumed))
-    assert one["kept_round"] == other["kept_round"]
-
-
-def test_nodes_of_fedmezo_have_the_last_round() -> None:
-    with pytest.raises(ConfigError, match="keep: fedmezo's nodes all have the last round's model, got 'best'"):
-        AppConfig.of(fine_tune="fedmezo", keep="best")

@@ -45,7 +45,7 @@ def client_features(config: AppConfig, client: int) -> tuple[torch.Tensor, torch
 
 def test_probe_of_one_client_is_centralised_sgd_bit_for_bit(tmp_path: Path) -> None:
     settings = {**FAST, "num_clients": 1, "min_clients": 1, "partitioner": "iid", "start_head": "random"}
-    folder = simulate(tmp_path, **settings, momentum=0.5, weight_decay=1e-3)
+    folder = simulate(tmp_path, **settings, **{"training.momentum": 0.5, "training.weight-decay": 1e-3})
     config = AppConfig.of(backbone="random:tiny", input_size=16, num_clients=1, partitioner="iid")
     features, labels = client_features(config, 0)
     start = random_head(10, 32, seed=0)
@@ -69,15 +69,6 @@ def test_result_does_not_depend_on_how_clients_are_hosted(tmp_path: Path, tune: 
     folders = [simulate(tmp_path / str(number), nodes=number, shuffle_seed=number, **settings) for number in (1, 5)]
     for name in sorted(path.name for path in (folders[0] / "heads").iterdir()):
         assert (folders[0] / "heads" / name).read_bytes() == (folders[1] / "heads" / name).read_bytes(), name
-
-
-@pytest.mark.parametrize("optimizer", ["fedprox", "fedyogi", "fedadam-torch"])
-def test_every_optimizer_lowers_the_loss(tmp_path: Path, optimizer: str) -> None:
-    settings = {**FAST, "start_head": "random", "partitioner": "iid", "learning_rate": 1.0}
-    folder = simulate(tmp_path, optimizer=optimizer, **settings)
-    losses = [line["loss"] for line in rounds(folder, "random-probe")]
-    assert len(losses) == 4
-    assert losses[-1] < losses[0]
 
 
 def test_fedprox_with_mu_0_is_fedavg(tmp_path: Path, plain: Path) -> None:
@@ -139,10 +130,7 @@ def test_a_client_that_diverges_is_dropped_and_named(tmp_path: Path, capsys: pyt
     assert [line["num_failed"] for line in rounds(folder, "fedncm-probe")] == [0, 1, 1, 1]
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_an_update_is_judged_by_class_counts_where_statistics_are_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: bool
-) -> None:
+def test_an_update_out_of_proportion_is_shortened_and_noted(tmp_path: Path) -> None:
     def grown(reply: Message) -> Message:
         for name, record in list(reply.content.array_records.items()):
             if name.endswith("arrays"):
@@ -150,11 +138,10 @@ def test_an_update_is_judged_by_class_counts_where_statistics_are_kept(
                 reply.content[name] = ArrayRecord(larger)
         return reply
 
-    settings = {**FAST, "num_clients": 5, "partitioner": "iid", "save_statistics": kept, "num_server_rounds": 1}
-    folder = simulate(tmp_path / "a", nodes=5, faults={3: Fault(tamper=grown)}, **settings)
-    how = "as far from what its class counts foretell" if kept else "as long"
-    assert f"times {how} as is usual (training.outlier)" in capsys.readouterr().out
-    assert (folder / "checkpoints" / "class-means.safetensors").is_file() == kept
+    settings = {**FAST, "num_clients": 5, "partitioner": "iid", "num_server_rounds": 1}
+    folder = simulate(tmp_path, nodes=5, faults={3: Fault(tamper=grown)}, **settings)
+    notes = read_json(folder, "results.json")["training"]["fedncm-probe"]["notes"]
+    assert any("client 3: its updates, up to" in note and "were shortened (training.clip)" in note for note in notes)
 
 
 def test_a_node_that_cannot_train_is_used_for_statistics_only(tmp_path: Path) -> None:
@@ -231,5 +218,3 @@ def test_resume_refuses_another_run(tmp_path: Path, plain: Path) -> None:
 def test_what_excludes_each_other_is_said() -> None:
     with pytest.raises(ConfigError, match="start-head: method must name fedcof too"):
         AppConfig.from_run_config({"method": "fedncm", "fine-tune": "probe", "start-head": "fedcof"})
-    with pytest.raises(ConfigError, match=r"training.server-learning-rate: fedavg averages"):
-        AppConfig.from_run_config({"optimizer": "fedavg", "training.server-learning-rate": 0.5})

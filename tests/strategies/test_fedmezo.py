@@ -57,7 +57,7 @@ def test_rounds_are_the_golden_ones(
 
     clients = {FIRST_NODE_ID + node: len(one) for node, one in enumerate(mine)}
     setup, rate = MezoSetup(TrainingRequest(3, "probe"), num_directions=2), float(golden["lr"])
-    strategy = MezoRounds(setup, clients, learning_rate=rate, weighting=weighting, clip=0.0)
+    strategy = MezoRounds(setup, clients, learning_rate=rate, weighting=weighting, clip=0.0, max_share=1.0)
     server = replica_of(golden)
     strategy.start_from({}, server)
     for server_round in range(1, 7):

@@ -17,13 +17,12 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
 from fedstats_app.grid.in_process import begin_task
-from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound, UpdateLimits
-from fedstats_app.strategies.server_optimizers import OPTIMIZERS, load_optimizer_state, make_optimizer, optimizer_state
+from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
+from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.testing import RUN_ID, Fault, LocalGrid
-from fedstats_app.training.foretold import ClassMeans
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.training_options import OPTIMIZERS as NAMES
-from fedstats_app.training.training_options import LocalOptions, OptimizerOptions
+from fedstats_app.training.training_options import OptimizerOptions
 from fedstats_app.wire import per_client
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.reading import metrics_reply
@@ -56,6 +55,7 @@ def hosted(grid: LocalGrid, count: int) -> ClientGrid:
 
 def tuning(inner: Any = None, count: int = 4, **options: Any) -> FineTuning:
     inner = inner if inner is not None else make_optimizer(OptimizerOptions())
+    options = {"max_share": 1.0, **options}
     return FineTuning(inner, TrainingRequest(2), {client: client + 1 for client in range(count)}, **options)
 
 
@@ -88,21 +88,6 @@ def test_flowers_fedavg_averages_by_samples() -> None:
         torch.testing.assert_close(tensor.double(), state[name], rtol=1e-5, atol=1e-6)
 
 
-def test_fedadam_of_the_papers_is_torchs_adam_on_the_averaged_change() -> None:
-    strategy = tuning(OPTIMIZERS["fedadam-torch"](OptimizerOptions("fedadam-torch", 0.01), frozenset()))
-    result = strategy.start(hosted(clients(4), 4), to_record(START), 5)
-    parameters = {name: torch.nn.Parameter(tensor.clone()) for name, tensor in START.items()}
-    adam = torch.optim.Adam(parameters.values(), lr=0.01, weight_decay=1e-5, eps=1e-8)
-    for server_round in range(1, 6):
-        state = {name: tensor.detach() for name, tensor in parameters.items()}
-        average = by_hand(state, server_round, range(4))  # type: ignore[arg-type]
-        for name, parameter in parameters.items():
-            parameter.grad = (state[name].double() - average[name]).float()
-        adam.step()
-    for name, tensor in to_tensors(result.arrays).items():
-        torch.testing.assert_close(tensor, parameters[name].detach(), rtol=1e-4, atol=1e-5)
-
-
 def test_clients_of_a_round_are_drawn_by_seed_and_round_alone() -> None:
     strategy = tuning(count=20, fraction=0.3)
     drawn = [strategy.participants(number) for number in range(1, 9)]
@@ -118,7 +103,7 @@ def test_clients_of_a_round_are_drawn_by_seed_and_round_alone() -> None:
 
 
 @pytest.mark.parametrize("optimizer", NAMES)
-def test_bits_do_not_depend_on_hosts_or_order_and_go_on_after_a_stop(optimizer: str) -> None:
+def test_bits_do_not_depend_on_hosts_or_order_and_go_on_after_a_stop(optimizer: str, tmp_path: Path) -> None:
     options = OptimizerOptions(optimizer)
 
     def run(nodes: int, seed: int | None, stop_after: int = 0) -> dict[str, torch.Tensor]:
@@ -128,35 +113,16 @@ def test_bits_do_not_depend_on_hosts_or_order_and_go_on_after_a_stop(optimizer: 
             return to_tensors(tuning(inner, 6, fraction=0.5).start(grid, to_record(START), 6).arrays)
         first = tuning(inner, 6, fraction=0.5).start(grid, to_record(START), stop_after)
         fresh = make_optimizer(options)
-        load_optimizer_state(fresh, optimizer_state(inner))
+        saved = save_checkpoint(tmp_path, stop_after, to_tensors(first.arrays), optimizer_state(inner), {})
+        checkpoint = read_checkpoint(saved)
+        load_optimizer_state(fresh, checkpoint.optimizer)
         later = tuning(fresh, 6, fraction=0.5, first_round=stop_after + 1)
-        return to_tensors(later.start(grid, to_record(to_tensors(first.arrays)), 6 - stop_after).arrays)
+        return to_tensors(later.start(grid, to_record(checkpoint.arrays), 6 - stop_after).arrays)
 
     expected = run(1, None)
     assert not torch.equal(expected["head.weight"], START["head.weight"])
     for other in (run(3, 5), run(6, 9), run(2, None, stop_after=2), run(2, 3, stop_after=5)):
         assert all(torch.equal(other[name], expected[name]) for name in expected)
-
-
-@pytest.mark.parametrize("optimizer", NAMES)
-def test_twelve_arrays_go_on_from_a_checkpoint_file_to_the_same_bits(optimizer: str, tmp_path: Path) -> None:
-    """Ten is after one by number and before two by name; a scalar stays one."""
-    start = {f"array-{name}": torch.full((2,), float(number)) for number, name in enumerate("abcdefghijk")}
-    start["scale"] = torch.tensor(1.5)
-
-    def run(inner: Any, state: dict[str, torch.Tensor], first: int, number: int) -> dict[str, torch.Tensor]:
-        strategy = tuning(inner, 4, first_round=first)
-        return to_tensors(strategy.start(hosted(clients(2), 4), to_record(state), number).arrays)
-
-    inner, fresh = (make_optimizer(OptimizerOptions(optimizer)) for _ in range(2))
-    expected = run(make_optimizer(OptimizerOptions(optimizer)), start, 1, 5)
-    saved = save_checkpoint(tmp_path, 2, run(inner, start, 1, 2), optimizer_state(inner), {})
-    checkpoint = read_checkpoint(saved)
-    load_optimizer_state(fresh, checkpoint.optimizer)
-    found = run(fresh, checkpoint.arrays, 3, 3)
-
-    assert {name: tensor.shape for name, tensor in found.items()} == {name: one.shape for name, one in start.items()}
-    assert all(torch.equal(found[name], expected[name]) for name in start)
 
 
 def test_state_of_another_optimizer_is_refused() -> None:
@@ -231,7 +197,7 @@ def test_training_stops_when_told_to() -> None:
 def test_it_runs_under_a_plain_grid_of_nodes() -> None:
     grid = clients(3)
     numbers = dict.fromkeys(grid.contexts)
-    strategy = FineTuning(make_optimizer(OptimizerOptions()), TrainingRequest(2), numbers)
+    strategy = FineTuning(make_optimizer(OptimizerOptions()), TrainingRequest(2), numbers, max_share=1.0)
     result = strategy.start(grid, to_record(START), 1, evaluate_fn=lambda number, _: MetricRecord({"round": number}))
     for name, expected in by_hand(START, 1, range(3)).items():  # type: ignore[arg-type]
         torch.testing.assert_close(to_tensors(result.arrays)[name].double(), expected, rtol=1e-5, atol=1e-6)
@@ -267,7 +233,6 @@ def test_options_that_make_no_sense_are_refused() -> None:
         tuning(fraction=0.0)
     with pytest.raises(ValueError, match="first_round must be at least 1"):
         tuning(first_round=0)
-    assert set(OPTIMIZERS) == set(NAMES)
 
 
 def test_a_silent_client_is_not_waited_for_in_every_round_unless_it_is_needed() -> None:
@@ -310,7 +275,7 @@ def train(
     faults = {} if times is None else {LIAR: multiplied(times)}
     grid = hosted(LocalGrid(per_client(toward_a_goal), [{}] * len(COUNTS), faults=faults), len(COUNTS))
     inner = make_optimizer(OptimizerOptions(optimizer))
-    strategy = FineTuning(inner, TrainingRequest(2), counts, limits=UpdateLimits(**limits))
+    strategy = FineTuning(inner, TrainingRequest(2), counts, **limits)
     seen: list[TrainingRound] = []
     strategy.on_round = seen.append
     return to_tensors(strategy.start(grid, to_record(START), rounds).arrays), seen
@@ -320,109 +285,33 @@ def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
-@pytest.mark.parametrize("optimizer", ["fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedadam-torch"])
+@pytest.mark.parametrize("optimizer", NAMES)
 @pytest.mark.parametrize("times", [-100.0, 1e9])
-def test_one_hostile_update_is_left_out_and_named_under_every_optimizer(optimizer: str, times: float) -> None:
+def test_one_hostile_update_is_shortened_under_every_optimizer(optimizer: str, times: float) -> None:
     honest, _ = train(optimizer, without=LIAR, rounds=4)
     attacked, rounds = train(optimizer, times=times, rounds=4)
-    assert all(set(one.left_out) == {LIAR} and LIAR not in one.num_examples for one in rounds)
-    assert "times as long as is usual (training.outlier)" in rounds[0].failures[LIAR]
-    assert all(torch.equal(attacked[name], honest[name]) for name in honest)
-    unprotected, _ = train(optimizer, times=times, rounds=4, outlier=0.0, clip=0.0)
+    assert all(one.clipped[LIAR] > 40 and not one.failures for one in rounds)
+    unprotected, _ = train(optimizer, times=times, rounds=4, clip=0.0, max_share=1.0)
     assert distance(unprotected, honest) > 0.5 * distance(honest, START)
+    if optimizer != "fedadam":  # of which every step is as long
+        assert 2 * distance(attacked, honest) < distance(unprotected, honest)
 
 
 def test_honest_clients_are_untouched_a_large_one_too() -> None:
-    limited, rounds = train("fedadam")
-    free, _ = train("fedadam", outlier=0.0, clip=0.0)
-    assert not any(one.left_out or one.clipped or one.failures for one in rounds)
+    limited, rounds = train("fedadam", max_share=1.0)
+    free, _ = train("fedadam", clip=0.0, max_share=1.0)
+    assert not any(one.clipped or one.failures for one in rounds)
     assert all(torch.equal(limited[name], free[name]) for name in free)
 
 
-def test_updates_can_be_shortened_to_a_multiple_of_the_usual_length() -> None:
-    attacked, rounds = train("fedavg", times=-100.0, outlier=0.0, clip=1.0, rounds=1)
-    assert LIAR in rounds[0].clipped and rounds[0].clipped[LIAR] > 40
-    honest, _ = train("fedavg", rounds=1)
-    assert distance(attacked, honest) < 0.2 * distance(honest, START)
-    free, _ = train("fedavg", times=-100.0, outlier=0.0, clip=0.0, rounds=1)
-    assert distance(free, honest) > 3 * distance(honest, START)
-
-
-def test_no_client_weighs_more_than_its_share() -> None:
-    capped, rounds = train("fedavg", max_share=0.3, rounds=1)
-    weights = np.minimum(COUNTS, 0.3 / 0.7 * (sum(COUNTS) - 900))
+@pytest.mark.parametrize("share", [0.3, None])
+def test_no_client_weighs_more_than_its_share(share: float | None) -> None:
+    limit = 0.2 if share is None else share  # of eight clients
+    capped, rounds = train("fedavg", max_share=share, rounds=1)
+    weights = np.minimum(COUNTS, limit / (1 - limit) * (sum(COUNTS) - 900))
     expected = np.zeros(2)
     for client, weight in enumerate(weights):
         own = np.random.default_rng(client).normal(size=8).astype(np.float32)
         expected += weight / weights.sum() * (1.0 - 0.99 ** COUNTS[client]) * own[:2]
-    assert capped["head.bias"].numpy() == pytest.approx(expected, abs=1e-3)
+    assert capped["head.bias"].numpy() == pytest.approx(expected, abs=4e-3)
     assert rounds[0].num_examples[4] == 900  # what it has, and not what it weighs
-
-
-def test_where_the_others_are_too_few_the_training_ends_and_names_the_liar() -> None:
-    grid = hosted(LocalGrid(per_client(toward_a_goal), [{}] * 3, faults={2: multiplied(1e6)}), 3)
-    strategy = FineTuning(
-        make_optimizer(OptimizerOptions()), TrainingRequest(2), dict.fromkeys(range(3)), min_clients=3
-    )
-    with pytest.raises(TooFewClients, match=r"2 of 3 clients sent a usable update.*client 2: its update is .* times"):
-        strategy.start(grid, to_record(START), 1)
-
-
-SHAPES = 6, 24  # classes and features
-
-
-def samples_of(client: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw forty samples, of which three quarters are of two classes."""
-    generator, (classes, dim) = torch.Generator().manual_seed(client), SHAPES
-    centres = torch.randn(classes, dim, generator=torch.Generator().manual_seed(99))
-    labels = torch.cat([torch.tensor([client % classes, (client + 1) % classes] * 15), torch.arange(10) % classes])
-    return centres[labels] + 0.7 * torch.randn(len(labels), dim, generator=generator), labels
-
-
-def descending(msg: Message, context: Context, client_id: int | None) -> Message:
-    """A client that takes one step of gradient descent on its samples."""
-    task, client = read_training_task(msg), int(client_id or 0)
-    features, labels = samples_of(client)
-    head = {name: tensor.clone().requires_grad_() for name, tensor in task.trained.items()}
-    logits = features @ head["head.weight"].T + head["head.bias"]
-    torch.nn.functional.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
-    moved = {name: tensor.detach() - 0.5 * tensor.grad for name, tensor in head.items()}  # type: ignore[operator]
-    return training_reply(msg, moved, num_examples=40, loss=1.0, seconds=0.0)
-
-
-def told(number: int) -> ClassMeans:
-    counts = {client: samples_of(client)[1].bincount(minlength=SHAPES[0]) for client in range(number)}
-    sums = torch.zeros(SHAPES).double()
-    for client in counts:
-        features, labels = samples_of(client)
-        sums.index_add_(0, labels, features.double())
-    return ClassMeans.of_sums(torch.stack(list(counts.values())).sum(0), sums, counts)
-
-
-@pytest.mark.parametrize("times", [-0.3, -1.0, -3.0])
-def test_who_turns_its_update_around_is_left_out_where_class_counts_foretell_it(times: float) -> None:
-    start = {"head.bias": torch.zeros(SHAPES[0]), "head.weight": torch.zeros(SHAPES)}
-    request = TrainingRequest(SHAPES[0], options=LocalOptions(batch_size=40, learning_rate=0.5))
-
-    def trained(means: ClassMeans | None, times: float | None) -> tuple[torch.Tensor, list[TrainingRound]]:
-        faults = {} if times is None else {LIAR: multiplied(times)}
-        grid = hosted(LocalGrid(per_client(descending), [{}] * 10, faults=faults), 10)
-        strategy = FineTuning(make_optimizer(OptimizerOptions()), request, dict.fromkeys(range(10)), means=means)
-        seen: list[TrainingRound] = []
-        strategy.on_round = seen.append
-        return to_tensors(strategy.start(grid, to_record(start), 1).arrays)["head.weight"], seen
-
-    means = told(10)
-    free, _ = trained(None, None)
-    honest, (calm,) = trained(means, None)
-    assert not calm.left_out and (honest - free).norm() < 0.02 * free.norm()
-    attacked, (one,) = trained(means, times)
-    assert set(one.left_out) == {LIAR}
-    assert "times as far from what its class counts foretell as is usual" in one.failures[LIAR]
-    before, (passed,) = trained(None, times)
-    assert not passed.left_out and (attacked - free).norm() < 0.7 * (before - free).norm()
-
-
-def test_only_the_training_of_a_head_is_foretold() -> None:
-    with pytest.raises(ValueError, match="means: foretell a probe"):
-        FineTuning(make_optimizer(OptimizerOptions()), TrainingRequest(6, "full"), {0: 1}, means=told(1))

@@ -54,7 +54,7 @@ def test_without_samples_there_is_the_identity() -> None:
 
 
 def test_the_model_comes_back_unchanged(network: nn.Module) -> None:
-    model = TunedModel(HEAD, backbone=network, tune="full", batch_norm="averaged").train()
+    model = TunedModel(HEAD, backbone=network, tune="full").train()
     before = model.trained_state()
     evaluate(model, make_images(20))
     assert not model.training

@@ -80,21 +80,10 @@ def test_only_what_is_trained_travels_in_sorted_order(
     assert all(value.dtype == torch.float32 and not value.requires_grad for value in state.values())
 
 
-def test_averaged_running_statistics_travel_too(network: nn.Module) -> None:
-    buffers = {f"backbone.{layer}.running_{kind}" for layer in (1, 5) for kind in ("mean", "var")}
-    model = TunedModel(HEAD, backbone=network, tune="full", batch_norm="averaged")
-    assert model.buffer_names == buffers and buffers < set(model.trained_state())
-    for batch_norm in ("frozen", "kept"):
-        other = TunedModel(HEAD, backbone=network, tune="full", batch_norm=batch_norm)  # type: ignore[arg-type]
-        assert other.buffer_names == frozenset() and not buffers & set(other.trained_state())
-    probe = TunedModel(HEAD, backbone=network, tune="probe", batch_norm="averaged")
-    assert probe.buffer_names == frozenset()
-
-
 def test_state_goes_round_and_is_a_copy(network: nn.Module) -> None:
-    first, second = (TunedModel(HEAD, backbone=network, tune="full", batch_norm="averaged") for _ in range(2))
+    first, second = (TunedModel(HEAD, backbone=network, tune="full") for _ in range(2))
     with torch.no_grad():
-        for value in (*first.parameters(), first.backbone[1].running_mean):  # type: ignore[index]
+        for value in first.parameters():
             value.add_(0.25)
     state = first.trained_state()
     assert not same_bits(second(IMAGES), first(IMAGES))
@@ -142,7 +131,7 @@ def test_the_head_comes_out_as_it_went_in() -> None:
 @pytest.mark.parametrize("tune", ["full", "probe", "features"])
 def test_the_given_backbone_never_changes(network: nn.Module, tune: Any) -> None:
     before, flags = snapshot(network), [layer.training for layer in network.modules()]
-    model = TunedModel(HEAD, backbone=network, tune=tune, batch_norm="averaged").train()
+    model = TunedModel(HEAD, backbone=network, tune=tune).train()
     loss = model(IMAGES).square().sum()
     loss.backward()
     with torch.no_grad():
@@ -166,45 +155,11 @@ def test_frozen_statistics_are_used_and_kept_and_the_affine_map_is_trained(netwo
     assert all(same_bits(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("batch_norm", ["kept", "averaged"])
-def test_a_batchs_own_statistics_are_used_while_training(network: nn.Module, batch_norm: Any) -> None:
-    reference = copy.deepcopy(network).train()
-    reference[3].eval()  # type: ignore[index]  # dropout
-    expected = reference(IMAGES)
-    model = TunedModel(HEAD, backbone=network, tune="full", batch_norm=batch_norm)
-    assert same_bits(model.train().features(IMAGES).detach(), expected)
-    kept_or_averaged = network if batch_norm == "kept" else reference
-    assert all(
-        same_bits(value, kept_or_averaged.state_dict()[name])
-        for name, value in model.backbone.state_dict().items()  # type: ignore[union-attr]
-    )
-    assert same_bits(model.eval().features(IMAGES).detach(), kept_or_averaged.eval()(IMAGES))
-
-
-@pytest.mark.parametrize("batch_norm", ["frozen", "kept", "averaged"])
-def test_a_lone_sample_runs_with_the_running_statistics(network: nn.Module, batch_norm: Any) -> None:
-    model = TunedModel(HEAD, backbone=network, tune="full", batch_norm=batch_norm).train()
-    before = snapshot(model)
-    assert same_bits(model.features(IMAGES[:1]).detach(), network(IMAGES[:1]))
-    assert all(same_bits(value, before[name]) for name, value in model.state_dict().items())
-    if batch_norm != "frozen":  # and the batch after it is normalised by its own again
-        assert not same_bits(model.features(IMAGES).detach(), network(IMAGES))
-
-
-def test_one_value_per_channel_is_what_torch_refuses() -> None:
-    backbone = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 8), nn.BatchNorm1d(8)).eval()
-    with pytest.raises(ValueError, match="more than 1 value per channel"):
-        copy.deepcopy(backbone).train()(IMAGES[:1])
-    model = TunedModel(HEAD, backbone=backbone, tune="full", batch_norm="averaged").train()
-    assert torch.isfinite(model(IMAGES[:1])).all()
-
-
 def test_dropout_is_off_and_nothing_depends_on_the_global_generator(network: nn.Module) -> None:
     model = TunedModel(HEAD, backbone=network, tune="full").train()
     before = torch.get_rng_state()
     assert same_bits(model(IMAGES), model(IMAGES))
     assert torch.equal(torch.get_rng_state(), before)
-    assert model.training and not model.eval().training
 
 
 @pytest.mark.parametrize(

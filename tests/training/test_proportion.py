@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.training.proportion import allowances, capped, deciding, usual_size
+from fedstats_app.training.proportion import allowances, capped, deciding, largest_share, usual_size
 
 COUNTS = st.lists(st.integers(1, 10**6), min_size=1, max_size=30).map(lambda counts: dict(enumerate(counts)))
 
@@ -28,11 +28,14 @@ def test_one_liar_cannot_exceed_the_largest_honest_size(sizes: list[float], lie:
     assert usual_size([*sizes, lie]) <= max(sizes)
 
 
-def test_few_samples_and_where_it_matters_many_allow_more() -> None:
+def test_few_samples_and_many_allow_more() -> None:
     counts = {1: 10, 2: 100, 3: 190}
-    assert allowances(counts, steps=False) == {1: 10.0, 2: 1.0, 3: 1.0}
     expected = {1: 10.0 * (1 + 2 / math.sqrt(10)), 2: 1.2, 3: 1.9 * (1 + 2 / math.sqrt(190))}
-    assert allowances(counts, steps=True) == pytest.approx(expected)
+    assert allowances(counts) == pytest.approx(expected)
+
+
+def test_the_default_share_is_a_fifth_or_one_and_a_half_equal_shares() -> None:
+    assert [largest_share(number) for number in (1, 2, 3, 10, 100)] == [1.0, 0.75, 0.5, 0.2, 0.2]
 
 
 @given(COUNTS, st.floats(0.01, 1.0))

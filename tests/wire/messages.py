@@ -42,7 +42,6 @@ REQUEST = training.TrainingRequest(
     LocalOptions(epochs=3, batch_size=5, learning_rate=0.2, momentum=0.5, weight_decay=1e-4, flip=True),
     temperature=0.1,
     tune_bias=False,
-    batch_norm="averaged",
     seed=4,
     holdout=0.25,
     backbone_fingerprint="abc",

@@ -124,7 +124,6 @@ IMPOSSIBLE: dict[tuple[str, str], tuple[tuple[str, Any, str], ...]] = {
     ),
     ("train", "config"): (
         ("tune", "everything", "tune: must be one of full, probe, features"),
-        ("batch-norm", "off", "batch-norm: must be one of"),
         ("temperature", 0.0, "temperature must be a positive number"),
         ("learning-rate", -1.0, "learning_rate must be positive"),
         ("local-epochs", 0, "epochs must be at least 1"),

@@ -200,7 +200,6 @@ def test_what_nobody_asked_for_is_not_in_a_request() -> None:
         "learning-rate": 0.01,
         "temperature": 1.0,
         "tune-bias": True,
-        "batch-norm": "frozen",
         "feature-map": '{"kind": "identity"}',
     }
 

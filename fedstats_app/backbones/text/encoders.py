@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedstats_app.backbones.prompts import among_tokens
 from fedstats_app.backbones.weights import WeightsError
 
 
@@ -56,38 +55,11 @@ class PooledEncoder(nn.Module):
         self.model = model
         self.pooling, self.normalise = pooling, normalise
 
-    @property
-    def prompt_sizes(self) -> tuple[int, int]:
-        """Length of a word's embedding, twice: it is what a token is made from."""
-        dim = int(self.model.get_input_embeddings().embedding_dim)
-        return dim, dim
-
-    def forward(self, tokens: Tensor, prompts: Tensor | None = None) -> Tensor:
-        """Return the features (B, d) of tokens (B, 2, T) int64: ids and attention mask.
-
-        Prompts (k, d) or (B, k, d) get positions, as words have, and are left out of the pooling. A ValueError says if
-        the model has no positions for so many tokens and prompts.
-        """
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the features (B, d) of tokens (B, 2, T) int64: ids and attention mask."""
         ids, mask = tokens[:, 0], tokens[:, 1]
-        if prompts is None:
-            hidden = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
-        else:
-            hidden = self._with_prompts(ids, mask, prompts)
-        features = POOLINGS[self.pooling](hidden, mask)
+        features = POOLINGS[self.pooling](self.model(input_ids=ids, attention_mask=mask).last_hidden_state, mask)
         return F.normalize(features, dim=1) if self.normalise else features
-
-    def _with_prompts(self, ids: Tensor, mask: Tensor, prompts: Tensor) -> Tensor:
-        """Return the last hidden states (B, T, d) of a text's own tokens."""
-        number, most = prompts.shape[-2], getattr(self.model.config, "max_position_embeddings", None)
-        if most is not None and ids.shape[1] + number > most:
-            raise ValueError(
-                f"texts of {ids.shape[1]} tokens and {number} prompts must be at most {most} together: set "
-                f"text-max-length to {most - number} or less"
-            )
-        words = among_tokens(self.model.get_input_embeddings()(ids), prompts)
-        seen = torch.cat([mask[:, :1], mask.new_ones(mask.shape[0], number), mask[:, 1:]], dim=1)
-        hidden: Tensor = self.model(inputs_embeds=words, attention_mask=seen).last_hidden_state
-        return torch.cat([hidden[:, :1], hidden[:, 1 + number :]], dim=1)
 
 
 class PromptEncoder(nn.Module):

@@ -11,7 +11,6 @@ from PIL import Image
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.names import TextOptions
-from fedstats_app.backbones.prompts import Prompted, initial_prompts
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.heads import LinearHead
@@ -98,10 +97,9 @@ def test_a_filter_that_cannot_be_expressed_is_left_to_the_user_who_is_told() -> 
         run(model, images=np.asarray(images()[0])[None])
 
 
-def test_prompts_go_with_any_number_of_texts_of_any_length_through_the_tokenizer_beside_the_file() -> None:
+def test_any_number_of_texts_of_any_length_go_through_the_tokenizer_beside_the_file() -> None:
     base = load_backbone("random:tiny-text", input_size=64, device="cpu", batch_size=2)
-    module = Prompted(base.module, initial_prompts(base.module, 3, 0))
-    classifier = classifier_of(with_module(base, module, "prompts"))
+    classifier = classifier_of(base)
     model, texts = to_onnx(classifier), ["", BAD[0], f"{GOOD[1]}, {BAD[3]}, {BAD[2]}", f"{GOOD[0]} " * 40]
     assert model.tokenizer is not None and json.loads(model.tokenizer)["truncation"]["max_length"] == 64
     agreement = compare(classifier, model, texts)

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedstats_app.backbones.prompts import Prompted, initial_prompts
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
 from fedstats_app.training.training_options import LocalOptions
 from tests.support.compare import same_bits
-from tests.support.networks import HEAD, numbers, small_network, small_transformer
+from tests.support.networks import HEAD, numbers, small_network
+from tests.support.networks import small_transformer as plain_transformer
 
 pytest.importorskip("scipy", reason="comes with the extra `sklearn`")
 
@@ -31,10 +31,15 @@ from research.baselines.pfpt import (
     similarity_loss,
     tune_by_matching,
 )
+from research.baselines.prompts import Prompted, initial_prompts, prompt_adam, taking_prompts
 
 KEY = (3, 1)
 PROMPTS = 2 * numbers(6, 8)
-ADAM = LocalOptions(batch_size=8, learning_rate=0.01, client_optimizer="adam")
+ADAM = LocalOptions(batch_size=8, learning_rate=0.01)
+
+
+def small_transformer() -> torch.nn.Module:
+    return taking_prompts(plain_transformer())
 
 
 def permuted(number: int) -> dict[int, Tensor]:
@@ -178,7 +183,15 @@ def test_of_one_client_only_what_training_moved_is_matched() -> None:
     matched, alone = pool(20, 1), pool(20, 1)
     start = alone.trained_state()["backbone.prompts"]
     tune_by_matching(matched, [images(16)], ADAM, num_rounds=1)
-    federated_average(alone, [images(16)], ADAM, num_rounds=1, fraction=1.0, extra_loss=similarity_loss(pool_of(alone)))
+    federated_average(
+        alone,
+        [images(16)],
+        ADAM,
+        num_rounds=1,
+        fraction=1.0,
+        extra_loss=similarity_loss(pool_of(alone)),
+        optimizer=prompt_adam,
+    )
     moved = (alone.trained_state()["backbone.prompts"] != start).any(dim=1)
     assert 0 < int(moved.sum()) < 20
     assert len(pool_of(matched).prompts) == int(moved.sum())

@@ -29,23 +29,12 @@ def one() -> Federation:
 
 
 @pytest.mark.parametrize("name", attacks_training.TRAININGS)
-def test_limits_change_nothing_without_a_hostile_client_and_keep_it_out(one: Federation, name: str) -> None:
+def test_limits_change_little_without_a_hostile_client_and_stop_it(one: Federation, name: str) -> None:
     training, _ = attacks_training.TRAININGS[name]
     clean = {limits: training(one, 1.0, limits, 10, 0) for limits in ("off", "default")}
     assert abs(clean["off"].accuracy - clean["default"].accuracy) < 3
     assert min(one.accuracy for one in clean.values()) >= clean["off"].start - 5
-    off, default = (training(one, -1e9, limits, 10, 0) for limits in ("off", "default"))
-    assert clean["default"].honest_left_out == default.honest_left_out == off.left_out == 0
-    if name != "fedmezo":  # which cuts, and leaves nobody out
-        assert 0 < clean["default"].largest_honest < 3 and default.left_out == 10
-    assert off.accuracy < default.accuracy - 10 and default.accuracy > clean["off"].accuracy - 5
-
-
-def test_scalars_of_any_size_are_cut_by_default() -> None:
-    data, generator = made_up(6, 24, 300, 1)
-    mostly_by_class = torch.argsort(data.train_labels + 1.5 * torch.rand(300, generator=generator))
-    one = Federation(data, torch.arange(300), list(mostly_by_class.split(30)))
-    training, _ = attacks_training.TRAININGS["fedmezo"]
-    clean = training(one, 1.0, "default", 100, 0).accuracy
-    cut, whole = (training(one, attacks_training.JUST_BELOW, limits, 100, 0) for limits in ("default", "off"))
-    assert clean - cut.accuracy < 3 < 5 < clean - whole.accuracy
+    for times in (-1e9, attacks_training.JUST_BELOW):
+        off, default = (training(one, times, limits, 10, 0) for limits in ("off", "default"))
+        assert off.accuracy < default.accuracy - 10 and default.accuracy > clean["off"].accuracy - 5
+        assert off.cut == 0.0 and (name == "fedmezo" or default.cut == 1.0)

@@ -69,7 +69,7 @@ def different(names: list[str]) -> Iterator[str]:
 @pytest.mark.parametrize("name", different(NAMES))
 def test_it_runs_on_stand_in_data(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     preset = read_preset(FOLDER / f"{name}.toml", CATALOGUE)
-    prompts = any(column.keys.get("fine-tune") == "prompt" for column in preset.columns)
+    prompts = any("simulation.prompts" in column.keys for column in preset.columns)
     texts = "prompted_texts" if prompts else "small_texts"  # tiny, the small network of images, takes no prompts
     small = request.getfixturevalue(texts if prompts or "text-template" in preset.keys else "small")
     given = {**small, **({"num-clients": 0} if preset.keys.get("partitioner") == "domain" else {})}

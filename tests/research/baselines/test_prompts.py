@@ -10,24 +10,28 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedstats_app.backbones.backbone_options import BACKBONES, BackboneOptions
-from fedstats_app.backbones.prompts import Prompted, initial_prompts
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.text.encoders import POOLINGS, PooledEncoder
-from fedstats_app.backbones.torchvision_models import _TRUNKS, ClassToken
+from research.baselines.prompts import Prompted, initial_prompts, taking_prompts
 from tests.support.compare import relative_difference, same_bits
-from tests.support.networks import numbers, small_network, small_transformer
+from tests.support.networks import numbers, small_network
+from tests.support.networks import small_transformer as plain_transformer
 
 IMAGES = numbers(5, 3, 16, 16)
 
 
+def small_transformer() -> nn.Module:
+    return taking_prompts(plain_transformer())
+
+
 def prompted(network: nn.Module, number: int) -> Prompted:
+    network = taking_prompts(network)
     return Prompted(network, initial_prompts(network, number, 3))
 
 
 @pytest.mark.parametrize("name", ["vit", "random:tiny-text", "all-MiniLM-L6-v2"])
 def test_without_a_prompt_features_are_the_networks_own_to_the_bit(name: str) -> None:
-    network, inputs = small_transformer(), IMAGES
+    network, inputs = plain_transformer(), IMAGES
     if name != "vit":
         pytest.importorskip("transformers", reason="needs the extra `text`")
         backbone = load_backbone(name, device="cpu")
@@ -68,7 +72,7 @@ class Echo(nn.Module):
 def test_prompts_of_texts_are_attended_to_and_not_pooled(pooling: str) -> None:
     tokens = torch.tensor([[[1, 2, 3, 4, 0, 0], [1, 1, 1, 1, 0, 0]], [[5, 6, 7, 8, 9, 10], [1, 1, 1, 1, 1, 1]]])
     echo = Echo()
-    encoder = PooledEncoder(echo, pooling)
+    encoder = taking_prompts(PooledEncoder(echo, pooling))
     assert same_bits(encoder(tokens, numbers(3, 4)), encoder(tokens))
     encoder(tokens, numbers(3, 4))
     assert echo.seen.tolist() == [[1] * 7 + [0] * 2, [1] * 9]
@@ -86,16 +90,6 @@ def test_they_start_small_and_by_the_seed() -> None:
 
 def test_what_takes_none_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="Sequential takes no prompts; vit_b_16, vit_b_32 and text encoders do"):
-        initial_prompts(small_network(), 3, 0)
+        taking_prompts(small_network())
     with pytest.raises(ValueError, match=r"prompts must have shape \(k, 8\), got \(2, 7\)"):
         Prompted(small_transformer(), numbers(2, 7))
-
-
-def test_the_options_know_by_the_name_what_takes_prompts() -> None:
-    taken = {name for name in BACKBONES if BackboneOptions(backbone=name).takes_prompts}
-    assert taken == {name for name, (trunk, _) in _TRUNKS.items() if trunk is ClassToken} | {
-        "all-MiniLM-L6-v2",
-        "tiny-text",
-    }
-    assert not BackboneOptions(backbone="vit_b_32", feature_power=0.5).takes_prompts
-    assert not BackboneOptions(backbone="transformers:a", text_template="{text} {mask}").takes_prompts

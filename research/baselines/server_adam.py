@@ -7,8 +7,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-
 
 class ServerAdam:
     """Adam on models that come back from clients.
@@ -73,31 +71,3 @@ class ServerAdam:
         adam.step()
         self._moments = {name: adam.state[parameter] for name, parameter in parameters.items()}
         return following | {name: parameter.detach() for name, parameter in parameters.items()}
-
-    def state(self) -> dict[str, Tensor]:
-        """Return copies of what is remembered between steps, flat, for a checkpoint; empty before the first step.
-
-        They are "step" (1,) float32, and "exp_avg/NAME" and "exp_avg_sq/NAME" for every parameter.
-        """
-        if not self._moments:
-            return {}
-        step = next(iter(self._moments.values()))["step"].reshape(1).clone()
-        moments = {
-            f"{moment}/{name}": kept[moment].clone() for moment in _MOMENTS for name, kept in self._moments.items()
-        }
-        return {"step": step, **moments}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what :meth:`state` returned, to the bit; a ValueError says what is missing or unknown."""
-        names = [key.removeprefix("exp_avg/") for key in state if key.startswith("exp_avg/")]
-        expected = {f"{moment}/{name}" for moment in _MOMENTS for name in names} | ({"step"} if state else set())
-        if state.keys() != expected:
-            wrong = ", ".join(sorted(expected ^ state.keys())[:3])
-            raise ValueError(f"not the state of this optimiser, missing or unknown: {wrong}")
-        self._moments = {
-            name: {
-                "step": state["step"].reshape(()).clone(),
-                **{moment: state[f"{moment}/{name}"].clone() for moment in _MOMENTS},
-            }
-            for name in names
-        }
