@@ -117,7 +117,7 @@ class Samples(Step):
 
 
 class Progress:
-    """What is being done, as steps within steps, and the lines that are said of it.
+    """Steps within steps, and the lines printed about them.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Where run folders are, and which is the newest."""
+"""Location of run folders, and the newest of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much processes of one machine have done together: a file to which each appends a byte for every piece of it.
+"""Count of work done by several processes of one machine: a file to which each appends a byte per piece.
 
 Appending is one step of the system's, so that no process waits for another and none is missed.
 """
@@ -16,7 +16,7 @@ _NEW, _KNOWN = b"n", b"k"
 
 
 class Tally:
-    """What was appended since the file was made, read as it grows: new work, and work whose result was there."""
+    """Numbers of pieces appended so far: new work, and work whose result was there already."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.new, self.known = file, 0, 0

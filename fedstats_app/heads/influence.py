@@ -1,4 +1,4 @@
-"""What some clients do to the others: whose statistics lie apart, and what heads gain without them."""
+"""Influence of clients on the others: outlying statistics, and what heads gain without them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Judges:
 
 @dataclass(frozen=True)
 class Influence:
-    """What leaving some clients out does.
+    """Effect of leaving some clients out.
 
     Attributes
     ----------
@@ -92,11 +92,11 @@ class Influence:
     chance: float = 1.0
 
     def exceeds(self, gain: float, class_gain: float, chance: float) -> bool:
-        """Whether one of the gains is at least so large, and by less than so much chance."""
+        """Return whether either gain reaches its threshold with a p-value below `chance`."""
         return (self.gain >= gain or self.class_gain >= class_gain) and self.chance < chance
 
     def is_large(self, num_measured: int) -> bool:
-        """Whether the gain is large, 3 in 100 judges or half of a class, and more than chance.
+        """Return whether the gain is large, 3 in 100 judges or half of a class, and more than chance.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Which head to take: the most accurate on the test samples, beside what the next cheaper one loses."""
+"""Recommendation of a head: the most accurate on the test samples, beside what the next cheaper one loses."""
 
 from __future__ import annotations
 

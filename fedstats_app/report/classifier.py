@@ -109,7 +109,7 @@ class Classifier:
 
     @property
     def kind(self) -> Literal["image", "text"]:
-        """What it classifies."""
+        """Return the modality of the inputs: "image" or "text"."""
         return self.backbone.kind
 
     # To a type checker a `str` is also an iterable of strings; at run time the first overload wins.

@@ -1,4 +1,4 @@
-"""What one method achieved and what it cost; how good its predictions are, over classes and over clients."""
+"""Results of one method: quality of its predictions, by class and by client, and costs."""
 
 from __future__ import annotations
 

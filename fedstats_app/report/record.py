@@ -1,4 +1,4 @@
-"""What a run folder says of a run and in the headers of its heads, and whether a run that goes on is the same."""
+"""Metadata of a run and its heads, and the check that a resumed run has the same configuration."""
 
 from __future__ import annotations
 

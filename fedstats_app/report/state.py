@@ -1,4 +1,4 @@
-"""What a run's stages hand on, live or read back from the run folder, which head they begin with, and their time."""
+"""State passed between the stages of a run, in memory or loaded from the run folder."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SolvedHead:
 
 @dataclass(frozen=True)
 class State:
-    """What the closed-form stage leaves to those after it; nothing before that.
+    """Result of the closed-form stage; empty before it.
 
     Attributes
     ----------

@@ -185,7 +185,7 @@ _OTHER_TENSORS = "tensors"
 
 @dataclass(frozen=True, eq=False)
 class Accumulated:
-    """What there is of a stage 1.
+    """The partial sums of an unfinished first stage.
 
     Attributes
     ----------
@@ -269,7 +269,7 @@ def save_client_statistics(
 
 
 def keeps_client_statistics(folder: Path, client: MergedClient) -> bool:
-    """Whether a run folder has what a client sent by itself."""
+    """Return whether a run folder holds the statistics of a single client."""
     return _path_of(folder, client.client, client.digest).is_file()
 
 

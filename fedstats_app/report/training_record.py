@@ -1,4 +1,4 @@
-"""What a training did: a line of rounds.jsonl per round, the result of all, its costs by formula."""
+"""Records of a training: one line of rounds.jsonl per round, the result, and the costs by formula."""
 
 from __future__ import annotations
 

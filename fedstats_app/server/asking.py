@@ -1,4 +1,4 @@
-"""What stage 1 notes while clients answer; an interrupted stage continues from what it had summed and noted.
+"""Notes of stage 1 on each client, from which an interrupted stage continues.
 
 Clients' statistics are kept in temporary files, to be read again when all are there: memory does not grow with them.
 """
@@ -68,7 +68,7 @@ class KeptStatistics:
 
     @property
     def clients(self) -> list[int]:
-        """Who is kept, in the order in which they were added; their statistics are not read."""
+        """Return the clients in the order in which they were added, without reading their statistics."""
         return [client for client, _ in self._clients]
 
     def add(self, client: int, statistics: Sequence[ClientStatistics]) -> bool:
@@ -97,7 +97,7 @@ class KeptStatistics:
 
 
 class Asked:
-    """What is noted of every client, and now and then kept in the run folder, if statistics may be kept there.
+    """Notes on every client, saved in the run folder at times if statistics may be kept there.
 
     Parameters
     ----------

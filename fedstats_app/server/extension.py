@@ -13,7 +13,7 @@ from fedstats_app.strategies import StatisticsStrategy
 
 
 class Extension:
-    """What there was before this run, or nothing.
+    """Statistics of the earlier run that this one extends, if any.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Extension:
 
     @property
     def min_clients(self) -> int:
-        """How many clients must come: together with those that are there, as many as run-config asks for."""
+        """Number of clients that must come: min-clients less those of the earlier run."""
         return max(self._min_clients - self.num_clients, 1)
 
     def with_earlier_classes(self, class_names: tuple[str, ...]) -> tuple[str, ...]:

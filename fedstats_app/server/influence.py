@@ -1,4 +1,4 @@
-"""Which clients harm the others, one or several together: found when all have answered, named, and left out once."""
+"""Search for clients that harm the others, one or several together, once all have answered."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ class _Trials:
         self._heads: dict[tuple[int, ...], Mapping[str, LinearHead]] = {(): strategy.heads}
 
     def can_leave_out(self, client: int) -> bool:
-        """Whether all that a client sent was kept: Gram matrices from before an interruption are not."""
+        """Return whether all statistics of a client were kept: Gram matrices from before an interruption are not."""
         _, sent = self._sent[client]
         return len(sent) == len(self._sums) and all(
             (one.has_gram or not total.has_gram) and (one.scatter is not None or not total.has_scatter)
@@ -232,7 +232,7 @@ class _Trials:
         return self._heads[group]
 
     def any_won(self, group: tuple[int, ...]) -> bool:
-        """Whether leaving a group out gains any method noticeably many judges, whatever others it loses."""
+        """Return whether any method gains noticeably many judges without a group, whatever others it loses."""
         won = self.influences(group, losses=False).values()
         return any(one.gain >= WORTH_ASKING[0] or one.class_gain >= WORTH_ASKING[1] for one in won)
 

@@ -1,4 +1,4 @@
-"""A run from its folder's first file to the last line printed, however it ends."""
+"""The frame of a run: its folder, status and report, and its last line, however it ends."""
 
 from __future__ import annotations
 
@@ -61,22 +61,29 @@ def lifetime(context: Context) -> Iterator[tuple[AppConfig, RunFolder, Disclosur
             context.state[_STATE] = ConfigRecord({_FOLDER: str(folder.path)})
             folder.write_status("running")
             folder.remove_traceback()
-            ledger = DisclosureLedger(SERVER_SIDE_CODES)
-            try:
+            with _disclosed(folder, config) as ledger:
                 yield config, folder, ledger
-            except BaseException as error:
-                try:
-                    folder.append_disclosure(ledger.entries(), config.methods)
-                except OSError as second:
-                    error.add_note(f"what left each site could not be written down: {second}")
-                raise
-            folder.append_disclosure(ledger.entries(), config.methods)
             folder.write_status("completed")
             _write_report(folder)
         except BaseException as error:
-            _tell_failure(folder, error, goes_on=can_resume(context.run_config))
+            _report_failure(folder, error, can_continue=can_resume(context.run_config))
             raise
-        _tell([f"completed; results are in\n{folder.path}"], LastWord(str(folder.path)))
+        _end([f"completed; results are in\n{folder.path}"], LastWord(str(folder.path)))
+
+
+@contextmanager
+def _disclosed(folder: RunFolder, config: AppConfig) -> Iterator[DisclosureLedger]:
+    """Write down what left each site when the block ends, however it ends."""
+    ledger = DisclosureLedger(SERVER_SIDE_CODES)
+    try:
+        yield ledger
+    except BaseException as error:
+        try:
+            folder.append_disclosure(ledger.entries(), config.methods)
+        except OSError as second:
+            error.add_note(f"the disclosure (what left each site) could not be written: {second}")
+        raise
+    folder.append_disclosure(ledger.entries(), config.methods)
 
 
 def folder_of(context: Context) -> Path:
@@ -106,15 +113,15 @@ def _write_report(folder: RunFolder) -> None:
         say(f"no report: {type(error).__name__}: {error}; fedstats report makes it again")
 
 
-def _tell_failure(folder: RunFolder | None, error: BaseException, *, goes_on: bool) -> None:
-    """Say why a run failed wherever that can be said; what cannot be written or printed does not hide it."""
+def _report_failure(folder: RunFolder | None, error: BaseException, *, can_continue: bool) -> None:
+    """Report a failure in status, page and output, as far as these can be written."""
     reason = f"{type(error).__name__}: {error}"[:_MAX_REASON]
     state: Status = "failed"
     if isinstance(error, KeyboardInterrupt):
         state, reason = "stopped", f"stopped by {error.args[0] if error.args else 'Ctrl-C'}"
     lines = [*getattr(error, "__notes__", ())]
     # Their traceback says nothing to a user.
-    elsewhere = state == "stopped" or isinstance(error, (ValueError, OSError))
+    hides_traceback = state == "stopped" or isinstance(error, (ValueError, OSError))
     if folder is not None:
         try:
             folder.write_status(state, reason)
@@ -125,14 +132,15 @@ def _tell_failure(folder: RunFolder | None, error: BaseException, *, goes_on: bo
         with suppress(OSError):
             if state == "failed":
                 folder.write_traceback("".join(traceback.format_exception(error)))
-                elsewhere = True
+                hides_traceback = True
     line = reason if state == "stopped" else f"FAILED: {reason}"
     if state == "stopped" and folder is not None:
-        line += f"; the same settings with resume='{folder.path}' continue it" if goes_on else f"; {BEGINS_ANEW}"
-    _tell([*lines, line], LastWord(f"[fedstats] {' '.join(line.split())}", error if elsewhere else None))
+        line += f"; the same settings with resume='{folder.path}' continue it" if can_continue else f"; {BEGINS_ANEW}"
+    _end([*lines, line], LastWord(f"[fedstats] {' '.join(line.split())}", error if hides_traceback else None))
 
 
-def _tell(lines: Sequence[str], last: LastWord) -> None:
+def _end(lines: Sequence[str], last: LastWord) -> None:
+    """Print the last lines of a run, and the very last when Flower's process ends."""
     last.stay()
     with suppress(OSError):  # where what is printed goes to a full disk too
         for line in lines:
@@ -178,9 +186,9 @@ class LastWord(logging.Filter):
 
 def how_to_stop(folder: RunFolder, context: Context) -> str:
     """Return in words how to stop a run, which Ctrl-C does in one process only, and how to go on with it afterwards."""
-    own, goes_on = context.node_config.get(IN_PROCESS), can_resume(context.run_config)
+    own = context.node_config.get(IN_PROCESS)
     stop = "Ctrl-C stops this run" if own else f"Ctrl-C leaves this log only: `flwr stop {folder.run_id}` stops the run"
-    if not goes_on:
+    if not can_resume(context.run_config):
         return f"{stop}; {BEGINS_ANEW}"
     if own:
         return f"{stop}, and the same settings with resume='{folder.path}' continue it"

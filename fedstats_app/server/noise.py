@@ -1,4 +1,4 @@
-"""What noise will leave of the accuracy, said before anything is sent: it is known from sizes alone."""
+"""Estimate of the accuracy under noise, from sizes alone, before anything is sent."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _OF_THE_SOLVE = ("format", "temperature", "calibrated-on", SUPERSEDED)
 
 @dataclass(frozen=True)
 class Removal:
-    """What became of it.
+    """Result of removing a client or class from a run.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Run: all that the stages of a run have in common, made once."""
+"""Run: the values that all stages of a run share."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ USUAL_FEATURE_DIM = 2048
 
 @dataclass(frozen=True)
 class Run:
-    """All that the stages of a run have in common.
+    """Values that all stages of a run share.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class Run:
 
     @property
     def promise(self) -> Promise | None:
-        """What noise promises each sample or client; None for runs without.
+        """Promise of the noise to each sample or client; None for runs without.
 
         Raises
         ------

@@ -251,7 +251,7 @@ _CHUNK = 64
 
 @dataclass(frozen=True)
 class Agreement:
-    """How close two classifiers are.
+    """Comparison of two classifiers.
 
     Attributes
     ----------
@@ -269,7 +269,7 @@ class Agreement:
 
     @property
     def is_close(self) -> bool:
-        """Whether no probability differs by more than `TOLERANCE`; of no samples it is not known."""
+        """Return whether no probability differs by more than `TOLERANCE`; False without samples."""
         return self.num_examples > 0 and self.max_difference <= TOLERANCE
 
 

@@ -54,7 +54,7 @@ class _Curve:
 
     @property
     def is_solved(self) -> bool:
-        """Whether the head to start from was solved."""
+        """Return whether the head to start from was solved."""
         return self.first.start not in (RANDOM_START, "zero")
 
 
