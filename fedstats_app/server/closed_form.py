@@ -97,7 +97,10 @@ def evaluate(run: Run, strategy: StatisticsStrategy) -> Scores:
         return NO_SCORES  # what single clients hold out would say something of each
     masked = run.config.run.mask_absent
     with run.progress.doing("evaluating"):
-        return score(strategy, run.grid, run.test_set, run.holdout, run.progress, mask_absent=masked)
+        released = run.federation.statistics_only
+        return score(
+            strategy, run.grid, run.test_set, run.holdout, run.progress, mask_absent=masked, statistics_only=released
+        )
 
 
 def report(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores, phases: Phases) -> None:

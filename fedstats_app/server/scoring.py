@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fedstats_app.base.progress import Progress
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.evaluation import Scores, evaluate_on_clients
@@ -23,15 +25,22 @@ def score(
     progress: Progress,
     *,
     mask_absent: bool,
+    statistics_only: Collection[int] = (),
 ) -> Scores:
-    """Evaluate the heads of a finished strategy, without a test set on what clients hold out."""
+    """Evaluate the heads of a finished strategy, without a test set on what clients hold out.
+
+    Clients that serve ``statistics_only`` have no samples to evaluate on.
+    """
     if test_set is not None:
         progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
         return test_set.score(strategy.mapped_heads, mask_absent=mask_absent)
+    merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
+    if not (able := {client: number for client, number in merged.items() if client not in statistics_only}):
+        progress.say("not evaluated: releases hold no samples (test-dataset, or --test of fedstats merge, names some)")
+        return Scores("")
     share = f"{100 * holdout:.0f}%"
     progress.say(f"evaluating on the {share} of their samples that clients kept for it, after {progress.elapsed}")
-    merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
-    scores = evaluate_on_clients(grid, strategy.request, strategy.indexed_heads, merged)
+    scores = evaluate_on_clients(grid, strategy.request, strategy.indexed_heads, able)
     if not scores.num_examples:
         progress.say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
     return scores

@@ -13,9 +13,11 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
+import fedstats_app
 from fedstats_app import client_app
 from fedstats_app.base.files import read_tensors, write_tensors
 from fedstats_app.cli import main
+from fedstats_app.methods import display_name
 from fedstats_app.report.head_file import read_head
 from fedstats_app.report.plots import first_stage
 from fedstats_app.report.statistics_file import load_statistics
@@ -77,8 +79,13 @@ def test_a_merge_gives_the_bytes_of_the_run_over_the_nodes(run: Path, sites: Pat
     assert (run / "report.html").is_file() and read_json(run, "status.json")["state"] == "completed"
 
 
-def test_a_site_can_be_added_to_a_merge_and_taken_out(run: Path, sites: Path, tmp_path: Path) -> None:
+def test_a_site_can_be_added_to_a_merge_and_taken_out(
+    run: Path, sites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     two = merged(sites, tmp_path / "two", names=("east", "north"))
+    said = capsys.readouterr().out
+    assert "not evaluated: releases hold no samples" in said and "Refused" not in said
+    assert f"Take {display_name(fedstats_app.load(two, device='cpu').method)} (not scored)" in said
     three = merged(sites, tmp_path / "three", "-c", f"extend='{two}'", names=("south",))
     assert [one.name for one in load_statistics(three).clients] == ["east", "north", "south"]
     again = merged(sites, tmp_path / "again", "-c", f"extend='{two}'", names=("north", "south"))
