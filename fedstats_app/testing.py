@@ -120,7 +120,8 @@ class LocalGrid(ObjectGrid):
     ) -> None:
         begin_task(RUN_ID)
         super().__init__(app, contexts_of(node_configs, RUN_ID, run_config or {}, FIRST_NODE_ID))
-        self.faults, self.shuffle_seed, self.per_pull, self.nodes_at = faults or {}, shuffle_seed, per_pull, nodes_at
+        self.faults = {} if faults is None else faults
+        self.shuffle_seed, self.per_pull, self.nodes_at = shuffle_seed, per_pull, nodes_at
         self.drops_refused, self.registered = drops_refused, registered or {}
         self.pending: dict[str, Message] = {}
         self.clients_requested = self.clients_answered = self.node_lists = 0
