@@ -2,7 +2,6 @@ import re
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,18 +50,6 @@ def test_input_size_changes_the_fingerprint_and_the_shape() -> None:
     assert {"efficientnet_lite0", "all-MiniLM-L6-v2", "random:tiny"} <= names and "tiny" not in names
     assert small.fingerprint == own.fingerprint != large.fingerprint
     assert large.forward_batch(torch.zeros(32, 3, 48, 48)).shape == (32, 32)
-
-
-def test_one_weight_more_or_less_changes_the_fingerprint(tmp_path: Path) -> None:
-    backbone = load_backbone("random:tiny", device="cpu")
-    state = backbone.module.state_dict()
-    file = tmp_path / "tiny.pth"
-    torch.save(state, file)
-    saved = load_backbone("tiny", weights=str(file), device="cpu")
-    state["2.weight"][-1, -1, -1, -1] += 1e-3
-    torch.save(state, file)
-    assert load_backbone("tiny", weights=str(file), device="cpu").fingerprint != saved.fingerprint
-    assert str(tmp_path) not in repr(saved)
 
 
 @pytest.mark.parametrize(

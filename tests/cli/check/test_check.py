@@ -74,25 +74,14 @@ def test_a_mistake_is_named(settings: str, message: str, capsys: Capture) -> Non
     assert any(message in one for one in found), found
 
 
-@pytest.mark.parametrize(
-    ("folders", "question"),
-    [
-        (("photo/cat", "photo/dog", "sketch/cat", "sketch/dog"), "Which are the classes? Set folder-levels"),
-        (("cat", "dog", "val/cat", "val/dog"), "val looks like a split beside cat, dog"),
-        (("cat/train", "cat/test", "dog/train", "dog/test"), "the split must come first"),
-        (("Training/cat", "train/cat"), "may all be the train split"),
-    ],
-)
 @pytest.mark.parametrize("key", ["dataset", "test-dataset"])
-def test_folders_that_a_run_would_ask_about_are_asked_about(
-    key: str, folders: tuple[str, ...], question: str, tmp_path: Path, capsys: Capture
-) -> None:
-    for folder in folders:
+def test_folders_that_a_run_would_ask_about_are_asked_about(key: str, tmp_path: Path, capsys: Capture) -> None:
+    for folder in ("photo/cat", "photo/dog", "sketch/cat", "sketch/dog"):
         (tmp_path / "data" / folder).mkdir(parents=True)
         (tmp_path / "data" / folder / "1.png").touch()
     [found] = failures(capsys, "--run-config", f"{key}='folder:{tmp_path / 'data'}'")
     assert found.startswith(f"data: {key}: folder:{tmp_path / 'data'}: ")
-    assert question in found
+    assert "Which are the classes? Set folder-levels" in found
 
 
 def test_an_answered_question_is_not_asked(tmp_path: Path, capsys: Capture) -> None:
