@@ -65,7 +65,7 @@ class Run:
         self.sent = [one for one in sent if one["run"] == self.id and one["client"] in asked]
         self.merged = {one["client"] for one in self.clients if one["outcome"] == "merged"}
         self.sums, about = _tensors(folder / "statistics.safetensors")
-        self.specs, self.summed = (json.loads(about.get(name, "[]")) for name in ("specifications", "clients"))
+        self.summed = json.loads(about.get("clients", "[]"))
         self.noise = found if isinstance(found := self.results.get("differential_privacy"), dict) else {}
         self.masked = self.config["run_config"].get("secure-sums", "off") != "off"
 
@@ -98,7 +98,7 @@ class Run:
             yield "epsilon", None, "none: no noise was added, sums and heads are as the data gave them"
 
     def _of_sum(self) -> Iterator[Finding]:
-        own, number = {one["client"] for one in self.summed if one["run"] == self.id}, self.sums["0.class-counts"].sum()
+        own, number = {one["client"] for one in self.summed if one["run"] == self.id}, self.sums["class-counts"].sum()
         fits = own == self.merged and {one["num_examples"] for one in self.results["methods"].values()} <= {number}
         for part in {name.partition(".")[0] for name in self.sums if name.endswith(".row-counts")}:
             ids, rows, counts = (self.sums[f"{part}.{one}"] for one in ("row-class-ids", "row-counts", "class-counts"))
@@ -123,38 +123,36 @@ class Run:
         kept = [_tensors(old / "clients" / f"{one['client']}-{one['digest'][:16]}.safetensors")[0] for one in gone]
         if not gone or not all(kept):
             return what, None, "the old folder is gone, or does not keep what the client sent"
-        left = {name: before[name] - one for name, one in self.sums.items() if name in ("0.class-sums", "0.gram")}
+        left = {name: before[name] - one for name, one in self.sums.items() if name in ("class-sums", "gram")}
         for sent in kept:
-            np.subtract.at(left["0.class-sums"], sent["0.row-class-ids"], sent["0.row-sums"])
-            if "0.gram" in left and "0.gram" in sent:
-                left["0.gram"] -= sent["0.gram"]
-            elif "0.gram" in left:
-                means = sent["0.row-sums"].astype(float) / np.sqrt(sent["0.row-counts"])[:, None]
-                rows = np.concatenate([means, sent.get("0.within-factor", means[:0]).astype(float)])
-                left["0.gram"] -= (rows.T @ rows)[np.triu_indices(rows.shape[1])] + sent.get("0.within", 0.0)
+            np.subtract.at(left["class-sums"], sent["row-class-ids"], sent["row-sums"])
+            if "gram" in left and "gram" in sent:
+                left["gram"] -= sent["gram"]
+            elif "gram" in left:
+                means = sent["row-sums"].astype(float) / np.sqrt(sent["row-counts"])[:, None]
+                rows = np.concatenate([means, sent.get("within-factor", means[:0]).astype(float)])
+                left["gram"] -= (rows.T @ rows)[np.triu_indices(rows.shape[1])] + sent.get("within", 0.0)
         off = max(_off(one, before[name]) for name, one in left.items())
         return what, off <= 1e-9, f"the sum is that of before less {len(gone)} clients, within {off:.0e}"
 
     def _solved(self, name: str, entry: dict[str, Any]) -> dict[str, Array]:
         """Solve for a head's weight, and its bias if it has one; for nothing where that is not done here."""
         need, usual = _SOLVED.get(name, ("", {}))
-        plain = (place for place, one in enumerate(self.specs) if one["feature-map"] == {"kind": "identity"})
-        place = next((place for place in plain if f"{place}.{need}" in self.sums), None)
-        if place is None or any(self.config["run_config"].get(key, one) != one for key, one in usual.items()):
+        if need not in self.sums or any(self.config["run_config"].get(key, one) != one for key, one in usual.items()):
             return {}
-        sums, counts = self.sums[f"{place}.class-sums"], self.sums[f"{place}.class-counts"]
+        sums, counts = self.sums["class-sums"], self.sums["class-counts"]
         means, dim, parameters = sums / np.maximum(counts, 1)[:, None], sums.shape[1], entry["parameters"]
         if name == "fedncm" or (name == "fedcof" and math.isinf(float(parameters["shrinkage"]))):
             return {"weight": _unit(means)}
         if name == "fedcof":
-            ids, numbers, rows = (self.sums[f"{place}.row-{one}"] for one in ("class-ids", "counts", "sums"))
+            ids, numbers, rows = (self.sums[f"row-{one}"] for one in ("class-ids", "counts", "sums"))
             off_mean, total, weights = rows / numbers[:, None] - means[ids], sums.sum(0), np.maximum(counts - 1, 0)
             of_row = (weights / np.maximum(np.bincount(ids, minlength=len(counts)) - 1, 1))[ids] * numbers
             gram = off_mean.T @ (of_row[:, None] * off_mean) + np.outer(total, total) / counts.sum()
             ridge = parameters["shrinkage"] * weights.sum() * np.eye(dim)
             return {"weight": _unit(np.linalg.solve(gram + ridge, sums.T).T)}
         gram = np.zeros((dim, dim))
-        gram[np.triu_indices(dim)] = self.sums[f"{place}.gram"]
+        gram[np.triu_indices(dim)] = self.sums["gram"]
         gram += np.triu(gram, 1).T
         if name == "fed3r":
             return {"weight": _unit(np.linalg.solve(gram + parameters["ridge_lambda"] * np.eye(dim), sums.T).T)}

@@ -26,12 +26,14 @@ from fedstats_app.statistics.collected import StatisticsSum, sum_without_client
 class _Merged:
     """The sum of all samples seen, and the head, which is solved when it is first needed."""
 
-    def __init__(self, kind: type[ClosedFormClassifier], options: Any, seed: int, total: StatisticsSum) -> None:
-        self.kind, self.options, self.seed, self.total = kind, options, seed, total
+    def __init__(
+        self, kind: type[ClosedFormClassifier], options: Any, means: tuple[int, int], seed: int, total: StatisticsSum
+    ) -> None:
+        self.kind, self.options, self.means, self.seed, self.total = kind, options, means, seed, total
 
     @property
     def method(self) -> ConfiguredMethod:
-        return self.kind.record.configured(self.options, seed=self.seed)  # made anew: records cannot be pickled
+        return self.kind.record.configured(self.options, *self.means)  # made anew: records cannot be pickled
 
     @cached_property
     def head(self) -> LinearHead:
@@ -40,7 +42,7 @@ class _Merged:
     def among(self, old: Any, new: Any) -> _Merged:
         """Return the same with the old classes numbered as in a sorted list that includes them."""
         total = self.total.renumbered(torch.from_numpy(np.searchsorted(new, old)), len(new))
-        return _Merged(self.kind, self.options, self.seed, total)
+        return _Merged(self.kind, self.options, self.means, self.seed, total)
 
     def as_client(self) -> ClientStatistics:
         """Return everything as if of one client, to be added to another sum or taken out of it."""
@@ -95,15 +97,15 @@ class ClosedFormClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return self
 
     def _nothing(self, X: Any, num_classes: int) -> _Merged:
-        """Return the sum of no samples, with the parameters as they are now; a kernel's width is measured on X."""
+        """Return the sum of no samples, with the parameters as they are now."""
         values = self.get_params(deep=False)
         seed = values.pop("seed")
-        options = self.record.measure(self.record.options.of(**values), lambda: torch.tensor(X), lambda line: None)
-        method = self.record.configured(options, seed=seed)
+        means = values.pop("means_per_class", 1), values.pop("samples_per_mean", 2)
+        options = self.record.options.of(**values)
+        method = self.record.configured(options, *means)
         spec = method.specification
-        dim = spec.feature_map.output_dim(X.shape[1])
-        total = StatisticsSum(num_classes, dim, gram=spec.gram, keep_rows=method.keeps_rows)
-        return _Merged(type(self), options, seed, total)
+        total = StatisticsSum(num_classes, X.shape[1], gram=spec.gram, keep_rows=method.keeps_rows)
+        return _Merged(type(self), options, means, seed, total)
 
     def _combined(self, other: ClosedFormClassifier, combine: Callable[..., StatisticsSum]) -> Self:
         check_is_fitted(self)
@@ -141,7 +143,7 @@ class ClosedFormClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     @property
     def head_(self) -> LinearHead:
-        """The solved head, on mapped features where the parameters ask for random ones."""
+        """The solved head."""
         check_is_fitted(self)
         return self._merged.head
 
@@ -153,7 +155,7 @@ class ClosedFormClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         check_is_fitted(self)
         X = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
         features = torch.tensor(X, dtype=torch.float64)
-        return self.head_.logits(self._merged.method.specification.feature_map(features))
+        return self.head_.logits(features)
 
     def decision_function(self, X: Any) -> Any:
         """Score (n, d) features: (n, C), -inf for a class without samples; (n,) of the second class if C is 2."""
@@ -199,12 +201,10 @@ class Fed3RClassifier(ClosedFormClassifier):
 
     Parameters
     ----------
-    ridge_lambda, between_class, fit_bias, normalize, solver, class_balance, random_features
+    ridge_lambda, between_class, fit_bias, normalize, solver, class_balance
         As :class:`fedstats_app.strategies.Fed3R`.
-    kernel_width : float or "auto"
-        Of the random features; "auto" is the median distance between samples of the first fit.
     seed : int
-        Draws the random features.
+        Not used: Fed3R draws nothing.
 
     Examples
     --------
@@ -225,8 +225,6 @@ class Fed3RClassifier(ClosedFormClassifier):
         normalize: bool = True,
         solver: Literal["cholesky", "pinv32"] = "cholesky",
         class_balance: bool = False,
-        random_features: int = 0,
-        kernel_width: float | Literal["auto"] = "auto",
         seed: int = 0,
     ) -> None:
         self.ridge_lambda = ridge_lambda
@@ -235,8 +233,6 @@ class Fed3RClassifier(ClosedFormClassifier):
         self.normalize = normalize
         self.solver = solver
         self.class_balance = class_balance
-        self.random_features = random_features
-        self.kernel_width = kernel_width
         self.seed = seed
 
 
@@ -274,10 +270,10 @@ class FedCGSClassifier(ClosedFormClassifier):
 
     Parameters
     ----------
-    covariance, shrinkage, random_features, activation, class_balance
+    covariance, shrinkage, class_balance
         As :class:`fedstats_app.strategies.FedCGS`.
     seed : int
-        Draws the random features.
+        Not used: FedCGS draws nothing.
     """
 
     record = FEDCGS
@@ -287,14 +283,10 @@ class FedCGSClassifier(ClosedFormClassifier):
         *,
         covariance: Literal["total", "within"] = "within",
         shrinkage: float | Literal["auto"] = "auto",
-        random_features: int = 0,
-        activation: Literal["relu", "tanh", "identity"] = "relu",
         class_balance: bool = False,
         seed: int = 0,
     ) -> None:
         self.covariance = covariance
         self.shrinkage = shrinkage
-        self.random_features = random_features
-        self.activation = activation
         self.class_balance = class_balance
         self.seed = seed

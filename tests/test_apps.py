@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -212,15 +211,14 @@ def test_clients_without_samples_and_absent_classes(tmp_path: Path) -> None:
     assert all(entry["accuracy"] > 0.15 for entry in results["methods"].values())
 
 
-def test_random_features_travel_as_a_seed(tmp_path: Path) -> None:
-    fed3r = "fed3r@random-features=64"
-    folder = simulate(tmp_path, method=f"fedncm,{fed3r},fedcgs", fedcgs={"random_features": 48}, num_clients=5)
-    fourier, metadata = read_head(folder / "heads" / f"{fed3r}.safetensors")
-    projected, _ = read_head(folder / "heads" / "fedcgs.safetensors")
-    assert (fourier.feature_dim, projected.feature_dim) == (64, 48)
-    assert json.loads(metadata["feature-map"])["kind"] == "random-fourier"
-    accuracy = read_json(folder, "results.json")["methods"][fed3r]["accuracy"]
-    assert abs(share_right(fedstats_app.load(folder, fed3r), 200) - accuracy) < 0.12
+@pytest.mark.parametrize(("feature_map", "dim"), [("fourier:64:2.0", 64), ("relu:48", 48)])
+def test_all_methods_see_the_features_of_one_map(tmp_path: Path, feature_map: str, dim: int) -> None:
+    folder = simulate(tmp_path, method="fedncm,fed3r,fedcof", feature_map=feature_map, num_clients=5)
+    for name in ("fedncm", "fed3r", "fedcof"):
+        head, metadata = read_head(folder / "heads" / f"{name}.safetensors")
+        assert (head.feature_dim, metadata["feature-map"]) == (dim, feature_map)
+    accuracy = read_json(folder, "results.json")["methods"]["fed3r"]["accuracy"]
+    assert abs(share_right(fedstats_app.load(folder, "fed3r"), 200) - accuracy) < 0.12
 
 
 def test_nodes_with_their_own_folders_are_aligned_by_name_and_evaluate_on_what_they_keep(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_site_killed_between_two_sums_costs_its_samples_only(survived: Survive
 
 def test_no_site_s_numbers_are_in_the_server_s_memory(survived: Survived) -> None:
     """What the server is to know of a site is there: who it is."""
-    bits = load_statistics(survived.clear).specs[0].fraction_bits or 0
+    bits = load_statistics(survived.clear).spec.fraction_bits or 0
     logs = "".join(path.read_text(errors="replace") for path in (survived.home / "insecure").glob("*.log"))
     kept = sorted((survived.clear / "clients").glob("*.safetensors"))
     assert len(kept) == len(LEFT)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedstats_app.backbones.architecture import UNKNOWN_LICENCE
 from fedstats_app.backbones.device import automatic_batch_size, resolve_autocast, resolve_device
 from fedstats_app.backbones.engine import BFLOAT16, TORCH, Engine, EngineError, chosen_engine, openvino_version
+from fedstats_app.backbones.feature_map import MappedFeatures
 from fedstats_app.backbones.openvino_engine import OpenVINOEngine
 from fedstats_app.backbones.transform import InputTransform, Kind
 from fedstats_app.data.feature_cache import default_cache_root
@@ -43,6 +44,7 @@ class Running(TypedDict, total=False):
     channels_last: bool
     engine: str
     engine_cache: Path | None
+    feature_map: str
 
 
 class Backbone:
@@ -87,6 +89,9 @@ class Backbone:
         (:func:`fedstats_app.backbones.engine.chosen_engine`). The module itself is torch's with every engine.
     engine_cache : Path, optional
         Folder of the caches, for networks exported to an engine; by default `default_cache_root()`.
+    feature_map : str
+        Map behind the network (:func:`fedstats_app.backbones.names.parse_feature_map`), part of it from here on and of
+        the fingerprint. A module that is a :class:`MappedFeatures` has it already.
 
     Attributes
     ----------
@@ -122,6 +127,7 @@ class Backbone:
         features: str = "the network's own pooled output",
         engine: str = "torch",
         engine_cache: Path | None = None,
+        feature_map: str = "none",
     ) -> None:
         if batch_size != "auto" and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -140,10 +146,17 @@ class Backbone:
         self._engine, self._engine_reason = chosen_engine(
             engine, device=self.device.type, autocast=autocast, num_weights=num_weights
         )
-        self._weights_fingerprint = self.fingerprint = _fingerprint(identity or name, module, transform)
+        fingerprint = _fingerprint(identity or name, module, transform)
+        module = module.cpu().eval().requires_grad_(False)
+        self.feature_dim, self.feature_map = _measured_feature_dim(name, module, transform), feature_map
+        if feature_map != "none" and not isinstance(module, MappedFeatures):
+            module = MappedFeatures(module, feature_map, self.feature_dim)
+            self.feature_dim, self.largest_feature = _measured_feature_dim(name, module, transform), math.inf
+        if feature_map != "none":
+            fingerprint = hashlib.sha256(f"{feature_map} {fingerprint}".encode()).hexdigest()
+        self._weights_fingerprint = self.fingerprint = fingerprint
         if self._engine == BFLOAT16:
-            self.fingerprint = hashlib.sha256(f"{BFLOAT16} {self._weights_fingerprint}".encode()).hexdigest()
-        self.feature_dim = _measured_feature_dim(name, module.cpu().eval().requires_grad_(False), transform)
+            self.fingerprint = hashlib.sha256(f"{BFLOAT16} {fingerprint}".encode()).hexdigest()
         self.module = module.to(self.device).to(memory_format=self._memory_format)
 
     def __repr__(self) -> str:
@@ -160,6 +173,11 @@ class Backbone:
     def input_size(self) -> int:
         """Side of the square image that the network sees, in pixels; or the most tokens of a text."""
         return self.transform.input_size
+
+    @property
+    def expands_features(self) -> bool:
+        """Whether a map makes other features of the network's, perhaps more."""
+        return self.feature_map not in ("none", "unit")
 
     @functools.cached_property
     def batch_size(self) -> int:

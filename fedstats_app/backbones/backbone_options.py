@@ -23,6 +23,7 @@ from fedstats_app.backbones.names import (
     is_template,
     is_text_backbone,
     parse_arguments,
+    parse_feature_map,
 )
 from fedstats_app.base.option import Check, Options, is_absolute, number, one_of, option, text, whole
 
@@ -109,6 +110,12 @@ def text_template(value: object) -> object:
     return value
 
 
+def feature_map(value: object) -> object:
+    """Check for a map behind the network."""
+    parse_feature_map(str(value))
+    return value
+
+
 def _given(pooling: str) -> str:
     return "" if pooling == "auto" else pooling
 
@@ -133,6 +140,11 @@ class BackboneOptions(Options):
         "auto",
         number(0.0, 2.0, open_low=True, word="auto"),
         "0.5 = the root, scaled to length one; auto = 0.5 for squeezenet1_1, else 1",
+    )
+    feature_map: str = option(
+        "none",
+        feature_map,
+        "unit = length one | relu:D = random projection (FedCGS) | fourier:D:WIDTH = random Fourier (Fed3R-RF)",
     )
     input_size: int = option(0, whole(0, 4096), "pixels; 0 = 64 for builtin, else the backbone's own")
     input_mean: str = option("", channels(-1.0, 2.0), '"0.5" or "0.49,0.48,0.45" (RGB); "" = the weights\' own')
@@ -162,6 +174,16 @@ class BackboneOptions(Options):
         if self.feature_power == "auto":
             return 0.5 if self.backbone in _ROOTED else 1.0
         return self.feature_power
+
+    @property
+    def expands_features(self) -> bool:
+        """Whether a map makes other features of the network's, perhaps more."""
+        return self.feature_map not in ("none", "unit")
+
+    @property
+    def num_mapped_features(self) -> int:
+        """Features of the map; 1 if their number is the network's."""
+        return parse_feature_map(self.feature_map)[1] or 1
 
     @property
     def takes_text(self) -> bool:

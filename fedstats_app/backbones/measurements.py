@@ -34,6 +34,8 @@ def feature_norm(backbone: Backbone) -> FeatureNorm:
     words.
     """
     module, dim = backbone.module, backbone.feature_dim
+    if (bound := getattr(module, "norm_bound", math.inf)) < math.inf:
+        return FeatureNorm(bound, f"feature-map {backbone.feature_map}")
     if getattr(module, "normalise", False):
         return FeatureNorm(1.0, "the encoder divides by the length")
     if (largest := backbone.largest_feature) < math.inf:

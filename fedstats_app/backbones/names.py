@@ -7,6 +7,7 @@ folder.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,6 +102,36 @@ _KEY = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _INT = re.compile(r"[+-]?\d{1,9}")
 _FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.?\d+)([eE][+-]?\d{1,3})?")
+
+
+# A Gram matrix of so many features is 8 GiB in float64.
+MAX_MAPPED_FEATURES = 32_768
+
+
+def parse_feature_map(text: str) -> tuple[str, int, float]:
+    """Read "none", "unit", "relu:D" or "fourier:D:WIDTH": the kind, D (0 if it is the network's) and the width.
+
+    "unit" scales features to length 1. "relu:D" is relu(f R) with R (d, D) ~ N(0, 1/d). "fourier:D:WIDTH" is
+    sqrt(2/D) cos(f Omega^T + u) with Omega (D, d) ~ N(0, 1/WIDTH^2) and u uniform in [0, 2 pi), which approximates a
+    Gaussian kernel of that width.
+
+    Raises
+    ------
+    ValueError
+        If it is of another form, or a number out of range.
+    """
+    kind, *numbers = text.split(":")
+    try:
+        if len(numbers) != {"none": 0, "unit": 0, "relu": 1, "fourier": 2}[kind]:
+            raise ValueError
+        number, width = int(numbers[0]) if numbers else 0, float(numbers[1]) if len(numbers) > 1 else 1.0
+        if (numbers and not 1 <= number <= MAX_MAPPED_FEATURES) or not 0.0 < width < math.inf:
+            raise ValueError
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"must be none, unit, relu:D or fourier:D:WIDTH with D from 1 to {MAX_MAPPED_FEATURES} and a width above 0"
+        ) from None
+    return kind, number, width
 
 
 def parse_arguments(text: str) -> dict[str, Argument]:

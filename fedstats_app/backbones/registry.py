@@ -128,8 +128,8 @@ def load_backbone(
         Above 0. Other than 1: features, which must not be negative, are raised to it and scaled to length one
         (:class:`fedstats_app.backbones.architecture.PoweredFeatures`). For images only.
     **running
-        ``batch_size``, ``device``, ``autocast``, ``channels_last``, ``engine``, ``engine_cache``: see
-        :class:`Backbone`. They do not enter the fingerprint, but for an engine in bfloat16.
+        ``batch_size``, ``device``, ``autocast``, ``channels_last``, ``engine``, ``engine_cache``, ``feature_map``: see
+        :class:`Backbone`. Of them a feature map and an engine in bfloat16 enter the fingerprint.
 
     Raises
     ------
@@ -249,6 +249,7 @@ def loaded_backbone(options: BackboneOptions, engine_cache: Path | None = None) 
         arguments=options.backbone_arguments,
         pooling=options.backbone_pooling,
         feature_power=options.power,
+        feature_map=options.feature_map,
         engine=options.engine,
         engine_cache=engine_cache,
     )

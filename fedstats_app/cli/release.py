@@ -79,7 +79,7 @@ def _document(one: Release) -> dict[str, object]:
         "class_counts": dict(zip(one.request.class_names, _counts(one), strict=True)),
         "num_suppressed_classes": received.num_suppressed_classes,
         "num_unreadable": received.num_unreadable,
-        "statistics": [in_words(spec) for spec in one.request.specs],
+        "statistics": in_words(one.request.spec),
         "wire_dtype": one.request.wire_dtype,
         "methods": _methods([one]),
         "digest": one.digest,
@@ -87,16 +87,14 @@ def _document(one: Release) -> dict[str, object]:
 
 
 def _counts(one: Release) -> list[int]:
-    counts: list[int] = one.received.statistics[0].rows.class_counts().tolist()
+    counts: list[int] = one.received.statistics.rows.class_counts().tolist()
     return counts
 
 
 def _methods(releases: Sequence[Release]) -> list[str]:
     """List the methods, with their defaults, that all of some releases can be solved by."""
     configured = AppConfig().configured_methods
-    return [
-        name for name in METHODS if all(one.place_of(configured[name].specification) is not None for one in releases)
-    ]
+    return [name for name in METHODS if all(one.covers(configured[name].specification) for one in releases)]
 
 
 def _in_plain_words(path: str, one: Release) -> str:
@@ -112,7 +110,7 @@ def _in_plain_words(path: str, one: Release) -> str:
         + (f", and {more} more" if more > 0 else ""),
         f"held back: {received.num_suppressed_classes} classes with too few samples, and {received.num_unreadable} "
         "unreadable samples",
-        f"statistics: {'; '.join(map(in_words, one.request.specs))}; enough for {solvable}",
+        f"statistics: {in_words(one.request.spec)}; enough for {solvable}",
         *_given_away(one),
         f"not in it: images, texts, file names, code; digest {one.digest[:16]}",
     ]
@@ -121,22 +119,21 @@ def _in_plain_words(path: str, one: Release) -> str:
 
 def _given_away(one: Release) -> list[str]:
     """Say how much of single samples is in means, Gram matrices and directions."""
-    fewest = min(int(client.rows.counts.min()) for client in one.received.statistics)
+    client, spec = one.received.statistics, one.request.spec
+    fewest = int(client.rows.counts.min())
     said = [f"of single samples: the mean of the fewest is of {fewest}; the fewer, the closer it is to each of them"]
-    for client, spec in zip(one.received.statistics, one.request.specs, strict=True):
-        if not (spec.gram or spec.sends_scatter):
-            continue
-        number, dim = one.received.num_examples, client.rows.feature_dim
-        directions = 0 if client.scatter is None else len(client.scatter)
-        whole = spec.gram and not client.completed
-        what = "Gram matrix" if whole else f"{directions} directions"
-        how_much = "little, since these are 2 d or more"
-        if says_much_about_samples(number, dim):
-            how_much = "MUCH, since these are fewer than 2 d"
-            if not whole and SAMPLES_PER_DIRECTION * directions <= number - len(client.rows):
-                how_much = f"little, since these are {SAMPLES_PER_DIRECTION} or more for each direction"
-        said.append(f"of single samples: the {what} of {number:,} samples in d = {dim:,} dimensions says {how_much}")
-    return said
+    if not (spec.gram or spec.sends_scatter):
+        return said
+    number, dim = one.received.num_examples, client.rows.feature_dim
+    directions = 0 if client.scatter is None else len(client.scatter)
+    whole = spec.gram and not client.completed
+    name = "Gram matrix" if whole else f"{directions} directions"
+    how_much = "little, since these are 2 d or more"
+    if says_much_about_samples(number, dim):
+        how_much = "MUCH, since these are fewer than 2 d"
+        if not whole and SAMPLES_PER_DIRECTION * directions <= number - len(client.rows):
+            how_much = f"little, since these are {SAMPLES_PER_DIRECTION} or more for each direction"
+    return [*said, f"of single samples: the {name} of {number:,} samples in d = {dim:,} dimensions says {how_much}"]
 
 
 def merge(arguments: argparse.Namespace) -> int:
@@ -201,7 +198,7 @@ def _refuse_what_does_not_fit(releases: Mapping[str, Release], config: AppConfig
     backbone = loaded_backbone(config.backbone_for(own_data=True), NodeConfig().engine_root(config.cache))
     lists = {place: ClassList(one.request.class_names) for place, one in enumerate(releases.values())}
     _, conflicts = align_class_lists(lists)
-    specifications = merge_specs(one.specification for one in config.configured_methods.values())
+    spec = merge_specs(one.specification for one in config.configured_methods.values())
     for place, (path, one) in enumerate(releases.items()):
         if one.request.backbone_fingerprint != backbone.fingerprint:
             problems.append(
@@ -212,11 +209,8 @@ def _refuse_what_does_not_fit(releases: Mapping[str, Release], config: AppConfig
             problems.append(f"{path} is in {dtype}, this run in {config.federation.wire_dtype} (wire-dtype)")
         if place in conflicts:
             problems.append(f"{path}: {_with_paths(conflicts[place], list(releases))}")
-        has = "; ".join(map(in_words, one.request.specs))
-        problems += [
-            f"{path} has {has}; for this run's methods it lacks: {in_words(spec)} (--method)"
-            for spec in specifications
-            if one.place_of(spec) is None
-        ]
+        if not one.covers(spec):
+            has = in_words(one.request.spec)
+            problems.append(f"{path} has {has}; for this run's methods it lacks: {in_words(spec)} (--method)")
     if problems:
         raise CommandError("\n".join(problems))

@@ -37,16 +37,15 @@ def evaluate_heads(
     reader: FeatureReader,
     split: ClientSplit,
     request: StatisticsRequest,
-    heads: Mapping[str, tuple[int, LinearHead]],
+    heads: Mapping[str, LinearHead],
     *,
     min_class_count: int,
     mask_absent: bool,
 ) -> dict[str, ClientScores]:
     """Count each head's predictions and margins for the held-out samples, and choose its temperature.
 
-    Each head comes with the index of its specification in the request, which tells its feature map. Classes of which
-    fewer than ``min_class_count`` samples can be read count without their name, in no histogram and for no temperature
-    (:mod:`fedstats_app.privacy.evaluation`). With ``mask_absent`` absent classes are never predicted.
+    Classes of which fewer than ``min_class_count`` samples can be read count without their name, in no histogram and
+    for no temperature (:mod:`fedstats_app.privacy.evaluation`). ``mask_absent`` never predicts absent classes.
     """
     labels = torch.from_numpy(split.dataset.labels[split.held_out])
     named = named_samples(labels, request.num_classes, min_class_count)
@@ -59,10 +58,10 @@ def evaluate_heads(
     losses = {name: [torch.empty(2, 0, len(temperatures), dtype=torch.float64)] for name in heads}
     for features, positions in reader.blocks(split.dataset, split.held_out):
         found.append(positions)
-        for name, (index, head) in heads.items():
-            mapped = request.specs[index].feature_map(features.cpu())
-            logits = head.logits(mapped)
-            predictions[name].append(head.predict(mapped, mask_absent=mask_absent))
+        features = features.cpu()
+        for name, head in heads.items():
+            logits = head.logits(features)
+            predictions[name].append(head.predict(features, mask_absent=mask_absent))
             bins[name].append(margin_bins(logits))
             kept = named[positions]
             losses[name].append(sample_losses(logits[kept], labels[positions][kept], temperatures))

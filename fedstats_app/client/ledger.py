@@ -298,12 +298,12 @@ class Ledger:
         fingerprint, and on the rules, told apart by their text.
         """
         context = [fingerprint, bool(request.holdout), repr(rules)]
-        specs = [_digest([spec.to_dict(), *context]) for spec in request.specs]
-        question = _digest([specs, request.wire_dtype, request.num_classes, list(request.class_names)])
+        spec = _digest([request.spec.to_dict(), *context])
+        question = _digest([spec, request.wire_dtype, request.num_classes, list(request.class_names)])
         in_use = self.layout().in_use
         if (kept := self._file.answer(in_use, question)) is not None and kept[1] is not None:
             return content_from_bytes(kept[1])
-        self.spend(QUESTIONS, specs)
+        self.spend(QUESTIONS, [spec])
         content = form()
         self.check_unchanged()
         # The time that it took is part of what is given again, but not of what must be the same.

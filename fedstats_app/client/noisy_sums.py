@@ -92,9 +92,7 @@ def _prepared(
         raise RejectedRequest("this node's owner wants clients hidden, not samples alone: a run with dp-unit = client")
     reader = site.reader(request.backbone_fingerprint)
     try:
-        layout = NoisyLayout(
-            request.num_classes, reader.backbone.feature_dim, request.specs[0].gram, asked.mu, asked.clip
-        )
+        layout = NoisyLayout(request.num_classes, reader.backbone.feature_dim, request.spec.gram, asked.mu, asked.clip)
     except ValueError as error:
         raise RejectedRequest(str(error)) from error
     if mean is not None and len(mean) != layout.feature_dim:

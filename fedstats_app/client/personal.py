@@ -131,7 +131,7 @@ def _client(task: TrainingTask, context: Context, client_id: int | None) -> _Cli
 def _start_model(task: PersonalTask, client: _Client) -> TunedModel:
     """Return the model to start from: the node's backbone under the head that was sent, or one drawn by the seed."""
     request, tensors, backbone = task.training.request, task.training.trained, client.reader.backbone
-    dim = request.feature_map.output_dim(backbone.feature_dim)
+    dim = backbone.feature_dim
     if task.prototypes is not None and task.prototypes.means.shape[1] != dim:
         raise RejectedRequest(f"prototypes: must have {dim} features, got {task.prototypes.means.shape[1]}")
     try:

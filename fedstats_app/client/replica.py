@@ -76,9 +76,10 @@ def _read(msg: Message, context: Context, client_id: int | None) -> tuple[MezoRe
     """Read a request, and refuse a setup that the owner does not allow before anything of it is kept."""
     request = read_mezo_request(msg)
     if request.setup is not None:
-        limits, sample_request = Site.of(context, client_id).policy.limits, request.setup.request
+        site = Site.of(context, client_id)
+        limits = site.policy.limits
         limits.check_mezo(request.setup.num_directions, request.setup.batch_size)
-        limits.check_size(sample_request.num_classes, sample_request.feature_map.output_dim(1))
+        limits.check_size(request.setup.request.num_classes, site.config.backbone.num_mapped_features)
     config, node = run_of(context.run_config), node_of(context.node_config)
     return request, replica_of(config, node.without_partition(), context.run_id, request.training)
 

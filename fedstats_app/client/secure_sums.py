@@ -32,7 +32,7 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
     reader = site.reader(request.backbone_fingerprint)
     with remembered(context, client_id) as party:
         question = _digest(request, asked)
-        if party.notes.setdefault("question", question) != question or (asked.gram != "none") != request.specs[0].gram:
+        if party.notes.setdefault("question", question) != question or (asked.gram != "none") != request.spec.gram:
             raise Unsafe("the statistics asked for are others than in the round before")
         if asked.kind != "presence" and "present" not in party.notes:
             raise Unsafe("a sum needs to know first how many clients have each class")
@@ -43,8 +43,7 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
                 raise Unsafe("this node's data changed since this run of masks began")
             ledger.keep_rules((site.floor, request.holdout > 0))
             ledger.spend(QUESTIONS, [question + reader.backbone.fingerprint])
-        spec, number = request.specs[0], request.num_classes
-        dim, bits = spec.feature_map.output_dim(reader.backbone.feature_dim), int(spec.fraction_bits or 0)
+        number, dim, bits = request.num_classes, reader.backbone.feature_dim, int(request.spec.fraction_bits or 0)
         layout = SecureLayout(number, dim, bits, asked.narrow, asked.gram, len(plan.parties))
         holders, classes = known.get("holders"), torch.ones(number, dtype=torch.bool)
         allowed = classes if holders is None else holders - asked.most_lost >= MIN_HOLDERS
@@ -85,10 +84,10 @@ def _statistics(
     if cells is not None:
         cells = Cells(cells.number[stay], cells.held_out[stay], cells.floor)
     kept = split.kept[stay.numpy()]
-    spec = replace(request.specs[0], gram=request.specs[0].gram and gram)
+    spec = replace(request.spec, gram=request.spec.gram and gram)
     found = statistics_above_floor(
         site.policy,
-        [spec],
+        spec,
         labels[stay],
         lambda positions: reader.blocks(split.dataset, kept[positions.numpy()]),
         num_classes=request.num_classes,
@@ -96,8 +95,9 @@ def _statistics(
         device=reader.backbone.device,
         cells=cells,
         masked=True,
+        expanded=reader.backbone.expands_features,
     )
-    return found.statistics[0].summed()
+    return found.statistics.summed()
 
 
 def _words(

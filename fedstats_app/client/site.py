@@ -131,8 +131,8 @@ class Site:
 
     def check(self, request: StatisticsRequest) -> None:
         """Refuse statistics that the owner does not allow, or too many of them; errors as of :class:`NodePolicy`."""
-        self.policy.check_specifications(request.specs)
-        self.policy.limits.check_size(request.num_classes, request.num_mapped_features)
+        self.policy.check_specification(request.spec)
+        self.policy.limits.check_size(request.num_classes, self.config.backbone.num_mapped_features)
 
     def split(self, class_names: tuple[str, ...], *, holdout: float, seed: int) -> ClientSplit:
         """Return the samples of the client that a message may make use of.
@@ -210,7 +210,7 @@ class Site:
 
     def split_for(self, request: TrainingRequest) -> ClientSplit:
         """Return the samples for a training, as :meth:`split`, or refuse another number of classes."""
-        self.policy.limits.check_size(request.num_classes, request.feature_map.output_dim(1))
+        self.policy.limits.check_size(request.num_classes, self.config.backbone.num_mapped_features)
         split = self.split(request.class_names, holdout=request.holdout, seed=request.seed)
         if (found := len(split.dataset.class_names)) != request.num_classes:
             raise RejectedRequest(f"this node's data has {found} classes, the server's model {request.num_classes}")
@@ -265,10 +265,9 @@ def samples_of(
     if request.tune != "probe":
         found_samples = DatasetSamples(dataset, indices, reader.backbone)
         return found_samples, found_samples.positions
-    dim = request.feature_map.output_dim(reader.backbone.feature_dim)
-    features, positions = [torch.empty(0, dim)], [torch.empty(0, dtype=torch.int64)]
+    features, positions = [torch.empty(0, reader.backbone.feature_dim)], [torch.empty(0, dtype=torch.int64)]
     for block, found in reader.blocks(dataset, indices):
-        features.append(request.feature_map(block).float().cpu())
+        features.append(block.cpu())
         positions.append(found)
     read = torch.cat(positions)
     labels = np.array(dataset.labels[indices[read.numpy()]], dtype=np.int64)

@@ -39,7 +39,7 @@ def _answer(msg: Message, request: StatisticsRequest, site: Site, reader: Featur
     split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
     collected = statistics_above_floor(
         policy,
-        request.specs,
+        request.spec,
         torch.from_numpy(split.dataset.labels[split.kept]),
         lambda positions: reader.blocks(split.dataset, split.kept[positions.numpy()]),
         num_classes=request.num_classes,
@@ -47,6 +47,7 @@ def _answer(msg: Message, request: StatisticsRequest, site: Site, reader: Featur
         seed=request.seed,
         device=reader.backbone.device,
         cells=split.cells,
+        expanded=reader.backbone.expands_features,
     )
     suppressed = {*split.suppressed, *(split.dataset.class_names[c] for c in collected.suppressed)}
     if suppressed:

@@ -109,7 +109,7 @@ def received_model(task: TrainingTask, reader: FeatureReader) -> TunedModel:
         If it does not fit this node's backbone.
     """
     request, tensors = task.request, {**task.fixed, **task.trained}
-    dim = request.feature_map.output_dim(reader.backbone.feature_dim)
+    dim = reader.backbone.feature_dim
     weight = tensors.get("head.weight")
     if weight is None or tuple(weight.shape) != (request.num_classes, dim):
         got = "none" if weight is None else tuple(weight.shape)

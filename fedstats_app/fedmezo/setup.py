@@ -78,8 +78,7 @@ def build_model(
         Where the model is to be.
     """
     request = setup.request
-    dim = request.feature_map.output_dim(feature_dim)
-    shapes = {"head.weight": (request.num_classes, dim), "head.bias": (request.num_classes,)}
+    shapes = {"head.weight": (request.num_classes, feature_dim), "head.bias": (request.num_classes,)}
     for name, shape in shapes.items():
         if name not in start or tuple(start[name].shape) != shape or not start[name].is_floating_point():
             got = f"{tuple(start[name].shape)} {start[name].dtype}" if name in start else "none"

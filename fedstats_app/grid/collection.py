@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -79,19 +79,28 @@ class ClientOutcome:
         return {**vars(self)}
 
 
+@dataclass(frozen=True)
+class ReplySize:
+    """Samples of a merged client, and the bytes of its reply: of the arrays, and of the other records."""
+
+    num_examples: int
+    other_bytes: int
+    arrays: WireBytes
+
+
 class Collection:
-    """The merged statistics of all clients so far: one sum per specification of the request.
+    """The merged statistics of all clients so far.
 
     Parameters
     ----------
     request : StatisticsRequest
         What clients were asked for.
-    keep_rows : sequence of bool
-        Per specification, whether every row is kept beside the sum.
+    keep_rows : bool
+        Whether every row is kept beside the sum.
     feature_dim : int, optional
         d of the backbone; by default that of the first valid reply.
     earlier : CollectedStatistics, optional
-        Of earlier runs, to which clients are added. The sums are changed in place.
+        Of earlier runs, to which clients are added. The sum is changed in place.
     limits : Limits
         Replies beyond them are rejected.
     names : mapping
@@ -111,7 +120,7 @@ class Collection:
     def __init__(
         self,
         request: StatisticsRequest,
-        keep_rows: Sequence[bool],
+        keep_rows: bool,
         feature_dim: int | None = None,
         earlier: CollectedStatistics | None = None,
         limits: Limits = Limits(),  # noqa: B008  # frozen
@@ -119,31 +128,31 @@ class Collection:
     ) -> None:
         self.request, self._told = request, names
         self.outcomes: list[ClientOutcome] = []
-        self._keep_rows = list(keep_rows)
+        self._keep_rows = keep_rows
         self._feature_dim, self._limits = feature_dim, limits
-        self._sums: list[StatisticsSum] = []
+        self._total: StatisticsSum | None = None
         self._merged: dict[int, str] = {}
         self._names: dict[int, str] = {}
         self._taken: set[str] = set()
         self._earlier: tuple[MergedClient, ...] = ()
         if earlier is not None:
             _check_kind(earlier, request, self._keep_rows)
-            self._sums, self._earlier = list(earlier.sums), earlier.clients
+            self._total, self._earlier = earlier.total, earlier.clients
         self._earlier_by_name = {one.name: one for one in reversed(self._earlier)}
-        self._num_earlier = self._sums[0].num_examples if self._sums else 0
+        self._num_earlier = self._total.num_examples if self._total is not None else 0
         self._known = {one.digest: one for one in self._earlier if one.digest}
-        self._sizes: list[ReceivedStatistics] = []  # of what was merged, without the statistics themselves
+        self._sizes: list[ReplySize] = []
         # Of all of them, because it is asked for after every client.
         self._num_received = self._bytes_received = 0
 
     def fold(self, server_round: int, reply: Message) -> tuple[ClientOutcome, ReceivedStatistics | None]:
-        """Check a reply and add it, or note why not; the sums are as before then."""
+        """Check a reply and add it, or note why not; the sum is as before then."""
         client = int(reply.metadata.src_node_id)
         try:
             if client in self._merged:
                 raise RejectedReply("this client's statistics are in the sum already")
             received = read_statistics_reply(reply, self.request, feature_dim=self._feature_dim, limits=self._limits)
-            digest = client_digest(received.statistics[0])
+            digest = client_digest(received.statistics)
             if before := self._known.get(digest):
                 reason = f"these very statistics are in those to extend already, as {_named(before)}"
                 logger.info("client %d not counted twice: %s", client, reason)
@@ -190,38 +199,35 @@ class Collection:
                 "and extend the run without it"
             )
 
-    def state(self) -> tuple[list[StatisticsSum], dict[str, Any]]:
-        """Give the sums so far and, as plain values, what else :meth:`take_up` needs to go on."""
-        return self._sums, {
+    def state(self) -> tuple[StatisticsSum | None, dict[str, Any]]:
+        """Return the sum so far, None for none, and as plain values the rest that :meth:`take_up` needs."""
+        return self._total, {
             "outcomes": [outcome.to_json() for outcome in self.outcomes],
             "digests": {str(client): digest for client, digest in self._merged.items()},
             "names": {str(client): name for client, name in self._names.items()},
-            "sizes": [asdict(one) for one in self._sizes],
+            "sizes": [asdict(size) for size in self._sizes],
         }
 
-    def take_up(self, sums: Sequence[StatisticsSum], record: Mapping[str, Any], present: Container[int]) -> None:
+    def take_up(self, total: StatisticsSum | None, record: Mapping[str, Any], present: Container[int]) -> None:
         """Go on from what :meth:`state` of a collection for the same request returned.
 
         Only the clients ``present`` can be asked now; the others' statistics are known, should they come under another
         id.
         """
-        self._sums = list(sums)
+        self._total = total
         self.outcomes[:] = [ClientOutcome(**outcome) for outcome in record["outcomes"]]
         self._merged = {int(client): digest for client, digest in record["digests"].items()}
         self._names = {int(client): name for client, name in record["names"].items()}
         self._taken = set(self._names.values())
-        self._sizes = [
-            ReceivedStatistics(**{**one, "statistics": (), "sizes": tuple(WireBytes(**size) for size in one["sizes"])})
-            for one in record["sizes"]
-        ]
-        self._num_received = sum(one.num_examples for one in self._sizes)
-        self._bytes_received = sum(one.wire_bytes for one in self._sizes)
+        self._sizes = [ReplySize(**{**size, "arrays": WireBytes(**size["arrays"])}) for size in record["sizes"]]
+        self._num_received = sum(size.num_examples for size in self._sizes)
+        self._bytes_received = sum(size.other_bytes + size.arrays.on_wire for size in self._sizes)
         absent = {client: digest for client, digest in self._merged.items() if client not in present and digest}
         self._known |= {digest: MergedClient(digest, "this run", client) for client, digest in absent.items()}
 
     def take_sum(self, total: StatisticsSum, merged: Iterable[int], bytes_received: int) -> None:
         """Take a sum over clients of which no one's part is seen; their outcomes are for the caller to add."""
-        self._sums, self._merged = [total], dict.fromkeys(merged, "")
+        self._total, self._merged = total, dict.fromkeys(merged, "")
         self._num_received, self._bytes_received = total.num_examples, bytes_received
 
     def collected(self, class_names: Sequence[str], run: str) -> CollectedStatistics:
@@ -234,12 +240,12 @@ class Collection:
         RejectedReply
             If no client was merged yet.
         """
-        sums = tuple(self.statistics(index) for index in range(len(self.request.specs)))
         merged = tuple(
             MergedClient(digest, run, client, self._names.get(client, "")) for client, digest in self._merged.items()
         )
         fingerprint = self.request.backbone_fingerprint
-        return CollectedStatistics(tuple(class_names), self.request.specs, sums, fingerprint, (*self._earlier, *merged))
+        clients = (*self._earlier, *merged)
+        return CollectedStatistics(tuple(class_names), self.request.spec, self.total, fingerprint, clients)
 
     @property
     def digests(self) -> Mapping[int, str]:
@@ -248,12 +254,12 @@ class Collection:
 
     @property
     def num_merged(self) -> int:
-        """Number of clients in the sums, those of earlier runs included."""
+        """Number of clients in the sum, those of earlier runs included."""
         return len(self._earlier) + len(self._merged)
 
     @property
     def num_examples(self) -> int:
-        """Number of samples behind the sums, those of earlier runs included."""
+        """Number of samples in the sum, those of earlier runs included."""
         return self._num_earlier + self._num_received
 
     @property
@@ -261,64 +267,55 @@ class Collection:
         """Bytes of all replies merged in this run."""
         return self._bytes_received
 
-    def wire_bytes(self, index: int, wanted: StatisticsSpec) -> int:
-        """Count the bytes of all clients for ``wanted`` alone, which the specification at ``index`` covers."""
+    def wire_bytes(self, wanted: StatisticsSpec) -> int:
+        """Count the bytes of all clients for ``wanted`` alone, which the request's specification covers."""
+        rows = "rows" if wanted.means_per_class > 1 or wanted.scatter else "single_rows"
+        more = "gram" if wanted.gram else "scatter" if wanted.scatter else ""
         return sum(
-            (size.rows if wanted.means_per_class > 1 or wanted.scatter else size.single_rows)
-            + (size.gram if wanted.gram else size.scatter if wanted.scatter else 0)
-            + one.other_bytes
-            for one in self._sizes
-            for size in (one.sizes[index],)
+            size.other_bytes + getattr(size.arrays, rows) + (getattr(size.arrays, more) if more else 0)
+            for size in self._sizes
         )
 
-    def statistics(self, index: int) -> StatisticsSum:
-        """Return the sum of one specification.
+    @property
+    def total(self) -> StatisticsSum:
+        """The sum.
 
         Raises
         ------
         RejectedReply
             If no client was merged yet.
         """
-        if not self._sums:
+        if self._total is None:
             raise RejectedReply("no client's statistics were merged yet")
-        return self._sums[index]
+        return self._total
 
     def _add(self, received: ReceivedStatistics) -> None:
-        sums = self._sums or [
-            StatisticsSum(
-                self.request.num_classes,
-                client.rows.feature_dim,
-                gram=spec.gram,
-                keep_rows=keep_rows,
-                scatter=spec.scatter is not None,
+        client, spec = received.statistics, self.request.spec
+        dim = client.rows.feature_dim
+        total = self._total or StatisticsSum(
+            self.request.num_classes, dim, gram=spec.gram, keep_rows=self._keep_rows, scatter=spec.scatter is not None
+        )
+        if total.feature_dim != dim:
+            raise RejectedReply(
+                f"class-sums: feature dimension must be {total.feature_dim}, as the first client's, got {dim}"
             )
-            for spec, client, keep_rows in zip(self.request.specs, received.statistics, self._keep_rows, strict=True)
-        ]
-        for total, client in zip(sums, received.statistics, strict=True):
-            if total.feature_dim != client.rows.feature_dim:
-                raise RejectedReply(
-                    f"class-sums: feature dimension must be {total.feature_dim}, as the first client's, "
-                    f"got {client.rows.feature_dim}"
-                )
-        self._sums = sums
-        for total, client in zip(sums, received.statistics, strict=True):
-            total.add(client)
-        self._sizes.append(replace(received, statistics=()))
+        total.add(client)
+        self._total = total
+        self._sizes.append(ReplySize(received.num_examples, received.other_bytes, received.size))
         self._num_received += received.num_examples
         self._bytes_received += received.wire_bytes
 
 
-def _check_kind(earlier: CollectedStatistics, request: StatisticsRequest, keep_rows: Sequence[bool]) -> None:
+def _check_kind(earlier: CollectedStatistics, request: StatisticsRequest, keep_rows: bool) -> None:
     """Refuse to add clients to statistics of another kind."""
-    have = [total.keeps_rows for total in earlier.sums]
-    for what, before, now in (
+    for name, before, now in (
         ("backbone (fingerprint)", earlier.backbone_fingerprint, request.backbone_fingerprint),
         ("number of classes", len(earlier.class_names), request.num_classes),
-        ("statistics (methods, means per class, feature maps)", earlier.specs, request.specs),
-        ("rows kept", have, list(keep_rows)),
+        ("statistics (methods, means per class)", earlier.spec, request.spec),
+        ("rows kept", earlier.total.keeps_rows, keep_rows),
     ):
         if before != now:
-            raise ValueError(f"the statistics to extend are of another kind: {what} was {before}, is {now}")
+            raise ValueError(f"the statistics to extend are of another kind: {name} was {before}, is {now}")
 
 
 def _named(client: MergedClient) -> str:
@@ -335,17 +332,17 @@ def _kind_of_failure(reply: Message) -> str:
 
 def _warning(received: ReceivedStatistics) -> str:
     """Warn of Gram matrices and factors of scatter that are close to the samples themselves."""
-    for client in received.statistics:
-        if client.completed:
-            return (
-                "it has too few samples for a Gram matrix (min-gram-samples): it sent rows and a few directions, from "
-                "which the server made one with the same trace"
-            )
-        dim, what = client.rows.feature_dim, "Gram matrix" if client.has_gram else "factor of the scatter"
-        sent = client.has_gram or client.scatter is not None
-        if sent and says_much_about_samples(received.num_examples, dim):
-            return (
-                f"its {what} has {received.num_examples} samples in {dim} dimensions, fewer than 2 d, and so reveals "
-                "much about single samples (min-gram-samples in a node's configuration prevents this)"
-            )
+    client = received.statistics
+    if client.completed:
+        return (
+            "it has too few samples for a Gram matrix (min-gram-samples): it sent rows and a few directions, from "
+            "which the server made one with the same trace"
+        )
+    dim, name = client.rows.feature_dim, "Gram matrix" if client.has_gram else "factor of the scatter"
+    sent = client.has_gram or client.scatter is not None
+    if sent and says_much_about_samples(received.num_examples, dim):
+        return (
+            f"its {name} has {received.num_examples} samples in {dim} dimensions, fewer than 2 d, and so reveals "
+            "much about single samples (min-gram-samples in a node's configuration prevents this)"
+        )
     return ""

@@ -100,7 +100,7 @@ class Scores:
 def evaluate_on_clients(
     grid: ClientGrid,
     request: StatisticsRequest,
-    heads: Mapping[str, tuple[int, LinearHead]],
+    heads: Mapping[str, LinearHead],
     clients: Mapping[int, int],
 ) -> Scores:
     """Send heads to clients and add up what they count.
@@ -110,7 +110,7 @@ def evaluate_on_clients(
     request : StatisticsRequest
         That for the statistics, with a holdout above 0.
     heads : mapping
-        From a method's name to the index of its specification in the request, and its head.
+        From a method's name to its head.
     clients : mapping
         Whom to ask, with the number of samples in its statistics: a client that claims to have kept many more for
         evaluation than go with them is left out (:func:`most_held_out`).

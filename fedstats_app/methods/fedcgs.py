@@ -12,17 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from fedstats_app.base.option import Options, flag, number, one_of, option, whole
+from fedstats_app.base.option import Options, flag, number, one_of, option
 from fedstats_app.methods.method import Method, Needs, Personal
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
-    from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
+    from fedstats_app.statistics import FeatureStatistics
 
 
 @dataclass(frozen=True)
 class FedCGSOptions(Options):
-    """As :func:`fedstats_app.heads.solve_gaussian`; random features give the paper's feature expansion."""
+    """As :func:`fedstats_app.heads.solve_gaussian`."""
 
     table: ClassVar[str] = "fedcgs"
 
@@ -33,17 +33,7 @@ class FedCGSOptions(Options):
     shrinkage: float | Literal["auto"] = option(
         "auto", number(0.0, word="auto"), "auto, or a number times tr(Sigma)/d (paper: 0)"
     )
-    random_features: int = option(0, whole(0, 100_000), "features of a random projection; 0 = none")
-    activation: str = option("relu", one_of("relu", "tanh", "identity"), "relu | tanh | identity, after it")
     class_balance: bool = option(False, flag, "classes weigh alike (long tails)")
-
-
-def _specify(options: FedCGSOptions, seed: int) -> StatisticsSpec:
-    from fedstats_app.statistics import RandomProjection, StatisticsSpec
-
-    if not options.random_features:
-        return StatisticsSpec(gram=True)
-    return StatisticsSpec(gram=True, feature_map=RandomProjection(options.random_features, seed, options.activation))
 
 
 def _solve(statistics: FeatureStatistics, options: FedCGSOptions) -> LinearHead:
@@ -59,8 +49,7 @@ FEDCGS = Method(
     display_name="FedCGS",
     paper="Guan et al. 2025",
     options=FedCGSOptions,
-    needs=Needs(gram=True, feature_map=True),
-    specify=_specify,
+    needs=Needs(gram=True),
     solve=_solve,
     uplink=lambda M, K, C, d: K * (C * d + d**2 + C),
     personal=Personal("shrinkage", priority=2),

@@ -12,18 +12,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from fedstats_app.base.option import Options, flag_or, number, option, whole
+from fedstats_app.base.option import Options, flag_or, number, option
 from fedstats_app.methods.method import Method, Needs
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
     from fedstats_app.heads.scatter import SummedRows
-    from fedstats_app.statistics import ClassMeanRows, StatisticsSpec
+    from fedstats_app.statistics import ClassMeanRows
 
 
 @dataclass(frozen=True)
 class FedCOFOptions(Options):
-    """As :func:`fedstats_app.heads.solve_fedcof`; means of a client per class."""
+    """As :func:`fedstats_app.heads.solve_fedcof`."""
 
     table: ClassVar[str] = "fedcof"
 
@@ -33,27 +33,12 @@ class FedCOFOptions(Options):
     between_class: bool | Literal["only"] = option(
         False, flag_or("only"), 'true = also between-class scatter | "only" = this alone'
     )
-    means_per_class: int = option(1, whole(1, 10_000), "disjoint means per class and client")
-    samples_per_mean: int = option(2, whole(2, 1_000_000), "fewest samples of each")
 
     def problems(self) -> list[str]:
         """Refuse what does not go together."""
         if self.between_class == "only" and self.shrinkage == "auto":
             return ["fedcof.between-class: only needs a number for fedcof.shrinkage, got auto"]
         return []
-
-
-def _specify(options: FedCOFOptions, seed: int) -> StatisticsSpec:
-    from fedstats_app.statistics import StatisticsSpec
-
-    # Of one mean per class it says nothing, and is not to keep methods apart.
-    samples = options.samples_per_mean if options.means_per_class > 1 else 2
-    return StatisticsSpec(means_per_class=options.means_per_class, samples_per_mean=samples)
-
-
-def _adds(options: FedCOFOptions) -> bool:
-    """Return whether the spread of one mean a client and class, as it is, is what is needed."""
-    return options.means_per_class == 1
 
 
 def _solve(rows: ClassMeanRows | SummedRows, options: FedCOFOptions) -> LinearHead:
@@ -68,9 +53,8 @@ FEDCOF = Method(
     paper="Goswami et al. 2025",
     options=FedCOFOptions,
     needs=Needs(several_means=True),
-    specify=_specify,
     solve=_solve,
     uplink=lambda M, K, C, d: M * d,
     keeps_rows=True,
-    adds=_adds,
+    adds=True,
 )

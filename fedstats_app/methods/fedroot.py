@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from fedstats_app.base.option import Options, flag, number, one_of, option, whole
+from fedstats_app.base.option import Options, flag, number, one_of, option
 from fedstats_app.base.rank_rule import RankRule, rank_rule
 from fedstats_app.methods.method import Method, Needs, Personal
 
@@ -36,7 +36,6 @@ class FedRootOptions(Options):
         one_of("float32", "float16", "int8", "int4"),
         "float32 | float16 | int8 | int4, of the directions",
     )
-    means_per_class: int = option(1, whole(1, 10_000), "disjoint means per class and client")
     head: Literal["both", "ridge", "within"] = option(
         "both", one_of("both", "ridge", "within"), "ridge (Fed3R's) | within (FedCGS's) | both = their sum"
     )
@@ -47,11 +46,10 @@ class FedRootOptions(Options):
     class_balance: bool = option(False, flag, "classes weigh alike (long tails)")
 
 
-def _specify(options: FedRootOptions, seed: int) -> StatisticsSpec:
+def _specify(options: FedRootOptions) -> StatisticsSpec:
     from fedstats_app.statistics import ScatterSpec, StatisticsSpec
 
-    scatter = ScatterSpec(RankRule.parse(options.rank), options.factor_dtype)
-    return StatisticsSpec(means_per_class=options.means_per_class, scatter=scatter)
+    return StatisticsSpec(scatter=ScatterSpec(RankRule.parse(options.rank), options.factor_dtype))
 
 
 def _complete(statistics: LowRankStatistics) -> FeatureStatistics:

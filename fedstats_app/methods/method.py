@@ -11,11 +11,9 @@ from fedstats_app.base.option import Options
 from fedstats_app.base.threads import one_thread
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from fedstats_app.heads import LinearHead
     from fedstats_app.heads.noisy import NoisyStatistics
-    from fedstats_app.statistics import FeatureMap, FeatureStatistics, LowRankStatistics, StatisticsSpec
+    from fedstats_app.statistics import FeatureStatistics, LowRankStatistics, StatisticsSpec
     from fedstats_app.statistics.collected import StatisticsSum
 
 # Up to so many a solve is made on one thread of torch; with more, all of them are worth the last bits.
@@ -35,15 +33,12 @@ class Needs:
         A Gram matrix.
     several_means : bool
         Several means per class.
-    feature_map : bool
-        Statistics of mapped features.
     scatter : bool
         A factor of the scatter about these means.
     """
 
     gram: bool = False
     several_means: bool = False
-    feature_map: bool = False
     scatter: bool = False
 
     def missing(self, spec: StatisticsSpec) -> tuple[str, ...]:
@@ -52,9 +47,6 @@ class Needs:
             "a Gram matrix": spec.gram and not self.gram,
             "a factor of the scatter": spec.sends_scatter and not self.scatter,
             "several means per class": spec.means_per_class > 1 and not self.several_means,
-            f"statistics of mapped features ({spec.feature_map.kind})": (
-                spec.feature_map.kind != "identity" and not self.feature_map
-            ),
         }
         return tuple(what for what, is_missing in asked.items() if is_missing)
 
@@ -81,10 +73,6 @@ class Personal:
     priority: int = 0
 
 
-def _as_they_are(options: Any, features: object, say: object) -> Any:
-    return options
-
-
 @dataclass(frozen=True)
 class Method(Generic[OptionsType]):
     """One method: what it asks for, how it is solved, what is said of it. All else is derived from this.
@@ -106,9 +94,9 @@ class Method(Generic[OptionsType]):
     options : type
         With the run-config keys; by default there are none.
     specify : callable
-        From options and the run's seed to what clients are asked for; by default the Gram matrix where it is needed.
-    adds : callable
-        Whether with some options secure sums serve a method that keeps rows: ``solve`` takes
+        From options to what clients are asked for; by default the Gram matrix where it is needed.
+    adds : bool
+        Whether secure sums serve a method that keeps rows, of one mean per class: ``solve`` takes
         :class:`fedstats_app.heads.scatter.SummedRows` too.
     keeps_rows : bool
         Every client's rows are kept, and ``solve`` takes them, :class:`ClassMeanRows`, instead of their sum,
@@ -117,9 +105,6 @@ class Method(Generic[OptionsType]):
         From rows that are kept and the factors' sums to the :class:`FeatureStatistics` that ``solve`` takes then.
     personal : Personal, callable or None
         None where clients get no head of their own by this method; a callable where it depends on the options.
-    measure : callable
-        From options, the server's test features, read on demand, (n, d) or None without test data, and what prints a
-        line, to options in which nothing is left to be measured.
     noisy : callable or None
         From sums with noise to the head on features of length 1; None where there is none.
     """
@@ -131,12 +116,11 @@ class Method(Generic[OptionsType]):
     uplink: Uplink | None
     needs: Needs = field(default_factory=Needs)
     options: type[OptionsType] = Options  # type: ignore[assignment]  # an empty group
-    specify: Callable[[OptionsType, int], StatisticsSpec] | None = None
+    specify: Callable[[OptionsType], StatisticsSpec] | None = None
     keeps_rows: bool = False
-    adds: Callable[[OptionsType], bool] = lambda options: False
+    adds: bool = False
     complete: Callable[[LowRankStatistics], FeatureStatistics] | None = None
     personal: Personal | Callable[[OptionsType], Personal] | None = None
-    measure: Callable[[OptionsType, Callable[[], Tensor] | None, Callable[[str], None]], OptionsType] = _as_they_are
     noisy: Callable[[NoisyStatistics], LinearHead] | None = None
 
     def personal_with(self, options: OptionsType) -> Personal | None:
@@ -146,13 +130,14 @@ class Method(Generic[OptionsType]):
     def configured(
         self,
         options: OptionsType | None = None,
+        means_per_class: int = 1,
+        samples_per_mean: int = 2,
         *,
-        seed: int = 0,
-        feature_map: FeatureMap | None = None,
         variant: str = "",
     ) -> ConfiguredMethod:
-        """Return the method with options, by default the run-config's, and perhaps another feature map than theirs."""
-        return ConfiguredMethod(self, self.options() if options is None else options, seed, feature_map, variant)
+        """Return the method with options, by default the run-config's."""
+        options = self.options() if options is None else options
+        return ConfiguredMethod(self, options, means_per_class, samples_per_mean, variant)
 
 
 @dataclass(frozen=True)
@@ -165,18 +150,16 @@ class ConfiguredMethod:
         The record.
     options : Options
         Of the record's type.
-    seed : int
-        Draws the feature map, if there is one.
-    feature_map : FeatureMap or None
-        Takes the place of the options' one.
+    means_per_class, samples_per_mean : int
+        Of a client, for a method that takes several means; see :class:`fedstats_app.statistics.StatisticsSpec`.
     variant : str
         Takes the place of the method's name, where it is served with several options.
     """
 
     method: Method[Any]
     options: Options
-    seed: int = 0
-    feature_map: FeatureMap | None = None
+    means_per_class: int = 1
+    samples_per_mean: int = 2
     variant: str = ""
 
     @property
@@ -186,18 +169,14 @@ class ConfiguredMethod:
 
     @property
     def specification(self) -> StatisticsSpec:
-        """Which statistics clients are asked for.
-
-        Raises
-        ------
-        ValueError
-            If an option is still to be measured.
-        """
+        """Statistics that clients are asked for."""
         from fedstats_app.statistics import StatisticsSpec
 
-        specify = self.method.specify
-        spec = StatisticsSpec(gram=self.method.needs.gram) if specify is None else specify(self.options, self.seed)
-        return spec if self.feature_map is None else replace(spec, feature_map=self.feature_map)
+        specify, several = self.method.specify, self.method.needs.several_means and self.means_per_class > 1
+        spec = StatisticsSpec(gram=self.method.needs.gram) if specify is None else specify(self.options)
+        if not several:
+            return spec
+        return replace(spec, means_per_class=self.means_per_class, samples_per_mean=self.samples_per_mean)
 
     @property
     def keeps_rows(self) -> bool:
@@ -214,8 +193,9 @@ class ConfiguredMethod:
         """Why the method cannot be solved from a sum over clients, and what can; "" where it can."""
         if self.method.needs.scatter:
             return f"{self.name} sends factors, which stack and do not add up: take fed3r, which has the same scatter"
-        if self.keeps_rows and not self.method.adds(self.options):
-            return f"{self.name} needs every client's means, which do not add up: take fed3r, fedcgs or fedncm"
+        if self.keeps_rows and not (self.method.adds and self.means_per_class == 1):
+            several = "several means per class" if self.method.adds else "every client's means"
+            return f"{self.name} needs {several}, which do not add up: take fed3r, fedcgs or fedncm"
         return ""
 
     @property

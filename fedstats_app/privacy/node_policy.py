@@ -7,14 +7,14 @@ leaves in no form, and an owner can refuse Gram matrices of few samples, or alto
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedstats_app.methods import Needs
-from fedstats_app.statistics import ClientStatistics, IdentityMap, StatisticsSpec
+from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from fedstats_app.training.limits import NO_LIMITS, RefusedByPolicy, RequestLimits
 
 # A Gram matrix of fewer samples than this many times its dimension is warned of.
@@ -73,17 +73,16 @@ class NodePolicy:
         few = torch.bincount(labels, minlength=num_classes)[labels] < self.min_class_count
         return torch.full_like(few, fill_value=bool(few.sum() >= self.min_class_count)) | ~few
 
-    def check_specifications(self, specs: Iterable[StatisticsSpec]) -> None:
+    def check_specification(self, spec: StatisticsSpec) -> None:
         """Refuse a request for statistics that no allowed method needs."""
         if self.allowed is None:
             return
         needs = [needed for needed in self.allowed.values() if needed is not None]
         if not needs:
             raise RefusedByPolicy(f"statistics are needed by none of this node's {self._in_words}")
-        for spec in specs:
-            for what in needs[0].missing(spec):
-                if all(what in one.missing(spec) for one in needs):
-                    raise RefusedByPolicy(f"{what}: needed by none of this node's {self._in_words}")
+        for what in needs[0].missing(spec):
+            if all(what in one.missing(spec) for one in needs):
+                raise RefusedByPolicy(f"{what}: needed by none of this node's {self._in_words}")
 
     def shares_gram(self, num_examples: int, dim: int) -> bool:
         """Return whether a Gram matrix of so many samples in ``dim`` dimensions may leave; of none it says nothing."""
@@ -91,20 +90,16 @@ class NodePolicy:
             return not says_much_about_samples(num_examples, dim)
         return not 0 < num_examples < self.min_gram_samples
 
-    def check_gram(self, specs: Iterable[StatisticsSpec], num_examples: int, feature_dim: int) -> None:
+    def check_gram(self, spec: StatisticsSpec, num_examples: int, feature_dim: int, *, expanded: bool) -> None:
         """Refuse what says as much as a Gram matrix of too few samples, and nothing can stand in for.
 
-        Sums of a class's mapped features are as many equations for its samples as there are mapped features. A Gram
-        matrix that has to be exact (``exact-sums``) can be no other. The refusal does not say how many samples there
-        are.
+        Sums of a class's features that a map has ``expanded`` are as many equations for its samples. that
+        has to be exact (``exact-sums``) can be no other. The refusal does not say how many samples there are.
         """
-        for spec in specs:
-            mapped = not isinstance(spec.feature_map, IdentityMap)
-            if not mapped and not (spec.gram and spec.fraction_bits is not None):
-                continue
-            if not self.shares_gram(num_examples, spec.feature_map.output_dim(feature_dim)):
-                what = "statistics of mapped features" if mapped else "an exact Gram matrix"
-                raise RefusedByPolicy(f"{what}: this node has too few samples for it (min-gram-samples)")
+        exact = spec.gram and spec.fraction_bits is not None
+        if (expanded or exact) and not self.shares_gram(num_examples, feature_dim):
+            refused = "statistics of mapped features (feature-map)" if expanded else "an exact Gram matrix"
+            raise RefusedByPolicy(f"{refused}: this node has too few samples for it (min-gram-samples)")
 
     def protected(self, spec: StatisticsSpec, client: ClientStatistics) -> ClientStatistics:
         """Return what may leave: with too few samples for a Gram matrix, no more directions than say little of each.

@@ -99,19 +99,19 @@ def merged(counts: Sequence[int], floor: int) -> list[int]:
 
 @dataclass(frozen=True)
 class StatisticsAboveFloor:
-    """What may leave: statistics by specification, every row of as many samples as the floor.
+    """Statistics that may leave, every row of as many samples as the floor.
 
     ``suppressed`` are the ids of classes that the client has samples of and that are in none of them, for the node's
     own log; only their number leaves.
     """
 
-    statistics: tuple[ClientStatistics, ...]
+    statistics: ClientStatistics
     suppressed: tuple[int, ...]
 
 
 def statistics_above_floor(
     policy: NodePolicy,
-    specs: Sequence[StatisticsSpec],
+    spec: StatisticsSpec,
     labels: Tensor,
     blocks: Blocks,
     *,
@@ -121,6 +121,7 @@ def statistics_above_floor(
     device: torch.device | str = "cpu",
     cells: Cells | None = None,
     masked: bool = False,
+    expanded: bool = False,
 ) -> StatisticsAboveFloor:
     """Form the statistics of the samples whose class is not under the policy's floor.
 
@@ -130,7 +131,7 @@ def statistics_above_floor(
 
     Parameters
     ----------
-    policy, specs
+    policy, spec
         Of the node, and what is asked for.
     labels : Tensor
         (n,) int64 in [0, num_classes).
@@ -146,13 +147,15 @@ def statistics_above_floor(
         Of the samples: then whole cells share a mean, whatever the seed.
     masked : bool
         Whether they leave under masks only: no server sees the Gram matrix of these samples, however few.
+    expanded : bool
+        Whether the features are a map's (:attr:`fedstats_app.backbones.backbone.Backbone.expands_features`).
 
     Raises
     ------
     RefusedByPolicy
-        If the policy does not allow the specifications, or a Gram matrix of so few samples.
+        If the policy does not allow the specification, or a Gram matrix of so few samples.
     """
-    policy.check_specifications(specs)
+    policy.check_specification(spec)
     if masked:
         policy = replace(policy, min_gram_samples=0)
     floor = policy.min_class_count
@@ -162,45 +165,35 @@ def statistics_above_floor(
         usable = readable if cells is None else readable[units[readable] >= 0]
         present = labels[usable]
         kept = usable if floor <= 1 else usable[policy.allowed_classes(present, num_classes)[present]]
-        policy.check_gram(specs, len(kept), feature_dim)
-        accumulators = [
-            spec.accumulator(
-                labels[kept],
-                num_classes,
-                feature_dim,
-                seed=seed,
-                device=device,
-                min_samples_per_mean=policy.min_samples_per_mean,
-                rows=None
-                if cells is None
-                else cells.rows(
-                    labels[kept],
-                    units[kept],
-                    spec.means_per_class,
-                    max(policy.min_samples_per_mean, spec.samples_per_mean),
-                ),
-            )
-            for spec in specs
-        ]
+        policy.check_gram(spec, len(kept), feature_dim, expanded=expanded)
+        fewest = max(policy.min_samples_per_mean, spec.samples_per_mean)
+        accumulator = spec.accumulator(
+            labels[kept],
+            num_classes,
+            feature_dim,
+            seed=seed,
+            device=device,
+            min_samples_per_mean=policy.min_samples_per_mean,
+            rows=None if cells is None else cells.rows(labels[kept], units[kept], spec.means_per_class, fewest),
+        )
         seen = torch.zeros(len(kept), dtype=torch.bool)
         for features, positions in blocks(kept):
-            for spec, accumulator in zip(specs, accumulators, strict=True):
-                accumulator.update(spec.feature_map(features), positions)
+            accumulator.update(features, positions)
             seen[positions] = True
         skipped = int((~seen).sum())
-        statistics = tuple(accumulator.statistics(skipped=skipped) for accumulator in accumulators)
+        statistics = accumulator.statistics(skipped=skipped)
         same_units = True
         if skipped:
             # Samples of classes that were left out stay candidates, so that all classes suppressed are counted.
             readable = readable[~torch.isin(readable, kept[~seen])]
             found = kept[seen]
             same_units = torch.equal(units[found], _units(cells, labels, readable)[found])
-        if same_units and all(bool((client.rows.counts >= floor).all()) for client in statistics):
+        if same_units and bool((statistics.rows.counts >= floor).all()):
             break
-    policy.check_gram(specs, int(seen.sum()), feature_dim)
-    statistics = tuple(policy.protected(spec, client) for spec, client in zip(specs, statistics, strict=True))
+    policy.check_gram(spec, int(seen.sum()), feature_dim, expanded=expanded)
+    statistics = policy.protected(spec, statistics)
     if not masked:
-        _warn_of_gram(policy, specs, statistics)
+        _warn_of_gram(policy, spec, statistics)
     return StatisticsAboveFloor(statistics, tuple(sorted(set(labels[readable].tolist()) - set(labels[kept].tolist()))))
 
 
@@ -213,19 +206,18 @@ def _units(cells: Cells | None, labels: Tensor, readable: Tensor) -> Tensor:
     return cells.units(labels, can_be_read)
 
 
-def _warn_of_gram(policy: NodePolicy, specs: Sequence[StatisticsSpec], statistics: Sequence[ClientStatistics]) -> None:
+def _warn_of_gram(policy: NodePolicy, spec: StatisticsSpec, client: ClientStatistics) -> None:
     """Tell the owner of a node that has a policy, in the node's own log, of what says much about single samples."""
-    for spec, client in zip(specs, statistics, strict=True):
-        num_examples, dim = int(client.rows.num_examples), client.rows.feature_dim
-        if not (spec.gram or spec.sends_scatter) or not policy.min_class_count:
-            continue
-        if not policy.shares_gram(num_examples, dim):
-            logger.info("too few samples for a Gram matrix: %d directions leave", len(client.scatter or ()))
-        elif says_much_about_samples(num_examples, dim):
-            logger.warning(
-                "the %s that leaves has %d samples in %d dimensions, fewer than 2 d, and so reveals much about "
-                "single ones; min-gram-samples prevents this",
-                "Gram matrix" if spec.gram else "factor of the scatter",
-                num_examples,
-                dim,
-            )
+    num_examples, dim = int(client.rows.num_examples), client.rows.feature_dim
+    if not (spec.gram or spec.sends_scatter) or not policy.min_class_count:
+        return
+    if not policy.shares_gram(num_examples, dim):
+        logger.info("too few samples for a Gram matrix: %d directions leave", len(client.scatter or ()))
+    elif says_much_about_samples(num_examples, dim):
+        logger.warning(
+            "the %s that leaves has %d samples in %d dimensions, fewer than 2 d, and so reveals much about "
+            "single ones; min-gram-samples prevents this",
+            "Gram matrix" if spec.gram else "factor of the scatter",
+            num_examples,
+            dim,
+        )

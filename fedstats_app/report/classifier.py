@@ -33,7 +33,6 @@ from fedstats_app.report.head_file import (
     read_head,
 )
 from fedstats_app.report.method_result import head_to_take
-from fedstats_app.statistics import FeatureMap, feature_map_from_dict
 
 logger = logging.getLogger("fedstats_app")
 
@@ -44,16 +43,14 @@ _NORMS: dict[str, Literal["batch", "group"]] = {"batch": "batch", "groupnorm": "
 
 
 class Classifier:
-    """A frozen backbone, a feature map and a head. Make one with `load`.
+    """A frozen backbone and a head. Make one with `load`.
 
     Parameters
     ----------
     backbone : Backbone
         The network that the head was made for.
-    feature_map : FeatureMap
-        Applied to the backbone's features.
     head : LinearHead
-        On features of the map's output dimension D.
+        On its features.
     class_names : sequence of str
         One per row of the head.
     method : str
@@ -65,7 +62,7 @@ class Classifier:
 
     Attributes
     ----------
-    backbone, feature_map, head, class_names, method, temperature, calibrated_on
+    backbone, head, class_names, method, temperature, calibrated_on
         As given.
 
     Raises
@@ -77,7 +74,6 @@ class Classifier:
     def __init__(
         self,
         backbone: Backbone,
-        feature_map: FeatureMap,
         head: LinearHead,
         class_names: Sequence[str],
         method: str,
@@ -88,11 +84,10 @@ class Classifier:
         num_classes, head_dim = head.weight.shape
         if len(class_names) != num_classes:
             raise ValueError(f"head {method!r} has {num_classes} classes, but there are {len(class_names)} class names")
-        feature_dim = feature_map.output_dim(backbone.feature_dim)
-        if head_dim != feature_dim:
+        if head_dim != backbone.feature_dim:
             raise ValueError(
                 f"head {method!r} is for features of dimension {head_dim}, "
-                f"but backbone {backbone.name!r} and feature map {feature_map.kind!r} give {feature_dim}"
+                f"but those of backbone {backbone.name!r} have {backbone.feature_dim}"
             )
         if not 0.0 < temperature < math.inf:
             raise ValueError(f"head {method!r}: temperature must be positive and finite, got {temperature}")
@@ -101,7 +96,6 @@ class Classifier:
         self.temperature = temperature
         self.calibrated_on = calibrated_on
         self.backbone = backbone
-        self.feature_map = feature_map
         self.head = head
 
     def __repr__(self) -> str:
@@ -160,7 +154,7 @@ class Classifier:
             As `predict`.
         """
         features = self.backbone.extract(read_samples(samples, self.backbone))
-        batches = [self.head.logits(self.feature_map(batch.cpu())) for batch in features]
+        batches = [self.head.logits(batch.cpu()) for batch in features]
         return torch.cat([torch.empty(0, len(self.class_names), dtype=torch.float64), *batches])
 
     def probabilities(self, samples: SampleLike | Iterable[SampleLike]) -> Tensor:
@@ -280,7 +274,6 @@ def load(
             f"here (weights: {backbone.weights_source}) has {backbone.fingerprint}: its weights or its transform "
             f"differ. Pass the right weight file as `weights`."
         )
-    feature_map = feature_map_from_dict(json.loads(metadata["feature-map"]))
     class_names = json.loads(metadata["class-names"])
     if not isinstance(class_names, list) or not all(isinstance(class_name, str) for class_name in class_names):
         raise ValueError(f"head {name!r}: class-names must be a JSON list of strings, got {class_names!r}")
@@ -289,9 +282,7 @@ def load(
     except ValueError as error:
         raise ValueError(f"head {name!r}: temperature must be a number, got {metadata['temperature']!r}") from error
     calibrated_on = metadata.get("calibrated-on", "")
-    return Classifier(
-        backbone, feature_map, head, class_names, name, temperature=temperature, calibrated_on=calibrated_on
-    )
+    return Classifier(backbone, head, class_names, name, temperature=temperature, calibrated_on=calibrated_on)
 
 
 def _with_paths(head: Path, metadata: Mapping[str, str]) -> dict[str, str]:
@@ -344,6 +335,7 @@ def _load_backbone(
         arguments=metadata.get("backbone-arguments", ""),
         pooling=metadata.get("backbone-pooling", "auto"),
         feature_power=float(metadata.get("feature-power", "1")),
+        feature_map=metadata["feature-map"],
         text=TextOptions(metadata.get("text-pooling", "auto"), metadata.get("text-template", "")),  # type: ignore[arg-type]  # checked there
     )
 

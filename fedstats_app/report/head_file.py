@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.feature_map import MappedFeatures
 from fedstats_app.base.files import read_tensors, tensors_to_bytes
 from fedstats_app.heads import LinearHead
 
@@ -123,6 +124,7 @@ def with_module(base: Backbone, module: nn.Module, weights_source: str) -> Backb
         language_head=base.language_head,
         licence=base.licence,
         features=base.features,
+        feature_map=base.feature_map,
     )
 
 
@@ -137,3 +139,9 @@ def tuned_metadata(name: str, tuned: Backbone, normalisation: Normalisation) -> 
         FILE_KEY: f"{name}{SUFFIX}",  # relative to the head's folder, so that the run folder can be moved
         NORMALISATION_KEY: normalisation,
     }
+
+
+def tuned_state(tuned: Backbone) -> dict[str, Tensor]:
+    """Return the weights of a tuned backbone, by the names that they have without a map behind it."""
+    module = tuned.module.mapped if isinstance(tuned.module, MappedFeatures) else tuned.module
+    return module.state_dict()

@@ -20,7 +20,6 @@ from fedstats_app.base.json_digest import read_json_file
 from fedstats_app.heads import Calibration
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.training_record import TrainingResult
-from fedstats_app.statistics import FeatureMap
 
 VERSIONED = (
     *("flwr", "flwr-datasets", "ray", "torch", "torchvision", "openvino", "timm", "transformers", "numpy"),
@@ -87,6 +86,7 @@ def common_metadata(
         "backbone-licence": backbone.licence,
         "backbone-fingerprint": backbone.fingerprint,
         "batch-norm": "groupnorm" if options.norm == "group" else "batch",
+        "feature-map": backbone.feature_map,
         "feature-power": f"{options.power:g}",
         "input-mean": options.input_mean,
         "input-std": options.input_std,
@@ -102,13 +102,12 @@ def common_metadata(
     }
 
 
-def head_metadata(result: MethodResult, feature_map: FeatureMap, *, evaluated_on: str) -> dict[str, str]:
+def head_metadata(result: MethodResult, *, evaluated_on: str) -> dict[str, str]:
     """Return what is needed to use a solved head, and where it came from, beside :func:`common_metadata`.
 
     `temperature` and `calibrated-on` are there only if the head was calibrated.
     """
     return {
-        "feature-map": json.dumps(feature_map.to_dict()),
         "method": result.method,
         "regulariser": result.regulariser,
         "num-examples": str(result.num_examples),
@@ -119,7 +118,6 @@ def head_metadata(result: MethodResult, feature_map: FeatureMap, *, evaluated_on
 
 def trained_head_metadata(
     result: TrainingResult,
-    feature_map: FeatureMap,
     clients: Mapping[int, int],
     *,
     by: str,
@@ -132,7 +130,6 @@ def trained_head_metadata(
     training, and are where the head was not calibrated.
     """
     return {
-        "feature-map": json.dumps(feature_map.to_dict()),
         "method": result.name,
         "regulariser": f"{by} from {result.start}, {result.head_round} rounds",
         "num-examples": str(sum(clients.values())),

@@ -17,7 +17,7 @@ from fedstats_app.base.json_digest import read_json_file, to_json_with_digest
 from fedstats_app.base.runs import DEFAULT_OUTPUT_DIR, run_named
 from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
-from fedstats_app.report.head_file import FILE_KEY, PATH_KEYS, Normalisation, head_to_bytes, tuned_metadata
+from fedstats_app.report.head_file import FILE_KEY, PATH_KEYS, Normalisation, head_to_bytes, tuned_metadata, tuned_state
 from fedstats_app.report.training_record import RoundRecord, read_rounds
 
 # A block of the disk, which the file has from the beginning: a longer reason needs no other one of a full disk.
@@ -275,7 +275,7 @@ class RunFolder:
         content = head_to_bytes(head, entries)
         path.parent.mkdir(exist_ok=True)
         if tuned is not None:  # first, so that no head is without its backbone
-            weights = tensors_to_bytes(tuned.module.state_dict(), {"format": "pt"})
+            weights = tensors_to_bytes(tuned_state(tuned), {"format": "pt"})
             write_atomically(path.with_name(entries[FILE_KEY]), weights)
         write_atomically(path, content)
         return path

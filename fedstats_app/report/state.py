@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 from fedstats_app.base.json_digest import read_json_file, read_json_lines
 from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.report.head_file import read_head
-from fedstats_app.statistics import FeatureMap, feature_map_from_dict
 from fedstats_app.statistics.collected import CollectedStatistics
 
 
@@ -37,8 +35,6 @@ class SolvedHead:
     ----------
     head : LinearHead
         As its file has it; its report names the regulariser and the parameters.
-    feature_map : FeatureMap
-        Between the backbone and it.
     accuracy : float or None
         None where nothing was evaluated.
     wire_bytes : int
@@ -49,7 +45,6 @@ class SolvedHead:
     """
 
     head: LinearHead
-    feature_map: FeatureMap
     accuracy: float | None = None
     wire_bytes: int = 0
     probe_step: float | None = None
@@ -88,12 +83,11 @@ def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> S
     record = read_json_file(folder / "results.json")
     heads = {}
     for name, result in record["methods"].items():
-        head, metadata = read_head(folder / "heads" / f"{name}.safetensors")
+        head, _ = read_head(folder / "heads" / f"{name}.safetensors")
         parameters = {key: float(value) for key, value in result.get("parameters", {}).items()}
         head = replace(head, report=SolveReport(result["regulariser"], parameters))
-        feature_map = feature_map_from_dict(json.loads(metadata["feature-map"]))
         sent, step = int(result["wire_bytes"]), result["probe_step"]
-        heads[name] = SolvedHead(head, feature_map, result["accuracy"], sent, step)
+        heads[name] = SolvedHead(head, result["accuracy"], sent, step)
     outcomes = read_json_lines(folder / "clients.jsonl")
     clients = {
         int(one["client"]): int(one["num_examples"]) for one in outcomes if one["outcome"] in ("merged", "known")

@@ -1,18 +1,18 @@
 """The statistics that a run collected as one safetensors file, `statistics.safetensors` in its folder.
 
-For every specification I: `I.class-counts` (C,) int64, `I.class-sums` (C, d) float64, with a Gram matrix `I.gram`
-(d (d + 1) / 2,) float64, its upper triangle row by row, for FedCOF and FedRoot `I.row-class-ids` and `I.row-counts`
-(M,) int64 and `I.row-sums` (M, d) as they came, and for FedRoot `I.scatter` (d (d + 1) / 2,) float64, the sum of the
-factors' products, and `I.left-out` () float64. Float64 because a later run adds to them, and is to end where one run
+It holds `class-counts` (C,) int64, `class-sums` (C, d) float64, with a Gram matrix `gram` (d (d + 1) / 2,) float64, its
+upper triangle row by row, for FedCOF and FedRoot `row-class-ids` and `row-counts` (M,) int64 and `row-sums` (M, d) as
+they came, and for FedRoot `scatter` (d (d + 1) / 2,) float64, the sum of the factors' products, and `left-out` ()
+float64. Float64 because a later run adds to them, and is to end where one run
 would have.
 
 The file is sensitive: it holds the label histogram and class means of all clients together and, with rows, of each.
 Only its owner can read it, and its header says so.
 
-`clients/` has one such file per client, if a run keeps them, so that a client can be taken out again: `I.row-...`
-as above; with a Gram matrix the scatter about the rows' means, `I.within`, or of few samples `I.within-factor` (r, d),
-or for exact sums `I.gram`, in float32 if that loses nothing; for FedRoot `I.scatter-values` (k,),
-`I.scatter-directions` (k, d), `I.left-out` (). They are of one site each, and so more sensitive than the sums.
+`clients/` has one such file per client, if a run keeps them, so that a client can be taken out again: `row-...`
+as above; with a Gram matrix the scatter about the rows' means, `within`, or of few samples `within-factor` (r, d),
+or for exact sums `gram`, in float32 if that loses nothing; for FedRoot `scatter-values` (k,),
+`scatter-directions` (k, d), `left-out` (). They are of one site each, and so more sensitive than the sums.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fedstats_app.statistics import (
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
 from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, StatisticsSum
 
-STATISTICS_FORMAT = "fedstats-statistics-1"
+STATISTICS_FORMAT = "fedstats-statistics-2"
 STATISTICS_FILE = "statistics.safetensors"
 SENSITIVE = (
     "yes: class counts and sums of all clients' features, with rows those of single clients; features can be inverted. "
@@ -53,16 +53,16 @@ _IDS = "row-class-ids"
 
 def save_statistics(folder: Path, collected: CollectedStatistics) -> Path:
     """Write all that a run collected, with the runs that it extends; the same statistics give the same bytes."""
-    tensors = _under(dict(enumerate(map(sum_to_tensors, collected.sums))))
+    total = collected.total
     metadata = {
         "sensitive": SENSITIVE,
         "class-names": json.dumps(list(collected.class_names)),
-        "specifications": json.dumps([spec.to_dict() for spec in collected.specs]),
-        "rows-and-pairs": json.dumps([[total.num_rows, total.num_pairs] for total in collected.sums]),
+        "specification": json.dumps(collected.spec.to_dict()),
+        "rows-and-pairs": json.dumps([total.num_rows, total.num_pairs]),
         "backbone-fingerprint": collected.backbone_fingerprint,
         "clients": json.dumps([asdict(client) for client in collected.clients]),
     }
-    return _write(folder / STATISTICS_FILE, tensors, {"format": STATISTICS_FORMAT, **metadata})
+    return _write(folder / STATISTICS_FILE, sum_to_tensors(total), {"format": STATISTICS_FORMAT, **metadata})
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
@@ -113,7 +113,7 @@ def load_statistics(run_folder: str | Path) -> CollectedStatistics:
 
 
 def sum_to_tensors(total: StatisticsSum) -> dict[str, Tensor]:
-    """Return a sum as the tensors that the module's text names, without the number of the specification."""
+    """Return a sum as the tensors that the module's text names."""
     summed = total.summed()
     tensors = {"class-counts": summed.class_counts, "class-sums": summed.class_sums}
     if summed.gram is not None:
@@ -138,12 +138,11 @@ def rows_from_tensors(found: Mapping[str, Tensor], num_classes: int) -> ClassMea
 
 
 def _collected(tensors: dict[str, Tensor], metadata: dict[str, str]) -> CollectedStatistics:
-    specs = tuple(StatisticsSpec.from_dict(spec) for spec in json.loads(metadata["specifications"]))
-    numbers: list[list[int]] = json.loads(metadata["rows-and-pairs"])
+    num_rows, num_pairs = json.loads(metadata["rows-and-pairs"])
     return CollectedStatistics(
         tuple(json.loads(metadata["class-names"])),
-        specs,
-        tuple(sum_from_tensors(_own(tensors, index), *numbers[index]) for index in range(len(specs))),
+        StatisticsSpec.from_dict(json.loads(metadata["specification"])),
+        sum_from_tensors(tensors, num_rows, num_pairs),
         metadata["backbone-fingerprint"],
         tuple(MergedClient(**client) for client in json.loads(metadata["clients"])),
     )
@@ -178,9 +177,9 @@ def _square(found: Mapping[str, Tensor], name: str, dim: int) -> Tensor | None:
     return unpack_upper(found[name], dim).to(torch.float64)
 
 
-ACCUMULATOR_FORMAT = "fedstats-accumulator-1"
+ACCUMULATOR_FORMAT = "fedstats-accumulator-2"
 ACCUMULATOR_FILE = "checkpoints/statistics.safetensors"
-_OTHER_TENSORS = "tensors"
+_OTHER_TENSORS, _SUM = "tensors", "sum"
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,15 +188,15 @@ class Accumulated:
 
     Attributes
     ----------
-    sums : mapping
-        By name, without dots; their dtypes are kept.
+    total : StatisticsSum or None
+        Of the clients so far; its dtypes are kept.
     tensors : mapping
         By name.
     record : mapping
         Whatever else, by the rules of `fedstats_app.base.files.to_json`.
     """
 
-    sums: Mapping[str, StatisticsSum]
+    total: StatisticsSum | None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict)
 
@@ -210,9 +209,9 @@ def save_accumulated(folder: Path, accumulated: Accumulated) -> None:
     OSError
         If it cannot be written; the one before it is untouched.
     """
-    parts = {_OTHER_TENSORS: accumulated.tensors}
-    parts |= {name: sum_to_tensors(total) for name, total in accumulated.sums.items()}
-    numbers = {name: [total.num_rows, total.num_pairs] for name, total in accumulated.sums.items()}
+    total = accumulated.total
+    parts = {_OTHER_TENSORS: accumulated.tensors, _SUM: {} if total is None else sum_to_tensors(total)}
+    numbers = [] if total is None else [total.num_rows, total.num_pairs]
     record = to_json(accumulated.record, indent=None)
     metadata = {"format": ACCUMULATOR_FORMAT, "rows-and-pairs": json.dumps(numbers), "record": record}
     path = folder / ACCUMULATOR_FILE
@@ -232,9 +231,9 @@ def load_accumulated(folder: Path) -> Accumulated | None:
     if not path.is_file():
         return None
     tensors, metadata = _read(path, ACCUMULATOR_FORMAT)
-    numbers: dict[str, list[int]] = json.loads(metadata["rows-and-pairs"])
-    sums = {name: sum_from_tensors(_own(tensors, name), *numbers[name]) for name in numbers}
-    return Accumulated(sums, _own(tensors, _OTHER_TENSORS), json.loads(metadata["record"]))
+    numbers: list[int] = json.loads(metadata["rows-and-pairs"])
+    total = sum_from_tensors(_own(tensors, _SUM), *numbers) if numbers else None
+    return Accumulated(total, _own(tensors, _OTHER_TENSORS), json.loads(metadata["record"]))
 
 
 def forget_accumulated(folder: Path) -> None:
@@ -250,9 +249,9 @@ CLIENTS_FOLDER = "clients"
 
 
 def save_client_statistics(
-    folder: Path, client: int, digest: str, statistics: Sequence[ClientStatistics], class_names: Sequence[str]
+    folder: Path, client: int, digest: str, statistics: ClientStatistics, class_names: Sequence[str]
 ) -> Path:
-    """Write what a client sent, one for each specification, with class names in the order of their ids.
+    """Write what a client sent, with class names in the order of their ids.
 
     Its digest is :func:`fedstats_app.statistics.client_digest`'s. The file's name has the client's id and the first
     digits of the digest, since runs can have clients of the same id.
@@ -261,11 +260,10 @@ def save_client_statistics(
         "format": CLIENT_FORMAT,
         "digest": digest,
         "class-names": json.dumps(list(class_names)),
-        "num-specifications": str(len(statistics)),
     }
     path = _path_of(folder, client, digest)
     path.parent.mkdir(exist_ok=True, mode=0o700)
-    return _write(path, _under(dict(enumerate(map(client_to_tensors, statistics)))), metadata)
+    return _write(path, client_to_tensors(statistics), metadata)
 
 
 def keeps_client_statistics(folder: Path, client: MergedClient) -> bool:
@@ -273,7 +271,7 @@ def keeps_client_statistics(folder: Path, client: MergedClient) -> bool:
     return _path_of(folder, client.client, client.digest).is_file()
 
 
-def load_client_statistics(folder: Path, client: MergedClient, class_names: Sequence[str]) -> list[ClientStatistics]:
+def load_client_statistics(folder: Path, client: MergedClient, class_names: Sequence[str]) -> ClientStatistics:
     """Return what a client sent, to the bit, with the ids of `class_names`, which has all classes of its run.
 
     Raises
@@ -294,8 +292,7 @@ def load_client_statistics(folder: Path, client: MergedClient, class_names: Sequ
         raise ValueError(f"{path} must hold the statistics of client {client.client} of run {client.run}, and does not")
     position = {name: index for index, name in enumerate(class_names)}
     ids = torch.tensor([position[name] for name in json.loads(metadata["class-names"])], dtype=torch.int64)
-    sets = [_own(tensors, index) for index in range(int(metadata["num-specifications"]))]
-    return [client_from_tensors({**one, _IDS: ids[one[_IDS]]}, len(class_names)) for one in sets]
+    return client_from_tensors({**tensors, _IDS: ids[tensors[_IDS]]}, len(class_names))
 
 
 def take_over(earlier: Path, folder: Path, clients: Sequence[MergedClient]) -> list[MergedClient]:

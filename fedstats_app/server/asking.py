@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,8 @@ class KeptStatistics:
     def __init__(self, num_classes: int, folder: Path | None = None, *, max_bytes: int | None = None) -> None:
         self._num_classes, self._max_bytes = num_classes, max_bytes
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it lives as long as this
-        # With the types and shapes of the arrays of each of its sets of statistics.
-        self._clients: list[tuple[int, list[dict[str, tuple[np.dtype[Any], tuple[int, ...]]]]]] = []
+        # With the types and shapes of its arrays.
+        self._clients: list[tuple[int, dict[str, tuple[np.dtype[Any], tuple[int, ...]]]]] = []
 
     def __len__(self) -> int:
         """Return the number of clients."""
@@ -71,23 +71,22 @@ class KeptStatistics:
         """Return the clients in the order in which they were added, without reading their statistics."""
         return [client for client, _ in self._clients]
 
-    def add(self, client: int, statistics: Sequence[ClientStatistics]) -> bool:
-        """Keep a client's statistics, one set per specification; return whether there was room."""
-        sets = [{key: part.numpy() for key, part in client_to_tensors(one).items()} for one in statistics]
+    def add(self, client: int, statistics: ClientStatistics) -> bool:
+        """Keep a client's statistics; return whether there was room."""
+        parts = {key: part.numpy() for key, part in client_to_tensors(statistics).items()}
         end = self._file.seek(0, 2)
-        parts = [part for one in sets for part in one.values()]
-        if self._max_bytes is not None and end + sum(part.nbytes for part in parts) > self._max_bytes:
+        if self._max_bytes is not None and end + sum(part.nbytes for part in parts.values()) > self._max_bytes:
             return False
-        self._file.writelines(part.tobytes() for part in parts)
-        self._clients.append((client, [{key: (part.dtype, part.shape) for key, part in one.items()} for one in sets]))
+        self._file.writelines(part.tobytes() for part in parts.values())
+        self._clients.append((client, {key: (part.dtype, part.shape) for key, part in parts.items()}))
         return True
 
-    def __iter__(self) -> Iterator[tuple[int, tuple[ClientStatistics, ...]]]:
+    def __iter__(self) -> Iterator[tuple[int, ClientStatistics]]:
         """Yield clients in the order in which they were added, bit for bit what was."""
         self._file.seek(0)
-        for client, sets in self._clients:
-            found = ({key: self._load(*array) for key, array in arrays.items()} for arrays in sets)
-            yield client, tuple(client_from_tensors(one, self._num_classes) for one in found)
+        for client, arrays in self._clients:
+            found = {key: self._load(*array) for key, array in arrays.items()}
+            yield client, client_from_tensors(found, self._num_classes)
 
     def _load(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Tensor:
         # Without a header in the file: of thousands of clients, to parse it took longer than all else.
@@ -143,14 +142,14 @@ class Asked:
         if received is not None:
             self.kept.add(client, received.statistics)
             if self._keeps_labels:
-                self.label_counts[client] = received.statistics[0].rows.class_counts().numpy()
+                self.label_counts[client] = received.statistics.rows.class_counts().numpy()
             if self._options.save_client_statistics:
                 self.save(client, received.statistics)
         pause = max(self._options.checkpoint_seconds, SHARE_OF_TIME * self._took)
         if self._options.save_statistics and time.monotonic() >= self._last + pause:
             self._keep()
 
-    def save(self, client: int, statistics: Sequence[ClientStatistics]) -> None:
+    def save(self, client: int, statistics: ClientStatistics) -> None:
         """Write down by itself what a client sent, so that it can be taken out again."""
         digest = self._strategy.collection.digests[client]
         save_client_statistics(self._folder.path, client, digest, statistics, self._class_names)
@@ -169,27 +168,25 @@ class Asked:
         kept = load_accumulated(self._folder.path)
         if kept is None:
             return False
-        summed = [kept.sums[str(index)] for index in range(len(kept.sums))]
-        self._strategy.collection.take_up(summed, kept.record["collection"], set(present))
+        self._strategy.collection.take_up(kept.total, kept.record["collection"], set(present))
         self.rounds[:] = kept.record["rounds"]
         self.label_counts.update(zip(kept.record["labelled"], kept.tensors["label-counts"].numpy(), strict=True))
         start = 0
         for client, number in kept.record["owners"]:
             own = {name: tensor[start : start + number] for name, tensor in kept.tensors.items()}
-            self.kept.add(client, [ClientStatistics(rows_from_tensors(own, self._strategy.num_classes))])
+            self.kept.add(client, ClientStatistics(rows_from_tensors(own, self._strategy.num_classes)))
             start += number
         return True
 
     def _keep(self) -> None:
         """Write down where the stage stands."""
         started = time.monotonic()
-        sums, record = self._strategy.collection.state()
-        named = {str(index): total for index, total in enumerate(sums)}
+        total, record = self._strategy.collection.state()
         tensors, owners = self._rows()
         labels = [torch.from_numpy(counts) for counts in self.label_counts.values()]
         tensors["label-counts"] = torch.stack(labels) if labels else torch.zeros(0, 0, dtype=torch.int64)
         noted = {"rounds": self.rounds, "labelled": list(self.label_counts), "owners": owners}
-        save_accumulated(self._folder.path, Accumulated(named, tensors, {"collection": record, **noted}))
+        save_accumulated(self._folder.path, Accumulated(total, tensors, {"collection": record, **noted}))
         self._last = time.monotonic()
         self._took = self._last - started
 
@@ -197,9 +194,9 @@ class Asked:
         """Gather the rows of all clients, and of each client in turn its id and how many rows it has."""
         parts: list[ClassMeanRows] = []
         owners: list[list[int]] = []
-        for client, (one, *_) in self.kept:
-            parts.append(one.rows)
-            owners.append([client, len(one.rows)])
+        for client, sent in self.kept:
+            parts.append(sent.rows)
+            owners.append([client, len(sent.rows)])
             if sum(rows.class_sums.nbytes for rows in parts) > MAX_ROW_BYTES:
                 return {}, []
         return (rows_to_tensors(ClassMeanRows.concatenate(parts)), owners) if parts else ({}, [])

@@ -200,7 +200,7 @@ def _watching(
         if run.test_set is None or known:
             return
         strategy.solve()
-        confusion = run.test_set.evaluate(strategy.mapped_heads, mask_absent=run.config.run.mask_absent)
+        confusion = run.test_set.evaluate(strategy.heads, mask_absent=run.config.run.mask_absent)
         scores = {name: matrix.accuracy for name, matrix in confusion.items()}
         entries = {name: {"accuracy": one, "wire_bytes": strategy.wire_bytes(name)} for name, one in scores.items()}
         merged = strategy.collection.num_merged
@@ -273,9 +273,9 @@ def _num_with(outcomes: Sequence[ClientOutcome], what: str) -> int:
 
 
 def _save_heads(run: Run, strategy: StatisticsStrategy, scores: Scores) -> None:
-    for name, (feature_map, head) in strategy.mapped_heads.items():
+    for name, head in strategy.heads.items():
         result = method_result(strategy, name, scores)
-        own = head_metadata(result, feature_map, evaluated_on=scores.evaluated_on)
+        own = head_metadata(result, evaluated_on=scores.evaluated_on)
         run.folder.save_head(name, head, {**run.metadata, **own})
 
 

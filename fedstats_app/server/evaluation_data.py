@@ -16,7 +16,6 @@ from fedstats_app.grid.evaluation import Scores
 from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.heads.calibration import TEMPERATURES, likely_temperatures
 from fedstats_app.heads.influence import evenly_spaced
-from fedstats_app.statistics import FeatureMap
 from fedstats_app.training.samples import Samples, TensorSamples
 
 # So many test samples, evenly spaced, tell which temperatures are worth measuring on all.
@@ -50,26 +49,23 @@ class ServerTestSet:
         """Test samples that can be read."""
         return sum(len(labels) for _, labels in self.blocks)
 
-    def samples(self, feature_map: FeatureMap | None) -> Samples:
-        """Return the test samples as a model in training takes them: mapped features, or without a map its inputs."""
-        if feature_map is None:
+    def samples(self, *, features: bool) -> Samples:
+        """Return the test samples as a model in training takes them: features, or inputs of the backbone."""
+        if not features:
             return DatasetSamples(self.dataset, np.arange(len(self.dataset)), self._reader.backbone)
-        features = torch.cat([feature_map(block).float() for block, _ in self.blocks])
-        return TensorSamples(features, self.labels())
+        return TensorSamples(torch.cat([block for block, _ in self.blocks]), self.labels())
 
-    def evaluate(
-        self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool
-    ) -> dict[str, ConfusionMatrix]:
-        """Return the confusion matrix of every head, given with the feature map it was solved for."""
+    def evaluate(self, heads: Mapping[str, LinearHead], *, mask_absent: bool) -> dict[str, ConfusionMatrix]:
+        """Return the confusion matrix of every head."""
         num_classes = len(self.dataset.class_names)
         total = {name: ConfusionMatrix.zeros(num_classes) for name in heads}
         for features, labels in self.blocks:
-            for name, (feature_map, head) in heads.items():
-                predictions = head.predict(feature_map(features), mask_absent=mask_absent)
+            for name, head in heads.items():
+                predictions = head.predict(features, mask_absent=mask_absent)
                 total[name] += ConfusionMatrix.from_predictions(labels, predictions, num_classes)
         return total
 
-    def score(self, heads: Mapping[str, tuple[FeatureMap, LinearHead]], *, mask_absent: bool) -> Scores:
+    def score(self, heads: Mapping[str, LinearHead], *, mask_absent: bool) -> Scores:
         """Measure all that the test samples say of every head, the temperature that leads to, and who is right where.
 
         Only predictions can be of absent classes. Of the temperatures only those are measured that can be best, as a
@@ -77,12 +73,12 @@ class ServerTestSet:
         """
         found, calibrations, right = {}, {}, {}
         num_classes = len(self.dataset.class_names)
-        for name, (feature_map, head) in heads.items():
-            blocks = partial(self._logits, feature_map, head, mask_absent=mask_absent)
+        for name, head in heads.items():
+            blocks = partial(self._logits, head, mask_absent=mask_absent)
             if 4 * self.num_readable * num_classes <= MAX_LOGIT_BYTES:
                 kept = list(blocks())
                 blocks = partial(iter, kept)
-            found[name], right[name] = _scores(blocks(), num_classes, self._likely_temperatures(feature_map, head))
+            found[name], right[name] = _scores(blocks(), num_classes, self._likely_temperatures(head))
             if not found[name].calibration.holds_best:
                 found[name], _ = _scores(blocks(), num_classes, TEMPERATURES)
             fitted = found[name].calibration.fit()
@@ -90,21 +86,19 @@ class ServerTestSet:
         unreadable = self._reader.num_unreadable
         return Scores("server", found, right=right, calibrations=calibrations, num_unreadable=unreadable)
 
-    def _logits(
-        self, feature_map: FeatureMap, head: LinearHead, *, mask_absent: bool
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _logits(self, head: LinearHead, *, mask_absent: bool) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield a head's logits (b, C), -inf for absent classes, labels (b,) and predictions (b,), block by block."""
         for features, labels in self.blocks:
-            logits = head.logits(feature_map(features), mask_absent=False)
+            logits = head.logits(features, mask_absent=False)
             masked = head.masked(logits)
             yield masked, labels, (masked if mask_absent else logits).argmax(dim=1)
 
-    def _likely_temperatures(self, feature_map: FeatureMap, head: LinearHead) -> Sequence[float]:
+    def _likely_temperatures(self, head: LinearHead) -> Sequence[float]:
         num_examples = self.num_readable
         if num_examples < 2 * TEMPERATURE_SAMPLES:
             return TEMPERATURES
         features, labels = self.evenly_spaced(TEMPERATURE_SAMPLES)
-        return likely_temperatures(head.logits(feature_map(features)), labels, num_examples)
+        return likely_temperatures(head.logits(features), labels, num_examples)
 
     def evenly_spaced(self, number: int) -> tuple[Tensor, Tensor]:
         """Return (m, d) features and (m,) labels of so many samples, evenly spaced among those that can be read."""
@@ -116,10 +110,6 @@ class ServerTestSet:
             found.append(features[here - start])
             start += len(features)
         return torch.cat(found), self.labels()[chosen]
-
-    def features(self) -> Tensor:
-        """Return (n, d) the features of all samples that can be read, a copy."""
-        return torch.cat([features for features, _ in self.blocks])
 
     def labels(self) -> Tensor:
         """Return (n,) int64 labels of all samples that can be read."""

@@ -18,7 +18,6 @@ from fedstats_app.report.tables import trainings_table
 from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.server.run import Run
 from fedstats_app.server.training import Training
-from fedstats_app.statistics import IdentityMap, feature_map_from_dict
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start import random_head, zero_head
 from fedstats_app.training.trainers import Trainer
@@ -41,7 +40,7 @@ def given_heads(run: Run) -> dict[str, SolvedHead]:
     }
     if "label-words" in run.config.start_heads:
         made["label-words"] = label_word_head(tuning.words, backbone, names)
-    heads = {name: SolvedHead(head, IdentityMap()) for name, head in made.items()}
+    heads = {name: SolvedHead(head) for name, head in made.items()}
     if tuning.start_head_file:
         heads[FILE_HEAD] = head_of_file(Path(tuning.start_head_file).expanduser(), backbone, names)
     return heads
@@ -95,8 +94,8 @@ def _start_names(asked: tuple[str, ...], state: State, progress: Progress) -> tu
 
 
 def _with_means(head: SolvedHead, state: State) -> SolvedHead:
-    """Add what stage 1 says of trainings on the head's features, if it solved for a head of them."""
-    same = next((one for one in state.heads.values() if one.feature_map == head.feature_map), None)
+    """Add what stage 1 says of trainings, if it solved for a head."""
+    same = next(iter(state.heads.values()), None)
     return head if same is None else replace(head, probe_step=same.probe_step)
 
 
@@ -106,7 +105,6 @@ def _save(training: Training, result: TrainingResult, model: TunedModel) -> None
     config, folder = run.config, run.folder
     metadata = trained_head_metadata(
         result,
-        start.feature_map,
         training.clients,
         by=training.trainer.by(config.optimizer.optimizer),
         temperature=config.tuning.logit_temperature,
@@ -165,4 +163,4 @@ def head_of_file(path: Path, backbone: Backbone, class_names: Sequence[str]) -> 
     rows = [names.index(name) for name in class_names]
     report = SolveReport(regulariser=f"of {path.stem}")
     ordered = LinearHead(head.weight[rows], head.bias[rows], head.present[rows], report)
-    return SolvedHead(ordered, feature_map_from_dict(json.loads(metadata["feature-map"])))
+    return SolvedHead(ordered)

@@ -18,11 +18,11 @@ from fedstats_app.methods import display_name
 from fedstats_app.server.asking import Asked
 from fedstats_app.server.evaluation_data import ServerTestSet
 from fedstats_app.settings.app_config import RunOptions
-from fedstats_app.statistics import ClientStatistics, FeatureMap
+from fedstats_app.statistics import ClientStatistics
 from fedstats_app.statistics.collected import StatisticsSum, sum_without_client
 from fedstats_app.strategies import StatisticsStrategy
 
-Clients: TypeAlias = Iterable[tuple[int, tuple[ClientStatistics, ...]]]
+Clients: TypeAlias = Iterable[tuple[int, ClientStatistics]]
 TestSamples: TypeAlias = Callable[[int], tuple[Tensor, Tensor]]
 
 # More judges than this are thinned out evenly.
@@ -63,7 +63,7 @@ class Harm:
     influences: Mapping[str, Influence]
     contradicting: frozenset[int]
     judges: str
-    heads: Mapping[str, tuple[FeatureMap, LinearHead]]
+    heads: Mapping[str, LinearHead]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def examine_clients(
 ) -> Examined:
     """Find clients that harm the others, keep what they sent so that they can be removed, and score heads without."""
     suspicion, harm = find_harm(strategy, asked.kept, None if test_set is None else test_set.evenly_spaced)
-    total = strategy.collection.statistics(0)
+    total = strategy.collection.total
     outcomes = _with_shares(strategy.outcomes, asked.kept, total, suspicion, class_names)
     if harm is None:
         return Examined(outcomes, [], None)
@@ -118,15 +118,15 @@ def find_harm(
     Harm or None
         None where there is none.
     """
-    judges = _judges(strategy, kept, test)
-    if not len(judges[0].labels):
+    judges = _judges(kept, test)
+    if not len(judges.labels):
         return {}, None
-    places = judges[0].places(strategy.num_classes)
+    places = judges.places(strategy.num_classes)
     spread_of = functools.partial(spreads, places=places, basis=basis_of(places))
     table: dict[int, Tensor] = {}
     sizes: dict[int, int] = {}
-    for client, (first, *_) in kept:
-        table[client], sizes[client] = spread_of(first), int(first.rows.num_examples)
+    for client, sent in kept:
+        table[client], sizes[client] = spread_of(sent), int(sent.rows.num_examples)
     suspicion = _over_usual(table)
     suspects = sorted((one for one in table if suspicion[one] >= SUSPICIOUS), key=lambda one: -suspicion[one])
     suspects = suspects[: min(GROUPS[-1], len(table) // 2)]
@@ -151,10 +151,8 @@ def find_harm(
     if not found:
         return suspicion, None
     group = _cleared(max(found)[1], trials, peers)
-    methods = strategy.methods()
-    heads = {name: (methods[name].specification.feature_map, head) for name, head in trials.heads(group).items()}
     who = "the other clients' class means" if test is None else "the server's test samples"
-    return suspicion, Harm(group, trials.influences(group), trials.contradicting(group), who, heads)
+    return suspicion, Harm(group, trials.influences(group), trials.contradicting(group), who, trials.heads(group))
 
 
 def _over_usual(table: Mapping[int, Tensor]) -> dict[int, float]:
@@ -200,35 +198,31 @@ def _cleared(group: tuple[int, ...], trials: _Trials, peers: Sequence[int]) -> t
 class _Trials:
     """Heads without some of the suspects or their peers, and who is classified correctly by them.
 
-    The judges are the same in the features of every specification; of each suspect and peer there is its place among
-    all clients, as in ``judges.owners``, and what it sent.
+    Of each suspect and peer there is its place among all clients, as in ``judges.owners``, and what it sent.
     """
 
     def __init__(
         self,
         strategy: StatisticsStrategy,
-        judges: Sequence[Judges],
-        sent: Mapping[int, tuple[int, tuple[ClientStatistics, ...]]],
+        judges: Judges,
+        sent: Mapping[int, tuple[int, ClientStatistics]],
     ) -> None:
         self._strategy, self._judges, self._sent = strategy, judges, sent
-        self._sums = [strategy.collection.statistics(index) for index in range(len(strategy.request.specs))]
+        self._total = strategy.collection.total
         self._heads: dict[tuple[int, ...], Mapping[str, LinearHead]] = {(): strategy.heads}
 
     def can_leave_out(self, client: int) -> bool:
         """Return whether all statistics of a client were kept: Gram matrices from before an interruption are not."""
-        _, sent = self._sent[client]
-        return len(sent) == len(self._sums) and all(
-            (one.has_gram or not total.has_gram) and (one.scatter is not None or not total.has_scatter)
-            for one, total in zip(sent, self._sums, strict=True)
-        )
+        (_, sent), total = self._sent[client], self._total
+        return (sent.has_gram or not total.has_gram) and (sent.scatter is not None or not total.has_scatter)
 
     def heads(self, group: tuple[int, ...]) -> Mapping[str, LinearHead]:
         """Solve every method's head without a group."""
         if group not in self._heads:
-            sums = list(self._sums)
+            total = self._total
             for client in group:
-                sums = list(map(sum_without_client, sums, self._sent[client][1]))
-            self._heads[group] = self._strategy.solve(sums)
+                total = sum_without_client(total, self._sent[client][1])
+            self._heads[group] = self._strategy.solve(total)
         return self._heads[group]
 
     def any_won(self, group: tuple[int, ...]) -> bool:
@@ -240,10 +234,10 @@ class _Trials:
         self, group: tuple[int, ...], *, than: tuple[int, ...] = (), losses: bool = True
     ) -> dict[str, Influence]:
         """Measure what leaving a group out, instead of those of ``than``, does to every method's head."""
-        judges = self._judges[0]
-        left = self._sums[0].summed(gram=False).class_counts
+        judges = self._judges
+        left = self._total.summed(gram=False).class_counts
         for client in group:
-            left -= self._sent[client][1][0].rows.summed().class_counts
+            left -= self._sent[client][1].rows.summed().class_counts
         owners = torch.tensor([self._sent[client][0] for client in {*group, *than}])
         asked = (left[judges.labels] > 0) & ~torch.isin(judges.owners, owners)
         found = {}
@@ -259,11 +253,10 @@ class _Trials:
         It mostly agrees with a client that has other cameras or other patients. It does not with swapped labels or
         mirrored means. Rows of classes that the group alone has say nothing.
         """
-        name, head = next(iter(self.heads(group).items()))
-        index = self._strategy.spec_index(name)
+        head = next(iter(self.heads(group).values()))
         found = set()
         for client in group:
-            rows = self._sent[client][1][index].rows
+            rows = self._sent[client][1].rows
             known = head.present[rows.class_ids]
             wrong = known & (head.predict(rows.means.to(torch.float32)) != rows.class_ids)
             if 2 * int(rows.counts[wrong].sum()) > int(rows.counts[known].sum()):
@@ -271,8 +264,7 @@ class _Trials:
         return frozenset(found)
 
     def _right(self, name: str, group: tuple[int, ...]) -> Tensor:
-        judges = self._judges[self._strategy.spec_index(name)]
-        return self.heads(group)[name].predict(judges.features) == judges.labels
+        return self.heads(group)[name].predict(self._judges.features) == self._judges.labels
 
 
 def _with_shares(
@@ -286,7 +278,7 @@ def _with_shares(
     counts, num_examples = total.summed(gram=False).class_counts.tolist(), max(total.num_examples, 1)
     position = {outcome.client: index for index, outcome in enumerate(outcomes) if outcome.outcome == "merged"}
     shown = list(outcomes)
-    for client, (statistics, *_) in kept:
+    for client, statistics in kept:
         of = statistics.rows.class_counts()
         own = {c: int(of[c]) for c in of.nonzero()[:, 0].tolist()}
         shown[position[client]] = replace(
@@ -324,28 +316,25 @@ def _harm_lines(harm: Harm, outcomes: list[ClientOutcome], class_names: tuple[st
     return [*lines, "without: " + "; ".join(gains), f"heads without: fedstats remove {folder} {flags}"]
 
 
-def _judges(strategy: StatisticsStrategy, kept: Clients, test: TestSamples | None) -> list[Judges]:
-    """Return the same judges in the features of every specification."""
-    specs = strategy.request.specs
+def _judges(kept: Clients, test: TestSamples | None) -> Judges:
+    """Return samples of the server, or without any clients' means."""
     if test is None:
-        return [_of_clients(kept, index, len(specs)) for index in range(len(specs))]
+        return _of_clients(kept)
     features, labels = test(MAX_JUDGES)
-    return [Judges(spec.feature_map(features), labels, torch.full_like(labels, -1)) for spec in specs]
+    return Judges(features, labels, torch.full_like(labels, -1))
 
 
-def _of_clients(kept: Clients, index: int, num_specs: int) -> Judges:
+def _of_clients(kept: Clients) -> Judges:
     """Return one mean of every client and class, or so many of them, evenly spaced.
 
     Their owners are places among the clients: Flower's node ids are larger than any tensor holds.
     """
-    pairs = sum(len(torch.unique(first.rows.class_ids)) for _, (first, *_) in kept)
+    pairs = sum(len(torch.unique(sent.rows.class_ids)) for _, sent in kept)
     step, seen = max(math.ceil(pairs / MAX_JUDGES), 1), 0
     empty = torch.zeros(0, dtype=torch.int64)
     means, counts, labels, owners = [], [empty], [empty], [empty]
-    for place, (_, statistics) in enumerate(kept):
-        if len(statistics) < num_specs:  # what is left of it after an interruption
-            continue
-        rows = statistics[index].rows
+    for place, (_, sent) in enumerate(kept):
+        rows = sent.rows
         first = torch.cat([torch.ones(min(len(rows), 1), dtype=torch.bool), rows.class_ids.diff() > 0]).nonzero()[:, 0]
         chosen = first[(seen + torch.arange(len(first))) % step == 0]
         seen += len(first)

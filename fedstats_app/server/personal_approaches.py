@@ -94,13 +94,9 @@ class PersonalSession:
         """The head that one-shot personalisation starts from."""
         return self.heads[self.start_methods[0]]
 
-    def spec_index(self, head: SolvedHead) -> int:
-        """Return which of the specifications a head was solved from: there is one per feature map."""
-        return next(i for i, spec in enumerate(self.asked.specs) if spec.feature_map == head.feature_map)
-
     def statistics_of(self, method: str) -> FeatureStatistics:
         """Return the federation's statistics that a method's head was solved from."""
-        return self.methods[method].sums(self.statistics.sums[self.spec_index(self.heads[method])])
+        return self.methods[method].sums(self.statistics.total)
 
     def head_arrays(self) -> dict[str, Tensor]:
         """Return the head to start from as it travels: float32, with a bias of 0 where an absent class has none."""
@@ -116,7 +112,6 @@ class PersonalSession:
             tune="full",
             options=self.options.local(flip=self.training.options.flip),
             tune_bias=True,
-            feature_map=self.start.feature_map,
         )
 
 
@@ -159,7 +154,7 @@ def _line(result: PersonalResult) -> str:
 def global_heads(session: PersonalSession) -> dict[str, PersonalResult]:
     """Score the federation's heads, one for all, on every client's test samples."""
     started, methods = time.perf_counter(), tuple(session.heads)
-    heads = {name: (session.spec_index(one), one.head) for name, one in session.heads.items()}
+    heads = {name: solved.head for name, solved in session.heads.items()}
     content = evaluation_content(session.asked, heads)
     answers = ask(
         session.grid, content, EVALUATE_PERSONAL, session.clients, lambda reply: read_head_scores_reply(reply, methods)
@@ -208,7 +203,7 @@ def closed_form(session: PersonalSession) -> dict[str, PersonalResult]:
     for method in session.start_methods:
         started, name, solved = time.perf_counter(), f"closed-form-{method}", session.heads[method]
         content = personal_heads_content(
-            replace(session.request, tune="probe", feature_map=solved.feature_map),
+            replace(session.request, tune="probe"),
             session.statistics_of(method),
             session.methods[method].fixed(solved.head.report.parameters),
             MIXING_GRID,

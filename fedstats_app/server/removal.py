@@ -97,8 +97,8 @@ def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "
         if not left:
             raise ValueError(f"{run_folder}: without {', '.join(clients)} no client is left")
         kept_all = all(keeps_client_statistics(run_folder, one) for one in left)
-        sums = _folded(run_folder, collected, left) if kept_all else _subtracted(run_folder, collected, removed)
-        rest = replace(collected, sums=sums, clients=left)
+        total = _folded(run_folder, collected, left) if kept_all else _subtracted(run_folder, collected, removed)
+        rest = replace(collected, total=total, clients=left)
         what = "client " + ", ".join(f"{one.client} of run {one.run}" for one in removed)
         return _written(run_folder, rest, what, removed, (), output_dir)
 
@@ -131,7 +131,7 @@ def remove_classes(run_folder: Path, classes: Sequence[str], output_dir: str = "
                 f"{run_folder}: must be some of {', '.join(collected.class_names)}, got {unknown or classes}"
             )
         ids = [collected.class_names.index(name) for name in classes]
-        rest = replace(collected, sums=tuple(sum_without_classes(total, ids) for total in collected.sums))
+        rest = replace(collected, total=sum_without_classes(collected.total, ids))
         return _written(run_folder, rest, f"class {', '.join(classes)}", (), ids, output_dir)
 
 
@@ -144,22 +144,18 @@ def _client_named(name: str, clients: Sequence[MergedClient]) -> MergedClient:
     return found[0]
 
 
-def _folded(folder: Path, collected: CollectedStatistics, clients: Iterable[MergedClient]) -> tuple[StatisticsSum, ...]:
-    sums = tuple(total.emptied() for total in collected.sums)
+def _folded(folder: Path, collected: CollectedStatistics, clients: Iterable[MergedClient]) -> StatisticsSum:
+    total = collected.total.emptied()
     for client in clients:
-        for total, one in zip(sums, load_client_statistics(folder, client, collected.class_names), strict=True):
-            total.add(one)
-    return sums
+        total.add(load_client_statistics(folder, client, collected.class_names))
+    return total
 
 
-def _subtracted(
-    folder: Path, collected: CollectedStatistics, removed: Iterable[MergedClient]
-) -> tuple[StatisticsSum, ...]:
-    sums = collected.sums
-    for one in removed:
-        sent = load_client_statistics(folder, one, collected.class_names)
-        sums = tuple(sum_without_client(total, client) for total, client in zip(sums, sent, strict=True))
-    return sums
+def _subtracted(folder: Path, collected: CollectedStatistics, removed: Iterable[MergedClient]) -> StatisticsSum:
+    total = collected.total
+    for client in removed:
+        total = sum_without_client(total, load_client_statistics(folder, client, collected.class_names))
+    return total
 
 
 def _written(
@@ -185,14 +181,10 @@ def _written(
         folder.write_status("running")
         for name, method in methods.items():
             head, header = read_head(old / "heads" / f"{name}.safetensors")
-            if name in masked:
-                head = _masked(head, classes)
-            else:
-                sums = zip(rest.specs, rest.sums, strict=True)
-                head = method.solve(next(total for spec, total in sums if spec.covers(specs[name])))
+            head = _masked(head, classes) if name in masked else method.solve(rest.total)
             result = _result(name, head, rest, results["methods"][name], what)
             common = {key: value for key, value in header.items() if key not in _OF_THE_SOLVE}
-            own = head_metadata(result, specs[name].feature_map, evaluated_on="")
+            own = head_metadata(result, evaluated_on="")
             folder.save_head(name, head, {**common, **own})
             entries[name] = result.to_json()
         folder.write_config({**record, "removed": what, "removed_from": str(old)})

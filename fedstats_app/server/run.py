@@ -253,7 +253,7 @@ def prepare(
     clients = ClientGrid(grid, federation.hosts, reply_timeout=timeout, window_bytes=window)
     clients.on_reply, clients.progress = on_reply, progress
     run = Run(
-        config=config.measured(None if test_set is None else test_set.features, progress.say),
+        config=config,
         folder=folder,
         reader=reader,
         feature_norm=feature_norm(backbone),

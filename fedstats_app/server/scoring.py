@@ -33,14 +33,14 @@ def score(
     """
     if test_set is not None:
         progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
-        return test_set.score(strategy.mapped_heads, mask_absent=mask_absent)
+        return test_set.score(strategy.heads, mask_absent=mask_absent)
     merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
     if not (able := {client: number for client, number in merged.items() if client not in statistics_only}):
         progress.say("not evaluated: releases hold no samples (test-dataset, or --test of fedstats merge, names some)")
         return Scores("")
     share = f"{100 * holdout:.0f}%"
     progress.say(f"evaluating on the {share} of their samples that clients kept for it, after {progress.elapsed}")
-    scores = evaluate_on_clients(grid, strategy.request, strategy.indexed_heads, able)
+    scores = evaluate_on_clients(grid, strategy.request, strategy.heads, able)
     if not scores.num_examples:
         progress.say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
     return scores
@@ -49,7 +49,7 @@ def score(
 def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> MethodResult:
     """Make one method's entry in results.json; its scores may be missing."""
     head, collection = strategy.heads[method], strategy.collection
-    found, sums = scores.heads.get(method), strategy.statistics(method).summed(gram=False)
+    found, sums = scores.heads.get(method), collection.total.summed(gram=False)
     return MethodResult(
         method=method,
         **quality(found),
@@ -72,7 +72,7 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
 def method_results(strategy: StatisticsStrategy, scores: Scores) -> list[MethodResult]:
     """Make every method's entry, with a note on long tails."""
     results = [method_result(strategy, name, scores) for name in strategy.heads]
-    counts = strategy.collection.statistics(0).summed(gram=False).class_counts
+    counts = strategy.collection.total.summed(gram=False).class_counts
     present = counts[counts > 0]
     ratio = int(present.max()) / int(present.min()) if len(present) else 1.0
     if ratio >= LONG_TAIL:
@@ -87,7 +87,7 @@ def method_results(strategy: StatisticsStrategy, scores: Scores) -> list[MethodR
 
 def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
     """Count what clients sent by the paper's formula; without a paper that has one, what they did send."""
-    configured, statistics = strategy.methods()[method], strategy.statistics(method)
+    configured, statistics = strategy.methods()[method], strategy.collection.total
     if configured.uplink is None:
         return strategy.wire_bytes(method)
     rows = statistics.num_rows if configured.method.needs.several_means else statistics.num_pairs

@@ -57,7 +57,7 @@ class Training(ABC):
     request : TrainingRequest
         What clients are told.
     on_features : bool
-        Whether only the head is trained: the model then takes mapped features.
+        Whether only the head is trained: the model then takes features.
     model : TunedModel
         As it is scored.
     repeats : int
@@ -91,14 +91,14 @@ class Training(ABC):
         self.tuning, self.min_clients = run.config.tuning, run.config.federation.min_clients
         self.name, self.made = f"{start}-{trainer.name}", start in MADE_HEADS
         self.local = run.config.local
-        self.request = self.specified(replace(run.training_request(), feature_map=head.feature_map))
+        self.request = self.specified(run.training_request())
         self.on_features = self.request.tune == "probe"
         self.rounds: list[RoundRecord] = []
         self.notes: list[str] = []
         self.stopped = "rounds done"
         # A head takes features that are there already, a network images.
         test_set = run.test_set
-        self._test = None if test_set is None else test_set.samples(head.feature_map if self.on_features else None)
+        self._test = None if test_set is None else test_set.samples(features=self.on_features)
         self._batch_size = FEATURE_BATCH if self.on_features else run.backbone.batch_size
 
     def specified(self, request: TrainingRequest) -> TrainingRequest:
@@ -241,8 +241,8 @@ class Training(ABC):
         if not request.holdout or not self.on_features:
             return None, {}, None
         same: dict[str, Any] = {one.name: getattr(request, one.name) for one in fields(SampleRequest)}
-        asked = StatisticsRequest(**same, specs=(StatisticsSpec(gram=False, feature_map=request.feature_map),))
-        found = evaluate_on_clients(run.grid, asked, {self.name: (0, head)}, self.clients)
+        asked = StatisticsRequest(**same, spec=StatisticsSpec())
+        found = evaluate_on_clients(run.grid, asked, {self.name: head}, self.clients)
         for client, reason in list(found.failures.items())[:3]:
             self.say(f"client {client} did not evaluate the head: {reason}")
         return found.heads[self.name], found.accuracies[self.name], found.calibrations[self.name]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from fedstats_app.backbones.backbone_options import BackboneOptions
 from fedstats_app.base.option import (
@@ -37,16 +37,8 @@ from fedstats_app.training.personal_options import PersonalOptions
 from fedstats_app.training.trainers import TRAINERS, Trainer
 from fedstats_app.training.training_options import FILE_HEAD, MADE_HEADS, ClientOptions, OptimizerOptions, TuningOptions
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-# What one pass asks clients for once: in words, the option that says it, and what to do.
-_SAME = ": give all of these the same NAME.means-per-class, or leave some out of method"
-_ASKED_ONCE = {
-    "number of means per class": ("means_per_class", _SAME),
-    "rank of the scatter's factors": ("rank", ""),
-    "type of the scatter's factors": ("factor_dtype", ""),
-}
+# Options that say what clients send, which are the same for all variants of a method.
+_SENT_ONCE = {"rank of the scatter's factors": "rank", "type of the scatter's factors": "factor_dtype"}
 # Pixels: the built-in sample's 28 need not become 224.
 BUILTIN_INPUT_SIZE = 64
 
@@ -65,6 +57,8 @@ class RunOptions(Options):
         one_of("none", *TRAINERS),
         "none | probe (the head) | full | features (the backbone) | fedmezo",
     )
+    means_per_class: int = option(1, whole(1, 10_000), "disjoint means per class and client (FedCOF, FedRoot)")
+    samples_per_mean: int = option(2, whole(2, 1_000_000), "fewest samples of each of several means")
     seed: int = option(0, whole(0, 2**31 - 1), "same seed, same bytes")
     mask_absent: bool = option(True, flag, "never predict a class without samples; false = the papers' zero logit")
     resume: str = option("", run_folder_or_latest, "/PATH/TO/RUN_FOLDER of an interrupted run, or latest")
@@ -102,7 +96,7 @@ class AppConfig:
             return tuple(self.run.method.split(","))
         if not self.federation.sums_only:
             return tuple(METHODS)
-        every = (record_of(name).configured(self.options_of(name)) for name in METHODS)
+        every = (self.configured(name) for name in METHODS)
         if self.federation.is_noisy:
             return tuple(one.name for one in every if not one.cannot_be_noisy)
         return tuple(one.name for one in every if not one.cannot_add and not one.keeps_rows)
@@ -110,24 +104,22 @@ class AppConfig:
     @property
     def configured_methods(self) -> dict[str, ConfiguredMethod]:
         """The methods to solve with their options, by name."""
-        seed = self.run.seed
-        return {
-            name: record_of(name).configured(self.options_of(name), seed=seed, variant=name) for name in self.methods
-        }
+        return {name: self.configured(name) for name in self.methods}
+
+    def configured(self, name: str) -> ConfiguredMethod:
+        """Return a method or variant with its options."""
+        run = self.run
+        return record_of(name).configured(
+            self.options_of(name),
+            means_per_class=run.means_per_class,
+            samples_per_mean=run.samples_per_mean,
+            variant=name,
+        )
 
     def options_of(self, method: str) -> Any:
         """Return the options of a method or variant, of its record's type."""
         known = self.method_options.get(method)
         return varied(self.method_options[record_of(method).name], method) if known is None else known
-
-    def measured(self, features: Callable[[], Tensor] | None, say: Callable[[str], None]) -> AppConfig:
-        """Return the configuration with what its methods take from the server's test features, and say so in lines.
-
-        ``features`` returns them, (n, d), and is None without test data, a ValueError where something is to be
-        measured.
-        """
-        measured = {name: record_of(name).measure(self.options_of(name), features, say) for name in self.methods}
-        return replace(self, method_options={**self.method_options, **measured})
 
     @property
     def trainer(self) -> Trainer | None:
@@ -153,6 +145,7 @@ class AppConfig:
             backbone_weights=weights or self.backbone.backbone_weights,
             engine=engine or self.backbone.engine,
             norm="group" if self.tuning.batch_norm == "groupnorm" else "batch",
+            feature_map="unit" if self.federation.is_noisy else self.backbone.feature_map,
         )
 
     def to_run_config(self) -> dict[str, Any]:
@@ -256,9 +249,11 @@ class AppConfig:
                 yield f"{because}: {key} must be {json.dumps(usual)}, because only sums over clients are used"
         for name in self.methods:
             with contextlib.suppress(ValueError):  # what is no variant is said elsewhere
-                method = record_of(name).configured(self.options_of(name), variant=name)
+                method = self.configured(name)
                 if reason := method.cannot_be_noisy if federation.is_noisy else method.cannot_add:
                     yield f"{'dp-epsilon' if federation.is_noisy else 'secure-sums'}: {reason}"
+        if federation.is_noisy and self.backbone.expands_features:
+            yield f"dp-epsilon: feature-map must be none or unit, got {self.backbone.feature_map!r}"
         if federation.is_noisy and (flips := self.partition.training_flips) != "none":
             yield f"dp-epsilon: partition.flips must be none, because a sample would count twice, got {flips}"
 
@@ -270,8 +265,8 @@ class AppConfig:
                 chosen[name] = self.options_of(name)
             except ValueError as error:  # with the run's other options, of which a variant has the rest
                 yield f"method: {error}"
-        for what, (asked, advice) in _ASKED_ONCE.items():
-            found = {name: getattr(one, asked) for name, one in chosen.items() if hasattr(one, asked)}
+        for words, option_name in _SENT_ONCE.items():
+            found = {name: getattr(one, option_name) for name, one in chosen.items() if hasattr(one, option_name)}
             if len(set(found.values())) > 1:
                 listed = ", ".join(f"{name}: {value}" for name, value in found.items())
-                yield f"method: one run asks for one {what}, got {listed}{advice}"
+                yield f"method: one run asks for one {words}, got {listed}"

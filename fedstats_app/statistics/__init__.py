@@ -14,12 +14,6 @@ from fedstats_app.statistics.factors import LowRankStatistics as LowRankStatisti
 from fedstats_app.statistics.factors import ScatterFactor as ScatterFactor
 from fedstats_app.statistics.factors import ScatterSpec as ScatterSpec
 from fedstats_app.statistics.factors import TriangularFactor as TriangularFactor
-from fedstats_app.statistics.feature_maps import FeatureMap as FeatureMap
-from fedstats_app.statistics.feature_maps import IdentityMap as IdentityMap
-from fedstats_app.statistics.feature_maps import RandomFourierFeatures as RandomFourierFeatures
-from fedstats_app.statistics.feature_maps import RandomProjection as RandomProjection
-from fedstats_app.statistics.feature_maps import UnitLength as UnitLength
-from fedstats_app.statistics.feature_maps import feature_map_from_dict as feature_map_from_dict
 from fedstats_app.statistics.feature_statistics import FeatureStatistics as FeatureStatistics
 from fedstats_app.statistics.specification import StatisticsSpec as StatisticsSpec
 from fedstats_app.statistics.specification import merge_specs as merge_specs

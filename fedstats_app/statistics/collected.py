@@ -318,9 +318,9 @@ class CollectedStatistics:
     ----------
     class_names : tuple of str
         C different names, in the order of their ids.
-    specs : tuple of StatisticsSpec
-        One sum for each.
-    sums : tuple of StatisticsSum
+    spec : StatisticsSpec
+        What clients were asked for.
+    total : StatisticsSum
         Over the clients.
     backbone_fingerprint : str
         Of the backbone that made the features.
@@ -330,32 +330,27 @@ class CollectedStatistics:
     Raises
     ------
     ValueError
-        If there are not as many sums as specifications, or sums of other classes or kinds.
+        If the sum is of other classes or another kind.
     """
 
     class_names: tuple[str, ...]
-    specs: tuple[StatisticsSpec, ...]
-    sums: tuple[StatisticsSum, ...]
+    spec: StatisticsSpec
+    total: StatisticsSum
     backbone_fingerprint: str
     clients: tuple[MergedClient, ...]
 
     def __post_init__(self) -> None:
         if len(set(self.class_names)) < len(self.class_names):
             raise ValueError("class_names must differ, got one twice")
-        if not self.specs or len(self.sums) != len(self.specs):
-            raise ValueError(
-                f"there must be specifications and one sum for each, got {len(self.sums)} for {len(self.specs)}"
-            )
-        for spec, total in zip(self.specs, self.sums, strict=True):
-            wanted = _kind(len(self.class_names), gram=spec.gram, scatter=spec.scatter is not None)
-            found = _kind(total.num_classes, gram=total.has_gram, scatter=total.has_scatter)
-            if found != wanted:
-                raise ValueError(f"a sum must have {wanted}, as class names and specification say, got {found}")
+        wanted = _kind(len(self.class_names), gram=self.spec.gram, scatter=self.spec.scatter is not None)
+        found = _kind(self.total.num_classes, gram=self.total.has_gram, scatter=self.total.has_scatter)
+        if found != wanted:
+            raise ValueError(f"a sum must have {wanted}, as class names and specification say, got {found}")
 
     @property
     def num_examples(self) -> int:
         """Number of samples."""
-        return self.sums[0].num_examples
+        return self.total.num_examples
 
     def with_class_names(self, class_names: Sequence[str]) -> CollectedStatistics:
         """Return a copy whose classes are these, which must include its own; classes are matched by name.
@@ -372,8 +367,8 @@ class CollectedStatistics:
                 f"the new class names must include all {len(self.class_names)} old ones, {missing} are not"
             )
         new_ids = torch.tensor([position[name] for name in self.class_names], dtype=torch.int64)
-        sums = tuple(total.renumbered(new_ids, len(class_names)) for total in self.sums)
-        return replace(self, class_names=tuple(class_names), sums=sums)
+        total = self.total.renumbered(new_ids, len(class_names))
+        return replace(self, class_names=tuple(class_names), total=total)
 
 
 def _kind(num_classes: int, *, gram: bool, scatter: bool) -> str:

@@ -1,9 +1,9 @@
-"""What a method asks clients for, and how the wishes of several methods become one request."""
+"""Statistics that a method needs, and the one specification that serves several methods."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +13,6 @@ from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.statistics.client_statistics import ClientStatistics, StatisticsAccumulator
 from fedstats_app.statistics.exact import LEAST_BITS, MOST_BITS
 from fedstats_app.statistics.factors import HEADER_BYTES, ScatterSpec, num_factor_numbers
-from fedstats_app.statistics.feature_maps import FeatureMap, IdentityMap, feature_map_from_dict
 
 # A node works for any server it is connected to: what a request can make it allocate is bounded.
 MAX_CLASSES = 1_000_000
@@ -60,7 +59,7 @@ LEAST_PER_MEAN = 2
 
 @dataclass(frozen=True)
 class StatisticsSpec:
-    """Which statistics of which features.
+    """Statistics that clients send.
 
     Attributes
     ----------
@@ -71,9 +70,7 @@ class StatisticsSpec:
     samples_per_mean : int
         Fewer samples than this, at least 2, share one of several means only where their class has no more.
     fraction_bits : int or None
-        Mapped features are rounded to so many, so that sums are exact; None where they are not.
-    feature_map : FeatureMap
-        Applied to the backbone's features first.
+        Features are rounded to so many, so that sums are exact; None where they are not.
     scatter : ScatterSpec or None
         Which factor of each client's scatter is needed. Where the Gram matrix is needed too, clients send that alone,
         and the server makes the factor of it.
@@ -81,7 +78,6 @@ class StatisticsSpec:
 
     gram: bool = False
     means_per_class: int = 1
-    feature_map: FeatureMap = field(default_factory=IdentityMap)
     scatter: ScatterSpec | None = None
     samples_per_mean: int = LEAST_PER_MEAN
     fraction_bits: int | None = None
@@ -106,11 +102,7 @@ class StatisticsSpec:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values from which :meth:`from_dict` makes the specification again."""
-        values: dict[str, object] = {
-            "gram": self.gram,
-            "means-per-class": self.means_per_class,
-            "feature-map": self.feature_map.to_dict(),
-        }
+        values: dict[str, object] = {"gram": self.gram, "means-per-class": self.means_per_class}
         if self.samples_per_mean != LEAST_PER_MEAN:
             values["samples-per-mean"] = self.samples_per_mean
         if self.fraction_bits is not None:
@@ -130,7 +122,7 @@ class StatisticsSpec:
         TypeError, ValueError
             If a value is not of exactly its type, or not allowed.
         """
-        for key, kind in (("gram", bool), ("means-per-class", int), ("feature-map", dict)):
+        for key, kind in (("gram", bool), ("means-per-class", int)):
             _check_type(values, key, kind)
         scatter = None
         if "scatter" in values:
@@ -142,14 +134,13 @@ class StatisticsSpec:
         _check_type(samples, "samples-per-mean", int)
         if "fraction-bits" in values:
             _check_type(values, "fraction-bits", int)
-        feature_map, bits = feature_map_from_dict(values["feature-map"]), values.get("fraction-bits")
-        return cls(values["gram"], values["means-per-class"], feature_map, scatter, samples["samples-per-mean"], bits)
+        bits = values.get("fraction-bits")
+        return cls(values["gram"], values["means-per-class"], scatter, samples["samples-per-mean"], bits)
 
     def covers(self, other: StatisticsSpec) -> bool:
         """Return whether statistics of this kind serve a method that asks for ``other``."""
         return (
-            self.feature_map == other.feature_map
-            and (self.gram or not other.gram)
+            (self.gram or not other.gram)
             and other.scatter in (None, self.scatter)
             and (self._means == other._means or other.means_per_class == 1)
         )
@@ -158,19 +149,18 @@ class StatisticsSpec:
     def _means(self) -> tuple[int, int]:
         return self.means_per_class, self.samples_per_mean
 
-    def num_bytes(self, num_samples: int, num_classes: int, feature_dim: int, number_bytes: int) -> int:
+    def num_bytes(self, num_samples: int, num_classes: int, dim: int, number_bytes: int) -> int:
         """Count the bytes that a client sends at most: rows with class id and count, what goes with them, and arrays.
 
         Parameters
         ----------
         num_samples, num_classes : int
             What the client has.
-        feature_dim : int
-            d of the backbone.
+        dim : int
+            d.
         number_bytes : int
             Of a number in the run's wire-dtype, below 4 with a scale per row; class ids and counts take 8 each.
         """
-        dim = self.feature_map.output_dim(feature_dim)
         num_rows = num_classes * self.means_per_class
         scale, header = (4, HEADER_BYTES) if number_bytes < 4 else (0, 0)
         rows = num_rows * (16 + number_bytes * dim + scale) + 3 * HEADER_BYTES + header
@@ -196,14 +186,14 @@ class StatisticsSpec:
         min_samples_per_mean: int = LEAST_PER_MEAN,
         rows: tuple[Tensor, Tensor] | None = None,
     ) -> StatisticsAccumulator:
-        """Return an accumulator for a client's labels (n,) and backbone features of dimension d.
+        """Return an accumulator for a client's labels (n,) and features of dimension d.
 
         ``rows`` says which samples share a mean, if that is not to be drawn.
         """
         return StatisticsAccumulator(
             labels,
             num_classes,
-            self.feature_map.output_dim(feature_dim),
+            feature_dim,
             gram=self.gram,
             scatter=self.scatter.rank if self.scatter is not None and self.sends_scatter else None,
             means_per_class=self.means_per_class,
@@ -215,7 +205,7 @@ class StatisticsSpec:
         )
 
     def from_features(self, features: Tensor, labels: Tensor, num_classes: int, *, seed: int = 0) -> ClientStatistics:
-        """Return the statistics of (n, d) backbone features at once.
+        """Return the statistics of (n, d) features at once.
 
         Raises
         ------
@@ -223,37 +213,33 @@ class StatisticsSpec:
             If shapes disagree, a label is out of range, or a feature is not finite.
         """
         accumulator = self.accumulator(labels, num_classes, features.shape[1], seed=seed, device=features.device)
-        accumulator.update(self.feature_map(features))
+        accumulator.update(features)
         return accumulator.statistics()
 
 
-def merge_specs(specs: Iterable[StatisticsSpec]) -> tuple[StatisticsSpec, ...]:
-    """Return the fewest specifications that cover all: one per feature map, in order of first appearance.
+def merge_specs(specs: Iterable[StatisticsSpec]) -> StatisticsSpec:
+    """Return the least specification that covers all, at least one.
 
     Raises
     ------
     ValueError
-        If two ask for different factors, or different numbers (above 1) of means per class, of the same features.
+        If two ask for different factors, or different numbers (above 1) of means per class.
     """
-    merged: dict[FeatureMap, StatisticsSpec] = {}
-    for spec in specs:
-        known = merged.setdefault(spec.feature_map, spec)
-        several = {one._means for one in (known, spec) if one.means_per_class > 1}
-        if len({means for means, _ in several}) > 1:
-            raise ValueError(f"one pass serves one number of means per class, got {sorted(m for m, _ in several)}")
-        if len(several) > 1:
-            numbers = sorted(samples for _, samples in several)
-            raise ValueError(f"one pass serves one number of samples per mean, got {numbers}")
-        if known.scatter and spec.scatter and known.scatter != spec.scatter:
-            raise ValueError(f"one pass serves one factor of the scatter, got {known.scatter} and {spec.scatter}")
-        merged[spec.feature_map] = replace(
-            known,
-            gram=known.gram or spec.gram,
-            means_per_class=max(known.means_per_class, spec.means_per_class),
-            samples_per_mean=max(known.samples_per_mean, spec.samples_per_mean),
-            scatter=known.scatter or spec.scatter,
-        )
-    return tuple(merged.values())
+    wanted = list(dict.fromkeys(specs))
+    several = [spec for spec in wanted if spec.means_per_class > 1]
+    if len(numbers := {spec.means_per_class for spec in several}) > 1:
+        raise ValueError(f"one pass serves one number of means per class, got {sorted(numbers)}")
+    if len(numbers := {spec.samples_per_mean for spec in several}) > 1:
+        raise ValueError(f"one pass serves one number of samples per mean, got {sorted(numbers)}")
+    factors = list(dict.fromkeys(spec.scatter for spec in wanted if spec.scatter is not None))
+    if len(factors) > 1:
+        raise ValueError(f"one pass serves one factor of the scatter, got {factors[0]} and {factors[1]}")
+    return StatisticsSpec(
+        gram=any(spec.gram for spec in wanted),
+        means_per_class=max(spec.means_per_class for spec in wanted),
+        scatter=factors[0] if factors else None,
+        samples_per_mean=max(spec.samples_per_mean for spec in wanted),
+    )
 
 
 def _check_type(values: Mapping[str, Any], key: str, kind: type) -> None:

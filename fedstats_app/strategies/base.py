@@ -24,7 +24,7 @@ from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.methods.method import FEW_FEATURES
-from fedstats_app.statistics import FeatureMap, merge_specs
+from fedstats_app.statistics import merge_specs
 from fedstats_app.statistics.collected import CollectedStatistics, StatisticsSum
 from fedstats_app.statistics.exact import fraction_bits
 from fedstats_app.wire import QUERY_STATISTICS, Limits, ReceivedStatistics, StatisticsRequest
@@ -160,14 +160,12 @@ class StatisticsStrategy(WithoutEvaluation):
             raise ValueError(f"fraction_train must lie in (0, 1], got {fraction_train}")
         if min_clients < 1:
             raise ValueError(f"min_clients must be at least 1, got {min_clients}")
-        specs = merge_specs(method.specification for method in methods)
+        spec = merge_specs(method.specification for method in methods)
         if exact_samples:
-            norms = [limits.mapped_norm(spec, feature_dim) for spec in specs]
-            bits = [fraction_bits(exact_samples, n, squares=spec.gram) for n, spec in zip(norms, specs, strict=True)]
-            specs = tuple(replace(spec, fraction_bits=of) for spec, of in zip(specs, bits, strict=True))
+            spec = replace(spec, fraction_bits=fraction_bits(exact_samples, limits.norm, squares=spec.gram))
         self.request = StatisticsRequest(
             num_classes,
-            specs,
+            spec,
             "float64" if exact_samples else wire_dtype,
             seed=seed,
             backbone_fingerprint=backbone_fingerprint,
@@ -199,17 +197,14 @@ class StatisticsStrategy(WithoutEvaluation):
         Parameters
         ----------
         earlier : CollectedStatistics or None
-            Of the same backbone, specifications and classes (:meth:`CollectedStatistics.with_class_names`).
+            Of the same backbone, specification and classes (:meth:`CollectedStatistics.with_class_names`).
 
         Raises
         ------
         ValueError
             If they are of another kind; the message says what was and what is.
         """
-        keep_rows = [
-            any(one.keeps_rows and spec.covers(one.specification) for one in self._methods.values())
-            for spec in self.request.specs
-        ]
+        keep_rows = any(method.keeps_rows for method in self._methods.values())
         self.collection = Collection(
             self.request, keep_rows, self.feature_dim, earlier, self._limits, self._client_names
         )
@@ -239,7 +234,7 @@ class StatisticsStrategy(WithoutEvaluation):
         if self.feature_dim is None:
             return 2**20
         size = NUMBER_BYTES[self.request.wire_dtype]
-        return sum(spec.num_bytes(MAX_COUNT, self.num_classes, self.feature_dim, size) for spec in self.request.specs)
+        return self.request.spec.num_bytes(MAX_COUNT, self.num_classes, self.feature_dim, size)
 
     @property
     def head(self) -> LinearHead:
@@ -254,28 +249,9 @@ class StatisticsStrategy(WithoutEvaluation):
             raise TooFewClients("there is no head: no client's statistics were merged")
         return next(iter(self.heads.values()))
 
-    @property
-    def indexed_heads(self) -> dict[str, tuple[int, LinearHead]]:
-        """The heads as they are sent to be scored: by method, with which of the request's specifications serves it."""
-        return {name: (self.spec_index(name), head) for name, head in self.heads.items()}
-
-    @property
-    def mapped_heads(self) -> dict[str, tuple[FeatureMap, LinearHead]]:
-        """The heads by method, each with the feature map that it was solved for."""
-        return {name: (self._methods[name].specification.feature_map, head) for name, head in self.heads.items()}
-
-    def spec_index(self, method: str) -> int:
-        """Index of the request's specification that serves a method."""
-        wanted = self._methods[method].specification
-        return next(index for index, spec in enumerate(self.request.specs) if spec.covers(wanted))
-
-    def statistics(self, method: str | None = None) -> StatisticsSum:
-        """Return the merged statistics that a method (by default the first) is solved from."""
-        return self.collection.statistics(self.spec_index(method if method is not None else next(iter(self._methods))))
-
     def wire_bytes(self, method: str) -> int:
         """Return the bytes, of all that was received, that a method needed: what it alone would have cost."""
-        return self.collection.wire_bytes(self.spec_index(method), self._methods[method].specification)
+        return self.collection.wire_bytes(self._methods[method].specification)
 
     def collect(
         self,
@@ -335,26 +311,22 @@ class StatisticsStrategy(WithoutEvaluation):
                 self.on_reply(outcome, received)
             del reply, received  # frees the reply before the next is made
 
-    def solve(self, sums: Sequence[StatisticsSum] | None = None) -> dict[str, LinearHead]:
+    def solve(self, total: StatisticsSum | None = None) -> dict[str, LinearHead]:
         """Solve for every method's head.
 
         Parameters
         ----------
-        sums : sequence of StatisticsSum, optional
-            One for each specification; by default what was collected, whose heads stay in ``heads``.
+        total : StatisticsSum, optional
+            Over clients; by default what was collected, whose heads stay in ``heads``.
         """
-        if collects := sums is None:
-            sums = [self.collection.statistics(index) for index in range(len(self.request.specs))]
-        totals = {name: sums[self.spec_index(name)] for name in self._methods}
-        for total in totals.values():
-            if total.keeps_rows:
-                total.rows()  # stacked once, before several look at them
-        solvers = {name: method.solve for name, method in self._methods.items()}
-        jobs = [functools.partial(_timed, solvers[name], total, self._summed_rows) for name, total in totals.items()]
-        small = len(jobs) > 1 and all(total.feature_dim <= FEW_FEATURES for total in totals.values())
-        solved = dict(zip(totals, beside_each_other(jobs) if small else (job() for job in jobs), strict=True))
+        summed = self.collection.total if total is None else total
+        if summed.keeps_rows:
+            summed.rows()  # stacked once, before several look at them
+        jobs = [functools.partial(_timed, method.solve, summed, self._summed_rows) for method in self._methods.values()]
+        small = len(jobs) > 1 and summed.feature_dim <= FEW_FEATURES
+        solved = dict(zip(self._methods, beside_each_other(jobs) if small else (job() for job in jobs), strict=True))
         heads = {name: head for name, (head, _) in solved.items()}
-        if collects:
+        if total is None:
             self.heads, self.solve_seconds = heads, {name: seconds for name, (_, seconds) in solved.items()}
         return heads
 

@@ -16,7 +16,6 @@ from fedstats_app.methods.fed3r import Fed3ROptions
 from fedstats_app.methods.fedcgs import FedCGSOptions
 from fedstats_app.methods.fedcof import FedCOFOptions
 from fedstats_app.methods.fedroot import FedRootOptions
-from fedstats_app.statistics import FeatureMap
 from fedstats_app.strategies.base import StatisticsStrategy, StrategyOptions
 
 
@@ -31,8 +30,8 @@ class ClosedForm(StatisticsStrategy):
         The method.
     values : Options
         Its options.
-    feature_map : FeatureMap, optional
-        Replaces the one that the options describe.
+    means_per_class, samples_per_mean : int
+        Number of disjoint means per class and client, and least number of samples of each.
     **options
         As :class:`StatisticsStrategy`.
 
@@ -47,11 +46,12 @@ class ClosedForm(StatisticsStrategy):
         num_classes: int,
         method: Method[Any],
         values: Options,
-        feature_map: FeatureMap | None = None,
+        means_per_class: int = 1,
+        samples_per_mean: int = 2,
         **options: Unpack[StrategyOptions],
     ) -> None:
         refuse_unknown(type(self), options)
-        configured = method.configured(values, seed=options.get("seed", 0), feature_map=feature_map)
+        configured = method.configured(values, means_per_class=means_per_class, samples_per_mean=samples_per_mean)
         super().__init__(num_classes, [configured], **options)
 
     def __repr__(self) -> str:
@@ -101,12 +101,6 @@ class Fed3R(ClosedForm):
         "pinv32" is a pseudo-inverse in float32, as in the papers.
     class_balance : bool
         Give all classes the same weight, for long-tailed data.
-    random_features : int
-        Number of random Fourier features (Fed3R-RF); 0 for none.
-    kernel_width : float or "auto"
-        Of these; a Strategy needs a number.
-    feature_map : FeatureMap, optional
-        Applied to the features first, in place of random features.
     **options
         As :class:`StatisticsStrategy`.
 
@@ -126,9 +120,6 @@ class Fed3R(ClosedForm):
         normalize: bool = True,
         solver: Literal["cholesky", "pinv32"] = "cholesky",
         class_balance: bool = False,
-        random_features: int = 0,
-        kernel_width: float | Literal["auto"] = "auto",
-        feature_map: FeatureMap | None = None,
         **options: Unpack[StrategyOptions],
     ) -> None:
         values = Fed3ROptions.of(
@@ -138,10 +129,8 @@ class Fed3R(ClosedForm):
             normalize=normalize,
             solver=solver,
             class_balance=class_balance,
-            random_features=random_features,
-            kernel_width=kernel_width,
         )
-        super().__init__(num_classes, FED3R, values, feature_map, **options)
+        super().__init__(num_classes, FED3R, values, **options)
 
 
 class FedCOF(ClosedForm):
@@ -183,10 +172,8 @@ class FedCOF(ClosedForm):
         values = FedCOFOptions.of(
             shrinkage=shrinkage,
             between_class=between_class,
-            means_per_class=means_per_class,
-            samples_per_mean=samples_per_mean,
         )
-        super().__init__(num_classes, FEDCOF, values, **options)
+        super().__init__(num_classes, FEDCOF, values, means_per_class, samples_per_mean, **options)
 
 
 class FedCGS(ClosedForm):
@@ -200,14 +187,8 @@ class FedCGS(ClosedForm):
         Within classes, or of all samples as in the paper.
     shrinkage : float or "auto"
         Multiple of the mean variance added to the covariance; the paper takes 0.
-    random_features : int
-        Number of features of a random projection; 0 for none.
-    activation : {"relu", "tanh", "identity"}
-        Applied after the projection.
     class_balance : bool
         Give all classes the same weight, for long-tailed data.
-    feature_map : FeatureMap, optional
-        Applied to the features first, in place of random features.
     **options
         As :class:`StatisticsStrategy`.
 
@@ -223,20 +204,15 @@ class FedCGS(ClosedForm):
         *,
         covariance: Literal["total", "within"] = "within",
         shrinkage: float | Literal["auto"] = "auto",
-        random_features: int = 0,
-        activation: Literal["relu", "tanh", "identity"] = "relu",
         class_balance: bool = False,
-        feature_map: FeatureMap | None = None,
         **options: Unpack[StrategyOptions],
     ) -> None:
         values = FedCGSOptions.of(
             covariance=covariance,
             shrinkage=shrinkage,
-            random_features=random_features,
-            activation=activation,
             class_balance=class_balance,
         )
-        super().__init__(num_classes, FEDCGS, values, feature_map, **options)
+        super().__init__(num_classes, FEDCGS, values, **options)
 
 
 class FedRoot(ClosedForm):
@@ -261,8 +237,6 @@ class FedRoot(ClosedForm):
         As of :class:`FedCGS`.
     class_balance : bool
         Give all classes the same weight, for long-tailed data.
-    feature_map : FeatureMap, optional
-        Applied to the features first.
     **options
         As :class:`StatisticsStrategy`.
 
@@ -285,19 +259,17 @@ class FedRoot(ClosedForm):
         ridge_lambda: float | Literal["auto"] = "auto",
         shrinkage: float | Literal["auto"] = "auto",
         class_balance: bool = False,
-        feature_map: FeatureMap | None = None,
         **options: Unpack[StrategyOptions],
     ) -> None:
         values = FedRootOptions.of(
             rank=rank,
             factor_dtype=factor_dtype,
-            means_per_class=means_per_class,
             head=head,
             ridge_lambda=ridge_lambda,
             shrinkage=shrinkage,
             class_balance=class_balance,
         )
-        super().__init__(num_classes, FEDROOT, values, feature_map, **options)
+        super().__init__(num_classes, FEDROOT, values, means_per_class, **options)
 
 
 class OnePass(StatisticsStrategy):

@@ -17,7 +17,7 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.heads.noisy import NoisyStatistics
 from fedstats_app.methods import ConfiguredMethod
 from fedstats_app.secure.account import Promise
-from fedstats_app.statistics import FeatureStatistics, StatisticsSpec, UnitLength
+from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
 from fedstats_app.statistics.collected import StatisticsSum
 from fedstats_app.statistics.noisy_words import NoisyKind, NoisyLayout
 from fedstats_app.statistics.secure_words import Words, numbers_of
@@ -134,7 +134,7 @@ class NoisyStatisticsStrategy(SecureStatisticsStrategy):
     promise : Promise
         Of which the noise is.
     num_classes, methods, options
-        Of :class:`SecureStatisticsStrategy`; the heads are on features of length 1.
+        Of :class:`SecureStatisticsStrategy`; the heads are on features of length 1 (``feature-map`` "unit").
 
     Raises
     ------
@@ -148,8 +148,7 @@ class NoisyStatisticsStrategy(SecureStatisticsStrategy):
         for method in methods:
             if reason := method.cannot_be_noisy:
                 raise ValueError(f"dp-epsilon: {reason}")
-        unit = [replace(method, feature_map=UnitLength()) for method in methods]
-        super().__init__(num_classes, unit, exact_samples=promise.num_samples, **options)
+        super().__init__(num_classes, methods, exact_samples=promise.num_samples, **options)
         self._promise = promise
         self._noisy: NoisyStatistics | None = None
 
@@ -167,12 +166,12 @@ class NoisyStatisticsStrategy(SecureStatisticsStrategy):
         return self._noisy
 
     def _sum(self, grid: Grid, clients: Sequence[int]) -> None:
-        (spec,), dim = self.request.specs, self.feature_dim or 0
+        spec, dim = self.request.spec, self.feature_dim or 0
         promise = self._promise
         masked = promise.where == "sites"
         layout = NoisyLayout(self.num_classes, dim, spec.gram, promise.mu, promise.clip, salted=not masked)
         # Features are scaled to length 1 by the clients, whatever a specification says.
-        request = replace(self.request, specs=(StatisticsSpec(spec.gram),), wire_dtype="float64")
+        request = replace(self.request, spec=StatisticsSpec(spec.gram), wire_dtype="float64")
         run: NoisyRun | ClearRun = NoisyRun(grid, request, layout)
         if not masked:
             run = ClearRun(grid, request, layout, self.min_clients, promise.where == "server")
@@ -193,7 +192,7 @@ class NoisyStatisticsStrategy(SecureStatisticsStrategy):
         merged = [parties.clients[party] for party in over]
         self._take(run, parties.clients, total, merged, len(over) * self.num_classes)
 
-    def solve(self, sums: Sequence[StatisticsSum] | None = None) -> dict[str, LinearHead]:
+    def solve(self, total: StatisticsSum | None = None) -> dict[str, LinearHead]:
         """Solve for every method's head from the sums with noise."""
         for name, method in self.methods().items():
             started = time.perf_counter()

@@ -193,7 +193,7 @@ class SummingRun(Generic[LayoutType]):
     grid : Grid
         Whose nodes are the clients.
     request : StatisticsRequest
-        Of one specification, whose features are rounded.
+        For features that are rounded.
     layout : Layout
         In which words they travel.
     failures : dict
@@ -435,7 +435,7 @@ class SecureStatisticsStrategy(StatisticsStrategy):
     Raises
     ------
     ValueError
-        If a method needs statistics that do not add up, or methods need features of different kinds.
+        If a method needs statistics that do not add up.
     """
 
     def __init__(
@@ -446,8 +446,6 @@ class SecureStatisticsStrategy(StatisticsStrategy):
                 raise ValueError(f"secure-sums: {reason}")
         self._spreads = any(method.keeps_rows for method in methods)
         super().__init__(num_classes, methods, exact_samples=exact_samples, **options)
-        if len(self.request.specs) != 1:
-            raise ValueError("secure-sums: all methods must need the same features, got several feature maps")
         if self.feature_dim is None:
             raise ValueError("secure-sums: need the feature dimension, got None")
         self._samples = exact_samples
@@ -498,12 +496,11 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         self._take(run, agreed.clients, total, merged, int(holders[sums.classes].sum()))
 
     def _prepared(self, grid: Grid, parties: int) -> SecureRun:
-        (spec,), dim = self.request.specs, self.feature_dim or 0
-        norm = self._limits.mapped_norm(spec, dim)
-        gram, mapped = self._gram if spec.gram else "none", spec.feature_map.output_dim(dim)
-        layout = SecureLayout.of(self.num_classes, mapped, gram, parties, self._samples, norm)
+        spec, dim, norm = self.request.spec, self.feature_dim or 0, self._limits.norm
+        gram = self._gram if spec.gram else "none"
+        layout = SecureLayout.of(self.num_classes, dim, gram, parties, self._samples, norm)
         layout = replace(layout, spread=self._spreads)
-        request = replace(self.request, specs=(replace(spec, fraction_bits=layout.bits),))
+        request = replace(self.request, spec=replace(spec, fraction_bits=layout.bits))
         most = min(self._limits.max_samples, self._samples)
         return SecureRun(grid, request, layout, most, norm)
 

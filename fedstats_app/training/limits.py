@@ -33,7 +33,7 @@ class RequestLimits(Options):
     max_directions : int
         Of a round of FedMeZO: numbers that one message gives.
     max_features : int
-        Of all specifications of a request together, after their feature maps.
+        Of a `feature-map`.
     max_classes : int
         That a request names, also those of other nodes: an evaluation counts in a matrix of as many rows and columns.
     max_run_megabytes : int
@@ -74,9 +74,9 @@ class RequestLimits(Options):
             )
 
     def check_size(self, num_classes: int, num_features: int) -> None:
-        """Refuse a request about so many classes, or features of all its specifications together."""
+        """Refuse a request about so many classes, or with so many features of a map."""
         _check_bound("classes", num_classes, "max-classes", self.max_classes)
-        _check_bound("features of all specifications", num_features, "max-features", self.max_features)
+        _check_bound("features of the feature-map", num_features, "max-features", self.max_features)
 
     def check_mezo(self, num_directions: int, batch_size: int, num_examples: int = 0) -> None:
         """Refuse a round of FedMeZO along so many directions, or on so few samples; a batch size of 0 is all."""

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedstats_app.base.option import as_text
 from fedstats_app.heads import LinearHead
-from fedstats_app.statistics import FeatureMap, IdentityMap, feature_map_from_dict
 from fedstats_app.statistics.specification import SampleRequest
 from fedstats_app.training.training_options import LocalOptions
 
@@ -35,9 +33,6 @@ class TrainingRequest(SampleRequest):
     options: LocalOptions = field(default_factory=LocalOptions)
     temperature: float = 1.0
     tune_bias: bool = True
-    feature_map: FeatureMap = field(
-        default_factory=IdentityMap, metadata=as_text(lambda one: one.to_dict(), feature_map_from_dict)
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,7 +52,7 @@ class _Head(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         weight = self.weight
-        return F.linear(features.to(weight.dtype), weight, self.bias)  # feature maps give float32 whatever they get
+        return F.linear(features.to(weight.dtype), weight, self.bias)
 
 
 class TunedModel(nn.Module):
@@ -75,9 +70,7 @@ class TunedModel(nn.Module):
         and differences of models are NaN.
     backbone : nn.Module, optional
         From (B, ...) inputs to (B, d) features; copied, so that the given one never changes. Without, the inputs are
-        features that are already mapped, and only the head can be trained.
-    feature_map : FeatureMap, optional
-        Between backbone and head; the identity by default.
+        features, and only the head can be trained.
     tune : {"full", "probe", "features"}
         Train backbone and head, the head only, or the backbone under a fixed head.
     tune_bias : bool
@@ -95,7 +88,7 @@ class TunedModel(nn.Module):
     Raises
     ------
     ValueError
-        If an option has another value, or without a backbone anything but the head is to be trained or mapped.
+        If an option has another value, or without a backbone anything but the head is to be trained.
     """
 
     def __init__(
@@ -103,19 +96,14 @@ class TunedModel(nn.Module):
         head: LinearHead | tuple[Tensor, Tensor],
         *,
         backbone: nn.Module | None = None,
-        feature_map: FeatureMap | None = None,
         tune: Tune,
         tune_bias: bool = True,
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        if backbone is None and (tune != "probe" or feature_map is not None):
-            raise ValueError(
-                f"without a backbone the inputs are mapped features: tune must be probe, got {tune!r}, "
-                f"and feature_map None, got {feature_map!r}"
-            )
+        if backbone is None and tune != "probe":
+            raise ValueError(f"without a backbone the inputs are features: tune must be probe, got {tune!r}")
         self.tune, self.temperature = tune, temperature
-        self._map = None if isinstance(feature_map, IdentityMap) else feature_map
         self.backbone = None if backbone is None else copy.deepcopy(backbone).float()
         if self.backbone is not None:
             self.backbone.requires_grad_(tune != "probe")
@@ -126,7 +114,7 @@ class TunedModel(nn.Module):
 
     @classmethod
     def of(cls, request: TrainingRequest, head: LinearHead | tuple[Tensor, Tensor], backbone: nn.Module) -> Self:
-        """Return the model that a request is for; a probe is the head alone, on mapped features.
+        """Return the model that a request is for; a probe is the head alone, on features.
 
         Errors and the rest are the constructor's: the backbone is copied.
         """
@@ -134,7 +122,6 @@ class TunedModel(nn.Module):
         return cls(
             head,
             backbone=None if alone else backbone,
-            feature_map=None if alone else request.feature_map,
             tune=request.tune,
             tune_bias=request.tune_bias,
             temperature=request.temperature,
@@ -216,7 +203,7 @@ class TunedModel(nn.Module):
     def _extract(self, backbone: nn.Module, inputs: Tensor) -> Tensor:
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.tune != "probe"):
             features: Tensor = backbone(inputs)
-            return features if self._map is None else self._map(features)
+            return features
 
 
 def _finite_float32(head: LinearHead | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

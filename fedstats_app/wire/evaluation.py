@@ -23,16 +23,12 @@ EVALUATE_HEADS = "evaluate.heads"
 MAX_HEADS = MOST_METHODS
 
 
-def evaluation_content(request: StatisticsRequest, heads: Mapping[str, tuple[int, LinearHead]]) -> RecordDict:
-    """Write a request to evaluate heads, each with the index of its specification in the request that it came from.
-
-    The request tells the feature maps and which samples are held out.
-    """
+def evaluation_content(request: StatisticsRequest, heads: Mapping[str, LinearHead]) -> RecordDict:
+    """Write a request to evaluate heads; the request for statistics tells which samples are held out."""
     content = request.to_content()
-    for name, (index, head) in heads.items():
+    for name, head in heads.items():
         content[f"head.{name}"] = ArrayRecord(
             {
-                "specification": to_array(torch.tensor(index)),
                 "weight": to_array(head.weight.to(torch.float64)),
                 "bias": to_array(head.bias.to(torch.float64)),
                 "present": to_array(head.present.to(torch.uint8)),
@@ -42,7 +38,7 @@ def evaluation_content(request: StatisticsRequest, heads: Mapping[str, tuple[int
 
 
 @reads_requests("to evaluate heads")
-def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, tuple[int, LinearHead]]]:
+def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, LinearHead]]:
     """Return the request for statistics and the heads, by method."""
     request = read_statistics_request(msg)
     names = [name for name in msg.content if name.startswith("head.")]
@@ -51,15 +47,12 @@ def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, 
     return request, {name.removeprefix("head."): _read_head(msg.content, name, request) for name in names}
 
 
-def _read_head(content: RecordDict, name: str, request: StatisticsRequest) -> tuple[int, LinearHead]:
+def _read_head(content: RecordDict, name: str, request: StatisticsRequest) -> LinearHead:
     record, classes = record_of(content, name, ArrayRecord), request.num_classes
-    index = int(read_array(record, "specification", torch.int64, ()))
-    if not 0 <= index < len(request.specs):
-        raise Malformed(f"{name}: specification: must be below {len(request.specs)}, got {index}")
     weight = read_array(record, "weight", torch.float64, (classes, range(1, MAX_FEATURE_DIM + 1)))
     # The bias of an absent class may be -inf; a head checks that those of the others are finite.
     bias = read_array(record, "bias", torch.float64, (classes,), finite=False)
-    return index, LinearHead(weight, bias, read_array(record, "present", torch.uint8, (classes,)).to(torch.bool))
+    return LinearHead(weight, bias, read_array(record, "present", torch.uint8, (classes,)).to(torch.bool))
 
 
 def evaluation_reply(msg: Message, scores: Mapping[str, ClientScores]) -> Message:

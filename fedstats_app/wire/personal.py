@@ -25,6 +25,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
+from fedstats_app.backbones.names import MAX_MAPPED_FEATURES
 from fedstats_app.methods import METHODS, PERSONAL_METHODS, ConfiguredMethod
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
@@ -45,7 +46,6 @@ from fedstats_app.wire.reading import (
     typed,
     whole,
 )
-from fedstats_app.wire.statistics import MAX_GRAM_DIM
 from fedstats_app.wire.training import TrainingTask, read_training_task, training_content
 
 PERSONALISE, PERSONAL_HEADS, EVALUATE_PERSONAL = "train.personalise", "train.personal_heads", "evaluate.personal"
@@ -224,7 +224,7 @@ def read_personal_heads_task(msg: Message) -> PersonalHeadTask:
     counts = read_array(arrays, "class-counts", torch.int64, (num_classes,))
     if int(counts.min()) < 0 or int(counts.max()) > 2**50:
         raise Malformed(f"class-counts: must lie in [0, 2^50], got {int(counts.min())} to {int(counts.max())}")
-    sums = read_array(arrays, "class-sums", dtype, (num_classes, range(1, MAX_GRAM_DIM + 1)))
+    sums = read_array(arrays, "class-sums", dtype, (num_classes, range(1, MAX_MAPPED_FEATURES + 1)))
     dim = sums.shape[1]
     gram = unpack_upper(read_array(arrays, "gram", dtype, (dim * (dim + 1) // 2,)), dim)
     statistics = FeatureStatistics(counts, sums.to(torch.float64), gram.to(torch.float64))

@@ -1,6 +1,6 @@
 """A release: what a site says of itself and of its statistics, as a file that its owner makes and hands on.
 
-A safetensors file of the arrays of a reply to ``query.statistics``, each under ``statistics-I.KEY``, with the request,
+A safetensors file of the arrays of a reply to ``query.statistics``, each under ``statistics.KEY``, with the request,
 the reply's other records and the site's answer to ``query.clients`` as JSON in its header. There is no code in it.
 It is checked on reading as the reply that it holds.
 """
@@ -59,15 +59,13 @@ class Release:
     @property
     def digest(self) -> str:
         """What identifies the statistics, as in a run's list of clients."""
-        return client_digest(self.received.statistics[0])
+        return client_digest(self.received.statistics)
 
-    def place_of(self, spec: StatisticsSpec) -> int | None:
-        """Return which of the specifications holds what one asks for, or None."""
-        for place, one in enumerate(self.request.specs):
-            same = (one.means_per_class, one.fraction_bits) == (spec.means_per_class, spec.fraction_bits)
-            if same and one.covers(spec):
-                return place
-        return None
+    def covers(self, spec: StatisticsSpec) -> bool:
+        """Return whether the file has what a specification asks for."""
+        own = self.request.spec
+        same = (own.means_per_class, own.fraction_bits) == (spec.means_per_class, spec.fraction_bits)
+        return same and own.covers(spec)
 
     def answer(self, request: StatisticsRequest) -> RecordDict:
         """Answer a request from the file, with classes numbered as it numbers them.
@@ -99,21 +97,17 @@ class Release:
                 f"{request.num_classes}"
             )
         ids = torch.tensor([position[name] for name in own.class_names], dtype=torch.int64)
-        content = RecordDict()
-        for index, spec in enumerate(request.specs):
-            place = self.place_of(spec)
-            if place is None:
-                raise RejectedRequest(
-                    f"{in_words(spec)}: not in this release, which has {'; '.join(map(in_words, own.specs))}"
-                )
-            content[f"statistics-{index}"] = self._record(place, spec, ids, request.num_classes)
-        return RecordDict({**content, "metrics": self.content["metrics"], "about": self.content["about"]})
+        spec = request.spec
+        if not self.covers(spec):
+            raise RejectedRequest(f"{in_words(spec)}: not in this release, which has {in_words(own.spec)}")
+        record = self._record(spec, ids, request.num_classes)
+        others = {name: self.content[name] for name in ("metrics", "about")}
+        return RecordDict({"statistics": record, **others})
 
-    def _record(self, place: int, spec: StatisticsSpec, ids: Tensor, num_classes: int) -> ArrayRecord:
-        client, arrays = self.received.statistics[place], self.content.array_records[f"statistics-{place}"]
+    def _record(self, spec: StatisticsSpec, ids: Tensor, num_classes: int) -> ArrayRecord:
+        client, arrays, own = self.received.statistics, self.content.array_records["statistics"], self.request.spec
         class_ids = ids[client.rows.class_ids]
         order = torch.argsort(class_ids, stable=True)
-        own = self.request.specs[place]
         completed = client.completed and (spec.gram or spec.sends_scatter)
         if spec.stand_in != own.stand_in if completed else spec.sends_scatter and not own.sends_scatter:
             sums = client.rows.class_sums[order]

@@ -93,7 +93,7 @@ class SumRequest:
     most_samples : int
         Of one client.
     norm : float
-        Of the longest mapped feature.
+        Of the longest feature.
     most_lost : int
         Clients that may be lost since it is known who has which class: classes of which too few would be left stay out.
     """
@@ -313,11 +313,8 @@ def read_sums_request(
     from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array
 
     request, asked = _read_asked(msg.content, "sum", SumRequest)
-    spec = request.specs[0]
-    if request.specs != (
-        StatisticsSpec(spec.gram, feature_map=spec.feature_map, fraction_bits=spec.fraction_bits or 0),
-    ):
-        raise Malformed("specifications: must be one, of gram, feature-map and fraction-bits")
+    if request.spec != StatisticsSpec(request.spec.gram, fraction_bits=request.spec.fraction_bits or 0):
+        raise Malformed("specification: must be of gram and fraction-bits")
     number, known = request.num_classes, record_of(msg.content, "known", ArrayRecord)
     shapes: dict[str, tuple[torch.dtype, tuple[int | range, ...]]] = {}
     if asked.kind != "presence":
@@ -355,8 +352,8 @@ def _read_noisy(content: RecordDict, others: tuple[str, ...]) -> tuple[Statistic
     from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array
 
     request, asked = _read_asked(content, "noisy", NoisyRequest, others)
-    if request.specs != (StatisticsSpec(request.specs[0].gram),) or request.holdout:
-        raise Malformed("specifications: must be one, of gram alone, of all samples")
+    if request.spec != StatisticsSpec(request.spec.gram) or request.holdout:
+        raise Malformed("specification: must be of gram alone, of all samples")
     known = record_of(content, "known", ArrayRecord, set() if asked.kind == "mean" else {"mean"})
     mean = read_array(known, "mean", torch.float64, (range(1, MAX_FEATURE_DIM + 1),)) if known else None
     return request, asked, mean

@@ -1,6 +1,6 @@
 """``query.statistics``: the request, the reply, and the checks that a stranger's reply must pass.
 
-The request is one ConfigRecord ``request``. The reply has one ArrayRecord ``statistics-I`` per specification
+The request is one ConfigRecord ``request``. The reply has an ArrayRecord ``statistics``
 (:mod:`fedstats_app.wire.statistics_records`) and a MetricRecord ``metrics``, which says how many classes the node's
 policy suppressed if there are any, but neither which nor how many samples. A ConfigRecord ``about`` names backbone and
 engine if they have a name.
@@ -8,7 +8,6 @@ engine if they have a name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -41,9 +40,6 @@ QUERY_STATISTICS = "query.statistics"
 
 # A node works for any server it is connected to: what a request can make it allocate is bounded.
 MAX_MEANS_PER_CLASS = 10_000
-MAX_SPECS = 16
-# A Gram matrix of this size is 8 GiB in float64.
-MAX_GRAM_DIM = 32_768
 
 MAX_FINGERPRINT_LENGTH = 128
 
@@ -51,14 +47,10 @@ MAX_FINGERPRINT_LENGTH = 128
 # The request
 
 
-def _read_specs(specs: object) -> tuple[StatisticsSpec, ...]:
-    if not isinstance(specs, list) or not all(isinstance(spec, dict) for spec in specs):
-        raise TypeError("must be a list of objects")
-    return tuple(StatisticsSpec.from_dict(spec) for spec in specs)
-
-
-def _write_specs(specs: Sequence[StatisticsSpec]) -> list[dict[str, object]]:
-    return [spec.to_dict() for spec in specs]
+def _read_spec(values: object) -> StatisticsSpec:
+    if not isinstance(values, dict):
+        raise TypeError("must be an object")
+    return StatisticsSpec.from_dict(values)
 
 
 @dataclass(frozen=True)
@@ -67,44 +59,30 @@ class StatisticsRequest(SampleRequest):
 
     Attributes
     ----------
-    specs : tuple of StatisticsSpec
-        One set of statistics per specification, in this order; the seed draws which samples share a mean where one asks
-        for several per class.
+    spec : StatisticsSpec
+        The statistics; the seed draws which samples share a mean if it asks for several per class.
     wire_dtype : str
         One of :data:`fedstats_app.wire.arrays.NUMBER_BYTES`, for sums and Gram matrices.
     server_round : int
         1 for the first.
     """
 
-    specs: tuple[StatisticsSpec, ...] = field(
-        default=(StatisticsSpec(),), metadata=as_text(_write_specs, _read_specs, "specifications")
+    spec: StatisticsSpec = field(
+        default=StatisticsSpec(), metadata=as_text(StatisticsSpec.to_dict, _read_spec, "specification")
     )
     wire_dtype: str = "float32"
     server_round: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= len(self.specs) <= MAX_SPECS:
-            raise ValueError(f"a request takes 1 to {MAX_SPECS} specifications, got {len(self.specs)}")
-        if any(spec.means_per_class > MAX_MEANS_PER_CLASS for spec in self.specs):
+        if self.spec.means_per_class > MAX_MEANS_PER_CLASS:
             raise ValueError(f"means_per_class must be at most {MAX_MEANS_PER_CLASS}")
-        # A mapped dimension does not depend on the backbone's, but for the identity, whose Gram matrix is what it is.
-        # A factor of the scatter of many samples takes one too.
-        square = (spec for spec in self.specs if spec.gram or spec.scatter)
-        widest = max((spec.feature_map.output_dim(1) for spec in square), default=1)
-        if widest > MAX_GRAM_DIM:
-            raise ValueError(f"a Gram matrix takes at most {MAX_GRAM_DIM} mapped features, got {widest}")
         if self.wire_dtype not in NUMBER_BYTES:
             raise ValueError(f"wire_dtype must be one of {', '.join(NUMBER_BYTES)}, got {self.wire_dtype!r}")
-        if self.wire_dtype != "float64" and any(spec.fraction_bits for spec in self.specs):
+        if self.wire_dtype != "float64" and self.spec.fraction_bits:
             raise ValueError(f"wire_dtype must be float64 for exact sums, got {self.wire_dtype!r}")
 
-    @property
-    def num_mapped_features(self) -> int:
-        """Features of all specifications together; those of the backbone itself are not known here, and count once."""
-        return sum(spec.feature_map.output_dim(1) for spec in self.specs)
-
-    def statistics(self, features: Tensor, labels: Tensor) -> tuple[ClientStatistics, ...]:
+    def statistics(self, features: Tensor, labels: Tensor) -> ClientStatistics:
         """Form what the request asks for, from all of a client's features.
 
         Parameters
@@ -119,7 +97,7 @@ class StatisticsRequest(SampleRequest):
         ValueError
             If shapes disagree, a label is out of range, or a feature is not finite.
         """
-        return tuple(spec.from_features(features, labels, self.num_classes, seed=self.seed) for spec in self.specs)
+        return self.spec.from_features(features, labels, self.num_classes, seed=self.seed)
 
     def to_content(self) -> RecordDict:
         """Write the content of the request message."""
@@ -176,27 +154,27 @@ class ReceivedStatistics(StatisticsMetrics, About):
 
     Attributes
     ----------
-    statistics : tuple of ClientStatistics
-        One per specification of the request. Sums keep the wire's dtype, which loses nothing.
-    sizes : tuple of WireBytes
-        Of each of them.
+    statistics : ClientStatistics
+        As asked for. Sums keep the wire's dtype, which loses nothing.
+    size : WireBytes
+        Of them.
     other_bytes : int
         Bytes of the other records.
     """
 
-    statistics: tuple[ClientStatistics, ...]
-    sizes: tuple[WireBytes, ...]
+    statistics: ClientStatistics
+    size: WireBytes
     other_bytes: int
 
     @property
     def wire_bytes(self) -> int:
         """Bytes of the whole reply."""
-        return self.other_bytes + sum(one.on_wire for one in self.sizes)
+        return self.other_bytes + self.size.on_wire
 
 
 def statistics_reply(
     msg: Message,
-    statistics: Sequence[ClientStatistics],
+    statistics: ClientStatistics,
     *,
     backbone_fingerprint: str = "",
     engine: str = "",
@@ -211,8 +189,8 @@ def statistics_reply(
     ----------
     msg : Message
         The request.
-    statistics : sequence of ClientStatistics
-        What the request asks for, one set per specification. More than asked for (a Gram matrix) is left out.
+    statistics : ClientStatistics
+        What the request asks for. More than asked for (a Gram matrix) is left out.
     backbone_fingerprint : str
         Of the backbone that made the features; the server refuses another than its own.
     engine : str
@@ -229,28 +207,23 @@ def statistics_reply(
     Raises
     ------
     ValueError
-        If there are not as many sets as specifications, a Gram matrix asked for is missing, or a sum is too large for
-        the wire's dtype.
+        If a Gram matrix asked for is missing, or a sum is too large for the wire's dtype.
     RejectedRequest
         If ``msg`` is no request for statistics.
     """
     request = read_statistics_request(msg) if request is None else request
-    if len(statistics) != len(request.specs):
-        raise ValueError(f"the request asks for {len(request.specs)} sets of statistics, got {len(statistics)}")
-    for client in statistics:
-        if client.rows.num_classes != request.num_classes or client.rows.counts.dtype != torch.int64:
-            raise ValueError(
-                f"statistics must have the request's {request.num_classes} classes and int64 counts, "
-                f"got {client.rows.num_classes} classes and {client.rows.counts.dtype} counts"
-            )
-    num_examples = int(statistics[0].rows.num_examples)
+    rows = statistics.rows
+    if rows.num_classes != request.num_classes or rows.counts.dtype != torch.int64:
+        raise ValueError(
+            f"statistics must have the request's {request.num_classes} classes and int64 counts, "
+            f"got {rows.num_classes} classes and {rows.counts.dtype} counts"
+        )
+    num_examples = int(rows.num_examples)
     metrics = to_values(StatisticsMetrics(num_examples, num_unreadable, seconds, num_suppressed_classes))
     about = About(backbone_fingerprint, engine=engine if backbone_fingerprint else "")
     other_bytes = 8 * len(metrics) + about.num_bytes
-    content = RecordDict()
-    for index, (client, spec) in enumerate(zip(statistics, request.specs, strict=True)):
-        content[f"statistics-{index}"] = statistics_record(client, spec, request.wire_dtype, other_bytes)
-    content["metrics"] = MetricRecord(metrics)
+    record = statistics_record(statistics, request.spec, request.wire_dtype, other_bytes)
+    content = RecordDict({"statistics": record, "metrics": MetricRecord(metrics)})
     if backbone_fingerprint:
         content["about"] = ConfigRecord(to_values(about))
     return Message(content, reply_to=msg)
@@ -285,26 +258,19 @@ def statistics_of(
     limits: Limits = Limits(),  # noqa: B008  # frozen
 ) -> ReceivedStatistics:
     """Read the content of a reply as :func:`read_statistics_reply` does, or raise :class:`Malformed`."""
-    names = [f"statistics-{index}" for index in range(len(request.specs))]
-    check_keys("reply", content, {*names, "metrics"}, {"about"})
+    check_keys("reply", content, {"statistics", "metrics"}, {"about"})
     metrics = from_record(StatisticsMetrics, content, "metrics", MetricRecord)
     about = _read_about(content, request.backbone_fingerprint)
     other_bytes = 8 * len(to_values(metrics)) + about.num_bytes
-    statistics, sizes = [], []
-    for name, spec in zip(names, request.specs, strict=True):
-        record = record_of(content, name, ArrayRecord)
-        client, size = read_statistics_record(
-            record, spec, request.wire_dtype, request.num_classes, feature_dim, limits, other_bytes
-        )
-        if client.rows.num_examples != metrics.num_examples:
-            raise Malformed(
-                f"{name}: counts must sum to num-examples {metrics.num_examples}, got {client.rows.num_examples}"
-            )
-        statistics.append(client)
-        sizes.append(size)
-    return ReceivedStatistics(
-        **vars(metrics), **vars(about), statistics=tuple(statistics), sizes=tuple(sizes), other_bytes=other_bytes
+    record = record_of(content, "statistics", ArrayRecord)
+    client, size = read_statistics_record(
+        record, request.spec, request.wire_dtype, request.num_classes, feature_dim, limits, other_bytes
     )
+    if client.rows.num_examples != metrics.num_examples:
+        raise Malformed(
+            f"statistics: counts must sum to num-examples {metrics.num_examples}, got {client.rows.num_examples}"
+        )
+    return ReceivedStatistics(**vars(metrics), **vars(about), statistics=client, size=size, other_bytes=other_bytes)
 
 
 def _read_about(content: RecordDict, fingerprint: str) -> About:

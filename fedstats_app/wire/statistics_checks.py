@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics import ClassMeanRows, ScatterFactor, StatisticsSpec, TriangularFactor
+from fedstats_app.statistics import ClassMeanRows, ScatterFactor, TriangularFactor
 from fedstats_app.statistics.factors import full_rank
 from fedstats_app.wire.reading import LARGEST_WHOLE, MAX_COUNT, Malformed
 
@@ -31,11 +31,10 @@ class Limits:
     feature_norm: float = math.inf
     max_samples: int = LARGEST_WHOLE
 
-    def mapped_norm(self, spec: StatisticsSpec, feature_dim: int | None) -> float:
-        """Return the largest norm of a specification's mapped features, with what rounding may add."""
-        if feature_dim is None or not math.isfinite(self.feature_norm):
-            return math.inf
-        return NORM_SLACK * spec.feature_map.norm_bound(feature_dim, self.feature_norm)
+    @property
+    def norm(self) -> float:
+        """Largest norm of a feature, with what rounding may add."""
+        return NORM_SLACK * self.feature_norm
 
 
 def check_rows(ids: Tensor, counts: Tensor, num_classes: int, means_per_class: int) -> None:

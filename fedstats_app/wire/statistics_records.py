@@ -1,4 +1,4 @@
-"""One specification's statistics as an ArrayRecord, and back.
+"""Statistics as an ArrayRecord, and back.
 
 ``class-ids`` (m,) int64, ``counts`` (m,) int64, ``class-sums`` (m, d), and, where a Gram matrix is asked for, the
 scatter about the rows' means, to which the server adds what the means that it read have of the Gram matrix: either
@@ -58,7 +58,7 @@ DIRECTION_DTYPES = {**FACTOR_DTYPES, "int8": torch.int8, "int4": torch.uint8}
 
 @dataclass(frozen=True)
 class WireBytes:
-    """Bytes of one specification's arrays, headers included.
+    """Bytes of the arrays, headers included.
 
     Attributes
     ----------
@@ -197,8 +197,8 @@ def read_statistics_record(
         more = {"within"} if exact and "within-factor" not in record else {"within-factor"}
         scales |= set() if exact else {"within-scales"}
     check_keys("statistics", record, ROW_KEYS | more | scales)
-    norm = limits.mapped_norm(spec, feature_dim)
-    dims = range(1, MAX_FEATURE_DIM + 1) if feature_dim is None else spec.feature_map.output_dim(feature_dim)
+    norm = limits.norm
+    dims = range(1, MAX_FEATURE_DIM + 1) if feature_dim is None else feature_dim
     rows = _read_rows(record, wire_dtype, num_classes, spec.means_per_class, dims)
     if int(rows.num_examples) > limits.max_samples:
         raise Malformed(

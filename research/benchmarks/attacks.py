@@ -25,7 +25,7 @@ from fedstats_app.heads.influence import evenly_spaced
 from fedstats_app.server.asking import KeptStatistics
 from fedstats_app.server.influence import SUSPICIOUS, find_harm
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureMap, ScatterFactor
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, ScatterFactor
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import (
     Limits,
@@ -57,7 +57,7 @@ class Victim:
 
     def honest(self) -> ClientStatistics:
         """Return the statistics of its own samples."""
-        return self.request.statistics(self.features, self.labels)[0]
+        return self.request.statistics(self.features, self.labels)
 
 
 Attack = Callable[[Victim], ClientStatistics]
@@ -67,7 +67,7 @@ def scaled_means(factor: float) -> Attack:
     """Return its own statistics with all features times a factor."""
 
     def attack(victim: Victim) -> ClientStatistics:
-        return victim.request.statistics(factor * victim.features, victim.labels)[0]
+        return victim.request.statistics(factor * victim.features, victim.labels)
 
     return attack
 
@@ -81,7 +81,7 @@ def claimed(number: int, *, factor: float = 1.0, next_class: bool = False, apart
     def attack(victim: Victim) -> ClientStatistics:
         shift = victim.number + 1 if apart else int(next_class)
         labels = (victim.data.train_labels - shift) % victim.data.num_classes
-        (true,) = victim.request.statistics(factor * victim.data.train, labels)
+        true = victim.request.statistics(factor * victim.data.train, labels)
         return _times(true, number / int(true.rows.counts.min()))
 
     return attack
@@ -102,7 +102,7 @@ def poisoned_gram(amount: float) -> Attack:
 
 def own_labels_swapped(victim: Victim) -> ClientStatistics:
     """Label its own samples as the next class."""
-    return victim.request.statistics(victim.features, (victim.labels + 1) % victim.data.num_classes)[0]
+    return victim.request.statistics(victim.features, (victim.labels + 1) % victim.data.num_classes)
 
 
 def backdoor(number: int) -> Attack:
@@ -112,7 +112,7 @@ def backdoor(number: int) -> Attack:
         others = victim.data.train[victim.data.train_labels == 1]
         others = others.repeat(-(-number // len(others)), 1)[:number]
         labels = torch.cat([victim.labels, torch.zeros(number, dtype=torch.int64)])
-        return victim.request.statistics(torch.cat([victim.features, others]), labels)[0]
+        return victim.request.statistics(torch.cat([victim.features, others]), labels)
 
     return attack
 
@@ -131,7 +131,7 @@ def unsuspected(number: int) -> Attack:
     """Claim this many samples of every class, as far towards the next class and as spread as none is suspected for."""
 
     def attack(victim: Victim) -> ClientStatistics:
-        (true,) = victim.request.statistics(victim.data.train, victim.data.train_labels)
+        true = victim.request.statistics(victim.data.train, victim.data.train_labels)
         made = _times(true, number / int(true.rows.counts.min()))
         places = true.rows.means.to(torch.float64)
         spread = float((victim.data.train.to(torch.float64) - places[victim.data.train_labels]).square().sum())
@@ -155,7 +155,7 @@ def unsuspected(number: int) -> Attack:
 
 def _with_energy(victim: Victim, client: ClientStatistics, energy: float) -> ClientStatistics:
     """Add energy along all directions that tell classes apart but the least telling one."""
-    (true,) = victim.request.statistics(victim.data.train, victim.data.train_labels)
+    true = victim.request.statistics(victim.data.train, victim.data.train_labels)
     means = (true.rows.means - true.rows.means.mean(dim=0)).to(torch.float64)
     directions = torch.linalg.svd(means, full_matrices=False).Vh[:-2]
     each = energy / len(directions)
@@ -169,7 +169,7 @@ def _with_energy(victim: Victim, client: ClientStatistics, energy: float) -> Cli
 
 def large_and_honest(victim: Victim) -> ClientStatistics:
     """No attack: as many samples of its own kind as all others together."""
-    return victim.request.statistics(victim.data.train, victim.data.train_labels)[0]
+    return victim.request.statistics(victim.data.train, victim.data.train_labels)
 
 
 def _times(client: ClientStatistics, factor: float) -> ClientStatistics:
@@ -254,7 +254,7 @@ def run(
     def answer(msg: Message, client: int) -> Message:
         request, index = read_statistics_request(msg), torch.from_numpy(parts[client])
         victim = Victim(data.train[index], data.train_labels[index], data, request, limits, client)
-        return statistics_reply(msg, [attack(victim) if client < hostile else victim.honest()])
+        return statistics_reply(msg, attack(victim) if client < hostile else victim.honest())
 
     strategy = StatisticsStrategy(
         data.num_classes,
@@ -271,7 +271,7 @@ def run(
 
     strategy.on_reply = keep
     ask(strategy, answer, len(parts))
-    accuracy = _accuracies(data, strategy.mapped_heads)
+    accuracy = _accuracies(data, strategy.heads)
     found = []
     for test in (None, functools.partial(_some_test_samples, data)):
         _, harm = find_harm(strategy, kept, test)
@@ -279,8 +279,8 @@ def run(
     return accuracy, [one for one in strategy.outcomes if one.client < hostile], found
 
 
-def _accuracies(data: Features, heads: Mapping[str, tuple[FeatureMap, LinearHead]]) -> dict[str, float]:
-    return {name: data.accuracy(head, feature_map) for name, (feature_map, head) in heads.items()}
+def _accuracies(data: Features, heads: Mapping[str, LinearHead]) -> dict[str, float]:
+    return {name: data.accuracy(head) for name, head in heads.items()}
 
 
 def _some_test_samples(data: Features, number: int) -> tuple[Tensor, Tensor]:

@@ -110,17 +110,14 @@ def _closed_form(data: Features, parts: Sequence[np.ndarray], config: AppConfig)
 
     strategy = StatisticsStrategy(
         data.num_classes,
-        tuple(config.measured(lambda: data.test, lambda line: None).configured_methods.values()),
+        tuple(config.configured_methods.values()),
         feature_dim=data.train.shape[1],
         seed=config.run.seed,
         wire_dtype=config.federation.wire_dtype,
         backbone_fingerprint=FINGERPRINT,
     )
     ask(strategy, answer, len(parts))
-    return [
-        Candidate(name, data.accuracy(head, feature_map), strategy.wire_bytes(name))
-        for name, (feature_map, head) in strategy.mapped_heads.items()
-    ]
+    return [Candidate(name, data.accuracy(head), strategy.wire_bytes(name)) for name, head in strategy.heads.items()]
 
 
 class _Simulation:

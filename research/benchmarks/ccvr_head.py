@@ -9,7 +9,6 @@ Of the settings, those of data, partition, seed and backbone count: they must be
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import torch
@@ -20,7 +19,6 @@ from fedstats_app.report.head_file import head_to_bytes
 from fedstats_app.report.record import common_metadata
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.statistics import IdentityMap
 from research.baselines import ccvr_samples, class_gaussians, softmax_head
 from research.benchmarks.baselines import PER_CLASS
 from research.benchmarks.features import config_of, features_of
@@ -51,7 +49,7 @@ def ccvr_head_file(config: AppConfig) -> bytes:
     options = config.backbone_for(own_data=False)
     backbone = loaded_backbone(options, NodeConfig("", 0, 1).engine_root(config.cache))
     print(f"CCVR of {len(sent)} clients: {100 * data.accuracy(head):.2f} %")
-    own = {"method": "ccvr", "feature-map": json.dumps(IdentityMap().to_dict()), "num-clients": str(len(sent))}
+    own = {"method": "ccvr", "feature-map": "none", "num-clients": str(len(sent))}
     return head_to_bytes(
         head, {**common_metadata(options, backbone, config.data.dataset, names, config.run.seed), **own}
     )

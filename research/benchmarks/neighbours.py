@@ -21,7 +21,6 @@ from fedstats_app.data.clients import partitions
 from fedstats_app.heads import solve_ridge
 from fedstats_app.heads.fedroot import complete
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec
-from fedstats_app.statistics.feature_maps import random_projection
 from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, mean_and_half, run
 
@@ -85,7 +84,7 @@ def _expanded(data: Features, dim: int) -> Features:
         return data
     width = data.train.shape[1]
     drawn = torch.randn(width, dim, generator=torch.Generator().manual_seed(0)) / width**0.5
-    maps = (random_projection(features, drawn) for features in (data.train, data.test))
+    maps = ((features @ drawn).relu() for features in (data.train, data.test))
     train, test = maps
     return Features(train, data.train_labels, test, data.test_labels, data.num_classes)
 

@@ -78,7 +78,7 @@ def answer(data_path: str, backbone: str, weights: str, input_size: int) -> floa
     )
     request = StatisticsRequest(
         NUM_CLASSES,
-        (StatisticsSpec(gram=True),),
+        StatisticsSpec(gram=True),
         class_names=tuple(f"class-{label}" for label in range(NUM_CLASSES)),
     )
     reply = app(instruction(request.to_content()), context)

@@ -42,8 +42,7 @@ def from_statistics(config: AppConfig, name: str, options: Mapping[str, Any], fo
     folder : Path
         The run folder.
     """
-    (total,) = load_statistics(folder).sums
-    return _FUNCTIONS[name](config, total, **options)
+    return _FUNCTIONS[name](config, load_statistics(folder).total, **options)
 
 
 def _oracle(config: AppConfig, total: StatisticsSum, covariance: Any) -> Entry:

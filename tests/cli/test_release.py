@@ -23,7 +23,6 @@ from fedstats_app.report.plots import first_stage
 from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import StatisticsSpec
-from fedstats_app.statistics.feature_maps import RandomProjection
 from fedstats_app.testing import instruction
 from fedstats_app.wire import NodeInfo, ReceivedStatistics, StatisticsRequest, read_node_info, read_statistics_reply
 from fedstats_app.wire.release import in_words, read_release, write_release
@@ -214,9 +213,9 @@ assert SQRT is not None
 TINY = {"backbone": "random:tiny", "input-size": 16}
 
 
-def asked(*specs: StatisticsSpec, classes: tuple[str, ...] = CLASSES, **options: object) -> StatisticsRequest:
+def asked(spec: StatisticsSpec, classes: tuple[str, ...] = CLASSES, **options: object) -> StatisticsRequest:
     values: dict[str, Any] = {"class_names": classes, "wire_dtype": AppConfig().federation.wire_dtype, **options}
-    return StatisticsRequest(len(classes), specs, **values)
+    return StatisticsRequest(len(classes), spec, **values)
 
 
 def answered(node: dict[str, object], request: StatisticsRequest) -> ReceivedStatistics:
@@ -231,7 +230,7 @@ def test_what_a_release_contains_is_answered_from_it(sites: Path, tmp_path: Path
     """In whatever order the run numbers the classes, and as a node with the data themselves would."""
     found = answered({"release": str(sites / "east.fedstats")}, asked(spec, holdout=0.2))
     expected = answered({"data-path": str(sites / "east"), "state-dir": str(tmp_path)}, asked(spec))
-    one, other = found.statistics[0], expected.statistics[0]
+    one, other = found.statistics, expected.statistics
     assert found.num_examples == expected.num_examples == 24
     assert one.rows.class_ids.tolist() == [2, 3] and torch.equal(one.rows.class_sums, other.rows.class_sums)
     assert one.has_gram == spec.gram and (one.scatter is not None or spec.scatter is None)
@@ -247,7 +246,6 @@ def test_what_a_release_contains_is_answered_from_it(sites: Path, tmp_path: Path
     ("request_", "reason"),
     [
         (asked(StatisticsSpec(means_per_class=2)), "several means per class: not in this release, which has class"),
-        (asked(StatisticsSpec(feature_map=RandomProjection(8, seed=1))), "statistics of mapped features"),
         (asked(StatisticsSpec(), wire_dtype="float64"), "this release is in float16 (wire-dtype), asked for"),
         (asked(StatisticsSpec(), backbone_fingerprint="5f" * 32), "this release is of backbone random:tiny"),
         (asked(StatisticsSpec(), classes=("grey",)), "this release has 2 classes, ['black'] among them"),
@@ -297,9 +295,9 @@ def changed(path: Path, to: Path, *, tensors: dict[str, torch.Tensor] | None = N
         ({"node": '{"class-names": ["black"]}'}, {}, "request: must be about everything of the site's classes"),
         ({"metrics": '{"num-examples": 25, "num-unreadable": 0, "seconds": 0.1}'}, {}, "must sum to num-examples 25"),
         ({"about": '{"engine": "torch"}'}, {}, "backbone: must be the server's"),
-        ({}, {"statistics-0.counts": torch.tensor([10**9, 14])}, "counts: must lie in"),
-        ({}, {"statistics-0.class-sums": torch.full((2, 32), torch.nan, dtype=torch.float16)}, "must be finite"),
-        ({}, {"statistics-0.class-sums": torch.zeros(2, 32, dtype=torch.bfloat16)}, "no release that can be used"),
+        ({}, {"statistics.counts": torch.tensor([10**9, 14])}, "counts: must lie in"),
+        ({}, {"statistics.class-sums": torch.full((2, 32), torch.nan, dtype=torch.float16)}, "must be finite"),
+        ({}, {"statistics.class-sums": torch.zeros(2, 32, dtype=torch.bfloat16)}, "no release that can be used"),
         ({}, {"statistics-1.counts": torch.tensor([1])}, r"unexpected \['statistics-1'\]"),
         ({}, {"about.counts": torch.tensor([1])}, "about.counts: must be an array of statistics"),
     ],

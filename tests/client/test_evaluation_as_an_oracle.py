@@ -11,7 +11,6 @@ from fedstats_app.client.evaluation import evaluate_heads
 from fedstats_app.client.site import ClientSplit
 from fedstats_app.client.training import scored
 from fedstats_app.heads import ClientScores, LinearHead
-from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.wire import StatisticsRequest
 from tests.support.hostile_server import CLASSES, Victim
@@ -30,10 +29,9 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Victim:
 def scores(
     victim: Victim, split: ClientSplit, heads: dict[str, LinearHead], *, floor: int = FLOOR
 ) -> dict[str, ClientScores]:
-    request = StatisticsRequest(len(split.dataset.class_names), (StatisticsSpec(),))
-    questions = {name: (0, head) for name, head in heads.items()}
+    request = StatisticsRequest(len(split.dataset.class_names))
     reader = FeatureReader(victim.backbone)
-    return evaluate_heads(reader, split, request, questions, min_class_count=floor, mask_absent=True)
+    return evaluate_heads(reader, split, request, heads, min_class_count=floor, mask_absent=True)
 
 
 def line(direction: Tensor, offset: float) -> LinearHead:

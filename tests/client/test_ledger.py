@@ -29,7 +29,6 @@ from fedstats_app.methods import METHODS
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import StatisticsSpec
-from fedstats_app.statistics.feature_maps import RandomProjection
 from fedstats_app.testing import instruction
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply
@@ -72,19 +71,16 @@ def ask(
     return client_app.app(instruction(content, kind), Context(run, 4, dict(node), RecordDict(), config))
 
 
-def question(*specs: StatisticsSpec, **options: Any) -> StatisticsRequest:
+def question(spec: StatisticsSpec | None = None, **options: Any) -> StatisticsRequest:
     asked: dict[str, Any] = {"class_names": CLASSES, "wire_dtype": "float64", **options}
-    return StatisticsRequest(2, specs or (StatisticsSpec(),), **asked)
+    return StatisticsRequest(2, spec or StatisticsSpec(), **asked)
 
 
 def rows_of(node: Mapping[str, object], request: StatisticsRequest, floor: int = 0) -> list[tuple[int, torch.Tensor]]:
     """Return (class, sum) of all rows in an answer to a run with a floor of its own."""
     received = read_statistics_reply(ask(node, request.to_content(), min_class_count=floor), request)
-    return [
-        (label, total)
-        for client in received.statistics
-        for label, total in zip(client.rows.class_ids.tolist(), client.rows.class_sums, strict=True)
-    ]
+    rows = received.statistics.rows
+    return list(zip(rows.class_ids.tolist(), rows.class_sums, strict=True))
 
 
 def features_of(node: Mapping[str, object], label: int) -> torch.Tensor:
@@ -172,7 +168,7 @@ def test_unreadable_images_leave_no_difference_under_the_floor(node: Node, holdo
     counts = []
     for asked in (0.0, 0.2):
         request = question(StatisticsSpec(means_per_class=4), holdout=asked)
-        received = read_statistics_reply(ask(node, request.to_content()), request).statistics[0]
+        received = read_statistics_reply(ask(node, request.to_content()), request).statistics
         assert int(received.rows.counts.min()) >= FLOOR
         counts.append(received.summed().class_counts)
     differences = counts[0] - counts[1]
@@ -239,18 +235,17 @@ def test_an_answer_too_long_to_keep_is_the_same_again_or_none(node: Node, monkey
     monkeypatch.setattr(storage_ledger, "MAX_KEPT_BYTES", 10)
     first, again = (ask(node, question().to_content()).content for _ in range(2))
 
-    assert content_digest({"sums": first["statistics-0"]}) == content_digest({"sums": again["statistics-0"]})
+    assert content_digest({"sums": first["statistics"]}) == content_digest({"sums": again["statistics"]})
     honest = client_statistics.statistics_reply
     monkeypatch.setattr(
-        client_statistics, "statistics_reply", lambda msg, found, **more: honest(msg, [found[0] + found[0]], **more)
+        client_statistics, "statistics_reply", lambda msg, found, **more: honest(msg, found + found, **more)
     )
     assert ask(node, question().to_content()).error.reason.startswith("RefusedByPolicy: this node has answered this")
 
 
 def test_eight_questions_are_answered_and_any_of_them_again(node: Node) -> None:
     node = {**node, "min-gram-samples": 0}
-    maps = [RandomProjection(16, seed=seed) for seed in range(9)]
-    requests = [question(StatisticsSpec(feature_map=one)) for one in maps]
+    requests = [question(StatisticsSpec(means_per_class=means)) for means in range(1, 10)]
 
     replies = [ask(node, request.to_content()) for request in requests]
 
@@ -260,14 +255,12 @@ def test_eight_questions_are_answered_and_any_of_them_again(node: Node) -> None:
         "for one version of its data"
     )
     assert not ask(node, requests[3].to_content()).has_error()
-    several = question(*(StatisticsSpec(feature_map=one) for one in maps[:8]))
-    assert not ask(node, several.to_content()).has_error()  # eight that are known, in one message
     assert not ask({**node, "max-statistics-questions": 9}, requests[8].to_content()).has_error()
 
 
 def heads_message(number: int) -> RecordDict:
     head = LinearHead(torch.full((2, 32), float(number)), torch.zeros(2))
-    return evaluation_content(question(holdout=0.25), {"x": (0, head), "y": (0, head)})
+    return evaluation_content(question(holdout=0.25), {"x": head, "y": head})
 
 
 def test_what_a_head_says_is_counted_in_bits_and_the_same_head_once(node: Node) -> None:
@@ -291,7 +284,7 @@ def test_another_run_configuration_is_another_question(node: Node) -> None:
 
 
 def test_by_default_a_node_scores_all_methods_and_some_rounds_of_a_probe(node: Node) -> None:
-    heads = {name: (0, LinearHead(torch.full((2, 32), float(k)), torch.zeros(2))) for k, name in enumerate(METHODS)}
+    heads = {name: LinearHead(torch.full((2, 32), float(k)), torch.zeros(2)) for k, name in enumerate(METHODS)}
     first = ask(node, evaluation_content(question(holdout=0.25), heads), "evaluate.heads")
     rounds = [ask(node, training_message(number), "evaluate.model") for number in range(1, 16)]
 

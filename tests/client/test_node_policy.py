@@ -61,7 +61,7 @@ def test_a_rare_class_does_not_leave_even_by_name_whatever_the_server_asks_for(t
         assert not path.is_file() or b"zzyzx" not in path.read_bytes(), path
     statistics = load_statistics(folder)
     assert statistics.class_names == ("ant", "bee", "cat")
-    assert int(statistics.sums[0].rows().counts.min()) >= 5
+    assert int(statistics.total.rows().counts.min()) >= 5
 
 
 def test_real_nodes_and_a_simulation_with_the_same_floor_make_the_same_heads(tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_heads_of_other_methods_are_not_scored_either(tmp_path: Path) -> None:
     settings = AppConfig.of(backbone="random:tiny", input_size=16).to_run_config()
     head = LinearHead(torch.zeros(2, 32), torch.zeros(2))
     for gram, refused in ((False, False), (True, True)):
-        request = StatisticsRequest(2, (StatisticsSpec(gram=gram),), holdout=0.3, class_names=("ant", "bee"))
-        content = evaluation_content(request, {"x": (0, head)})
+        request = StatisticsRequest(2, StatisticsSpec(gram=gram), holdout=0.3, class_names=("ant", "bee"))
+        content = evaluation_content(request, {"x": head})
         grid = LocalGrid(client_app.app, [site(tmp_path / str(gram), "b", allowed_methods="fedncm")], settings)
         [reply] = grid.send_and_receive([Message(content, dst_node_id=FIRST_NODE_ID, message_type="evaluate.heads")])
         assert reply.has_error() == refused

@@ -101,7 +101,7 @@ class Sites:
         hosts = {number: FIRST_NODE_ID + number for number in range(len(self.nodes))}
         spec = StatisticsSpec(moments)
         request = StatisticsRequest(
-            3, (spec,), "float64", seed=seed, backbone_fingerprint=self.backbone.fingerprint, class_names=CLASSES
+            3, spec, "float64", seed=seed, backbone_fingerprint=self.backbone.fingerprint, class_names=CLASSES
         )
         layout = NoisyLayout(3, self.backbone.feature_dim, moments=True, mu=mu, clip=clip)
         run: NoisyRun | ClearRun = NoisyRun(ClientGrid(grid, hosts), request, layout)
@@ -145,7 +145,7 @@ def same(found: Sequence[Words], other: Sequence[Words]) -> bool:
 def exact(sites: Sites, mean: torch.Tensor | None) -> list[torch.Tensor]:
     """The same sums without noise, over all images of all sites."""
     layout, total = NoisyLayout(3, sites.backbone.feature_dim, moments=True, mu=MU), None
-    request = StatisticsRequest(3, (StatisticsSpec(True),), class_names=CLASSES)
+    request = StatisticsRequest(3, StatisticsSpec(True), class_names=CLASSES)
     for node in sites.nodes:
         site = Site(sites.settings, NodeConfig.from_node_config(node))
         blocks = _blocks(site, site.reader(""), request)
@@ -546,8 +546,8 @@ def test_a_question_is_read_strictly(tmp_path: Path) -> None:
         noisy("presence"),
         noisy("mean"),  # which needs no mean
         {"noisy": ConfigRecord({"kind": "moments", "mu": 1.0})},
-        {"request": StatisticsRequest(3, (StatisticsSpec(True, 2),), class_names=CLASSES).to_content()["request"]},
-        {"request": StatisticsRequest(3, (StatisticsSpec(True),), holdout=0.5).to_content()["request"]},
+        {"request": StatisticsRequest(3, StatisticsSpec(True, 2), class_names=CLASSES).to_content()["request"]},
+        {"request": StatisticsRequest(3, StatisticsSpec(True), holdout=0.5).to_content()["request"]},
     ]
     for changes in wrong:
         with pytest.raises(RejectedRequest, match="not a request for masked sums with noise"):

@@ -66,7 +66,7 @@ def run(tmp_path: Path) -> SecureRun:
     grid = ClientGrid(inner, dict.fromkeys(range(NUMBER), inner.get_node_ids()[0]))
     layout = SecureLayout.of(CLASSES, backbone.feature_dim, "none", NUMBER, SAMPLES, 100.0)
     spec = StatisticsSpec(fraction_bits=layout.bits)
-    request = StatisticsRequest(CLASSES, (spec,), "float64", backbone_fingerprint=backbone.fingerprint)
+    request = StatisticsRequest(CLASSES, spec, "float64", backbone_fingerprint=backbone.fingerprint)
     return SecureRun(grid, request, layout, SAMPLES, 100.0)
 
 
@@ -101,7 +101,7 @@ def test_sums_come_after_presence_and_presence_once(run: SecureRun) -> None:
 
 def test_the_statistics_asked_for_stay_the_same(run: SecureRun) -> None:
     agreed, known = presence(run)
-    run.request = replace(run.request, specs=(replace(run.request.specs[0], fraction_bits=7),))
+    run.request = replace(run.request, spec=replace(run.request.spec, fraction_bits=7))
     refused(run, agreed, "sums", known, "the statistics asked for are others than in the round before")
 
 

@@ -8,14 +8,11 @@ import pytest
 import torch
 from flwr.app import Message
 
+import fedstats_app.backbones.backbone as backbone_module
 from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.heads import LinearHead
 from fedstats_app.statistics import (
-    FeatureMap,
-    IdentityMap,
-    RandomFourierFeatures,
-    RandomProjection,
     ScatterSpec,
     StatisticsSpec,
 )
@@ -25,9 +22,8 @@ from fedstats_app.wire.evaluation import MAX_HEADS, evaluation_content
 from fedstats_app.wire.mezo import MezoRequest
 from tests.support.hostile_server import CLASSES, Victim
 
-DIM, IDENTITY = 32, IdentityMap()
+DIM = 32
 START = {"head.weight": torch.zeros(2, DIM), "head.bias": torch.zeros(2)}
-WIDE = RandomFourierFeatures(400, 1.0, 0)
 FORMS = {
     "a Gram matrix": StatisticsSpec(gram=True),
     "a factor of the scatter": StatisticsSpec(scatter=ScatterSpec(RankRule("full"))),
@@ -45,22 +41,20 @@ def kept(victim: Victim) -> list[str]:
     return sorted(path for path in paths if not path.startswith(("ledger", "sent-")))
 
 
-def statistics(victim: Victim, *specs: StatisticsSpec, num_classes: int = 2) -> Message:
+def statistics(victim: Victim, spec: StatisticsSpec, num_classes: int = 2) -> Message:
     names = CLASSES if num_classes == 2 else ()
-    return victim.ask(StatisticsRequest(num_classes, specs, class_names=names).to_content(), "query.statistics")
+    return victim.ask(StatisticsRequest(num_classes, spec, class_names=names).to_content(), "query.statistics")
 
 
-def mezo(
-    victim: Victim, start: dict[str, torch.Tensor], training: int = 0, *, batch: int = 0, mapped: FeatureMap = IDENTITY
-) -> Message:
-    setup = MezoSetup(TrainingRequest(2, class_names=CLASSES, feature_map=mapped), batch_size=batch)
+def mezo(victim: Victim, start: dict[str, torch.Tensor], training: int = 0, *, batch: int = 0) -> Message:
+    setup = MezoSetup(TrainingRequest(2, class_names=CLASSES), batch_size=batch)
     return victim.ask(MezoRequest(training, 1, 7, setup=setup, start=start).to_content(), "train.mezo")
 
 
 @pytest.mark.parametrize("what", FORMS)
 def test_of_few_samples_few_directions_leave_in_every_form(victim: Victim, what: str) -> None:
     """A tenth of the samples beyond the rows: of 40 in two classes three."""
-    record = statistics(victim, FORMS[what]).content["statistics-0"]
+    record = statistics(victim, FORMS[what]).content["statistics"]
 
     assert not any(key.startswith("gram") for key in record)
     assert len(record["scatter-values"].numpy()) == 3 and float(record["scatter-left-out"].numpy()) > 0.0
@@ -68,45 +62,38 @@ def test_of_few_samples_few_directions_leave_in_every_form(victim: Victim, what:
 
 def test_of_few_samples_nothing_of_mapped_features_leaves(victim: Victim) -> None:
     """The sum of a class's 400 random features says as much of its 20 samples as 400 numbers can."""
-    reason = "statistics of mapped features: this node has too few samples for it (min-gram-samples)"
+    reason = "statistics of mapped features (feature-map): this node has too few samples for it (min-gram-samples)"
+    mapped = Victim(victim.path, victim.rules, {"feature_map": "fourier:400:1.0"})
 
-    assert statistics(victim, StatisticsSpec(feature_map=WIDE)).error.reason == f"RefusedByPolicy: {reason}"
+    assert statistics(mapped, StatisticsSpec()).error.reason == f"RefusedByPolicy: {reason}"
     assert not statistics(victim, StatisticsSpec()).has_error()
 
 
-@pytest.mark.parametrize(
-    "specs",
-    [
-        [StatisticsSpec(gram=True, feature_map=RandomProjection(10_001, 0))],
-        [StatisticsSpec(feature_map=RandomProjection(100_000, 0))],
-        [StatisticsSpec(feature_map=RandomProjection(2_000, seed)) for seed in range(6)],
-    ],
-)
 def test_more_features_than_the_bound_are_refused_before_any_map_is_drawn(
-    tmp_path: Path, specs: list[StatisticsSpec], monkeypatch: pytest.MonkeyPatch
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RandomProjection, "__call__", lambda *_: pytest.fail("the map was drawn"))
+    monkeypatch.setattr(backbone_module, "MappedFeatures", lambda *_: pytest.fail("the map was drawn"))
+    wide = Victim(victim.path, victim.rules, {"feature_map": "relu:10001"})
 
-    reply = statistics(Victim.of(tmp_path, images=12), *specs)
-
-    assert "features of all specifications: must be at most 10000 (max-features)" in reply.error.reason
+    for reply in (statistics(wide, StatisticsSpec()), mezo(wide, START)):
+        assert "features of the feature-map: must be at most 10000 (max-features)" in reply.error.reason
 
 
 def test_more_classes_than_the_bound_are_refused(victim: Victim) -> None:
     """A confusion matrix of a million classes takes eight terabytes."""
     for reply in (
         statistics(victim, StatisticsSpec(), num_classes=1_000_000),
-        victim.ask(StatisticsRequest(1_000_000, (StatisticsSpec(),)).to_content(), "evaluate.heads"),
+        victim.ask(StatisticsRequest(1_000_000, StatisticsSpec()).to_content(), "evaluate.heads"),
     ):
         assert reply.error.reason == "RefusedByPolicy: classes: must be at most 10000 (max-classes), got 1e+06"
 
 
 def test_a_message_brings_so_many_heads(victim: Victim) -> None:
-    request = StatisticsRequest(2, (StatisticsSpec(),), class_names=CLASSES)
+    request = StatisticsRequest(2, StatisticsSpec(), class_names=CLASSES)
     head = LinearHead(torch.zeros(2, DIM), torch.zeros(2))
 
     def ask(number: int) -> Message:
-        content = evaluation_content(request, {f"h{one}": (0, head) for one in range(number)})
+        content = evaluation_content(request, {f"h{one}": head for one in range(number)})
         return victim.ask(content, "evaluate.heads")
 
     assert not ask(MAX_HEADS).has_error()
@@ -114,19 +101,16 @@ def test_a_message_brings_so_many_heads(victim: Victim) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "batch", "mapped", "reason"),
+    ("start", "batch", "reason"),
     [
-        ({**START, "head.weight": torch.zeros(2, 7)}, 0, IDENTITY, "RejectedRequest: the model does not fit"),
-        (START, 64, IDENTITY, "RefusedByPolicy: this node has fewer than 41 samples"),
-        (START, 0, RandomProjection(20_000, 0), "RefusedByPolicy: features of all specifications"),
+        ({**START, "head.weight": torch.zeros(2, 7)}, 0, "RejectedRequest: the model does not fit"),
+        (START, 64, "RefusedByPolicy: this node has fewer than 41 samples"),
     ],
 )
-def test_a_refused_start_is_not_kept(
-    tmp_path: Path, start: dict[str, torch.Tensor], batch: int, mapped: FeatureMap, reason: str
-) -> None:
+def test_a_refused_start_is_not_kept(tmp_path: Path, start: dict[str, torch.Tensor], batch: int, reason: str) -> None:
     victim = Victim.of(tmp_path, images=20, min_batch_size=41)
 
-    reply = mezo(victim, start, batch=batch, mapped=mapped)
+    reply = mezo(victim, start, batch=batch)
 
     assert reply.has_error() and reply.error.reason.startswith(reason)
     assert kept(victim) == []
@@ -155,13 +139,14 @@ def test_a_node_keeps_the_replicas_of_few_trainings(tmp_path: Path) -> None:
 def test_a_run_gets_so_many_bytes(tmp_path: Path) -> None:
     """The factor of a Gram matrix of 40 samples and 2,000 features is 0.6 megabytes."""
     victim = Victim.of(tmp_path, images=20, max_run_megabytes=1, min_gram_samples=0)
-    specs = [StatisticsSpec(gram=True, feature_map=RandomProjection(2_000, seed)) for seed in range(2)]
+    victim = Victim(victim.path, victim.rules, {"feature_map": "relu:2000"})
 
-    def ask(spec: StatisticsSpec) -> Message:
-        request = StatisticsRequest(2, (spec,), class_names=CLASSES, wire_dtype="float64")
+    def ask(means: int) -> Message:
+        spec = StatisticsSpec(gram=True, means_per_class=means)
+        request = StatisticsRequest(2, spec, class_names=CLASSES, wire_dtype="float64")
         return victim.ask(request.to_content(), "query.statistics")
 
-    first, second = map(ask, specs)
+    first, second = map(ask, (1, 2))
 
     assert not first.has_error()
     assert second.error.reason == (

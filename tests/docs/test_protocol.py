@@ -24,7 +24,7 @@ from fedstats_app.wire import (
 from fedstats_app.wire.arrays import MAX_HEADER_BYTES
 from fedstats_app.wire.reading import MAX_COUNT, MAX_REASON
 from fedstats_app.wire.serving import MAX_CLASS_NAME_LENGTH, MAX_CLASS_NAMES
-from fedstats_app.wire.statistics import MAX_GRAM_DIM, MAX_MEANS_PER_CLASS, MAX_SPECS
+from fedstats_app.wire.statistics import MAX_MEANS_PER_CLASS
 from tests.docs.markdown import DOCS, items, prose, rows
 
 PAGE = DOCS / "protocol.md"
@@ -45,7 +45,7 @@ def exchange(
         return statistics_reply(msg, statistics, backbone_fingerprint="0" * 64, seconds=1.0)
 
     grid = LocalGrid(app, [{}], {})
-    request = StatisticsRequest(CLASSES, (StatisticsSpec(gram=gram, scatter=scatter),))
+    request = StatisticsRequest(CLASSES, StatisticsSpec(gram=gram, scatter=scatter))
     message = Message(request.to_content(), dst_node_id=grid.get_node_ids()[0], message_type=QUERY_STATISTICS)
     [reply] = grid.send_and_receive([message])
     return reply, read_statistics_reply(reply, request)
@@ -59,7 +59,7 @@ def stated(what: str) -> int:
 
 def test_example_is_what_a_client_sends() -> None:
     (few, received), (many, received_of_many) = exchange(), exchange(DIM)
-    of_few, of_many = few.content["statistics-0"], many.content["statistics-0"]
+    of_few, of_many = few.content["statistics"], many.content["statistics"]
     assert stated("`class-sums` without header") == of_few["class-sums"].numpy().nbytes
     assert stated("`within-factor` without header, from 60 samples") == of_few["within-factor"].numpy().nbytes
     assert stated("`within` without header, from 1,280 samples or more") == of_many["within"].numpy().nbytes
@@ -74,7 +74,7 @@ FACTOR = ScatterSpec(RankRule("number", 9.0))
 @pytest.mark.parametrize(("num_samples", "scatter"), [(FEW, None), (DIM, None), (FEW, FACTOR)])
 def test_formulas_give_the_bytes(num_samples: int, scatter: ScatterSpec | None) -> None:
     reply, _ = exchange(num_samples, gram=scatter is None, scatter=scatter)
-    for key, array in reply.content["statistics-0"].items():
+    for key, array in reply.content["statistics"].items():
         [row] = [row for row in rows(PAGE, "array") if f"`{key}`" in row[0]]
         formula = row[2].strip("$").replace("\\,", "")
         formula = re.sub(r"(?<=[0-9a-z])(?=[a-z(])", "*", formula)
@@ -97,9 +97,7 @@ def test_limits_are_those_of_the_code() -> None:
     text = " ".join(prose(PAGE).split())
     for limit, sentence in (
         (MAX_CLASSES, r"integer \$C\$, at most ([\d,]+)"),
-        (MAX_SPECS, r"JSON, 1 to ([\d,]+) sets"),
         (MAX_MEANS_PER_CLASS, r"`means-per-class` \(at most ([\d,]+)\)"),
-        (MAX_GRAM_DIM, r"Gram matrix of at most ([\d,]+) mapped features"),
         (MAX_CLASS_NAMES, r"at most ([\d,]+) different strings"),
         (MAX_CLASS_NAME_LENGTH, r"1 to ([\d,]+) printable characters"),
         (MAX_COUNT, r"counts from 1 to ([\d,]+)"),

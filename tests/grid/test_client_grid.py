@@ -216,7 +216,7 @@ def test_a_strategy_holds_one_reply_at_a_time() -> None:
     fold = strategy.collection.fold
 
     def noted(server_round: int, reply: Message) -> object:
-        witness.note(reply.content["statistics-0"]["class-sums"])
+        witness.note(reply.content["statistics"]["class-sums"])
         return fold(server_round, reply)
 
     strategy.collection.fold = noted  # type: ignore[assignment, method-assign]

@@ -37,11 +37,9 @@ def scoring_app(hostile: int | None = None, liar: int | None = None) -> ClientAp
     @app.evaluate("heads")
     @per_client
     def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
-        request, heads = read_evaluation_request(msg)
+        _, heads = read_evaluation_request(msg)
         features, labels = CLIENTS.part(int(client_id or 0))
-        logits = {
-            name: head.logits(request.specs[index].feature_map(features)) for name, (index, head) in heads.items()
-        }
+        logits = {name: head.logits(features) for name, head in heads.items()}
         found = {
             name: HeadScores.zeros(NUM_CLASSES).count(one, labels, one.argmax(dim=1)) for name, one in logits.items()
         }
@@ -64,30 +62,27 @@ def grid(app: ClientApp) -> ClientGrid:
 
 def scores(clients: ClientGrid, strategy: StatisticsStrategy) -> Scores:
     asked = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
-    return evaluate_on_clients(clients, strategy.request, strategy.indexed_heads, asked)
+    return evaluate_on_clients(clients, strategy.request, strategy.heads, asked)
 
 
-@pytest.mark.parametrize("name", ["one pass", "one pass, two maps"])
-def test_counts_of_the_clients_are_those_of_all_samples(name: str) -> None:
+def test_counts_of_the_clients_are_those_of_all_samples() -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    strategy, clients = strategy_for(name), grid(scoring_app())
+    strategy, clients = strategy_for("one pass"), grid(scoring_app())
     strategy.start(clients)
 
     found = scores(clients, strategy)
 
     assert set(found.heads) == set(found.accuracies) == set(strategy.heads) and not found.failures
     for method, head in strategy.heads.items():
-        feature_map, of_all = strategy.methods()[method].specification.feature_map, found.heads[method]
-        logits = head.logits(feature_map(CLIENTS.features))
+        of_all, logits = found.heads[method], head.logits(CLIENTS.features)
         central = HeadScores.zeros(NUM_CLASSES).count(logits, CLIENTS.labels, logits.argmax(dim=1))
         assert torch.equal(of_all.confusion.matrix, central.confusion.matrix)
-        # Feature maps compute in float32, whose rounding depends on how many samples come at once.
         torch.testing.assert_close(
             of_all.margins.per_class_auroc, central.margins.per_class_auroc, rtol=0, atol=1e-3, equal_nan=True
         )
         for client, accuracy in found.accuracies[method].items():
             features, labels = CLIENTS.part(client)
-            right = head.logits(feature_map(features)).argmax(dim=1) == labels
+            right = head.logits(features).argmax(dim=1) == labels
             assert accuracy == pytest.approx(float(right.double().mean()))
         assert int(found.right[method].sum()) == central.confusion.num_correct
         assert set(found.accuracies[method]) == {client for client in range(9) if len(CLIENTS.part(client)[1])}
@@ -152,7 +147,7 @@ def test_who_claims_more_samples_than_its_statistics_allow_is_left_out() -> None
     sizes = {outcome.client: outcome.num_examples for outcome in strategy.outcomes}
     lying = {client for client, number in sizes.items() if number > most_held_out(number, 0.01)}
 
-    found = evaluate_on_clients(clients, strategy.request, strategy.indexed_heads, sizes)
+    found = evaluate_on_clients(clients, strategy.request, strategy.heads, sizes)
 
     assert 1 <= len(lying) < 9 and set(found.failures) == lying
     for client, reason in found.failures.items():

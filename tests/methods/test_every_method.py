@@ -92,26 +92,8 @@ def test_needs_are_not_larger_than_what_some_options_ask_for(method: Method[Opti
     assert method.needs == Needs(
         any(spec.gram for spec in specs),
         any(spec.means_per_class > 1 for spec in specs),
-        any(spec.feature_map.kind != "identity" for spec in specs),
         any(spec.scatter is not None for spec in specs),
     )
-
-
-@every_method
-def test_nothing_is_measured_where_nothing_needs_it(method: Method[Options]) -> None:
-    assert method.measure(method.options(), None, pytest.fail) == method.options()
-
-
-def test_a_kernel_width_is_measured_on_the_servers_features_or_given() -> None:
-    said: list[str] = []
-    config = AppConfig.of(method=RANDOM)
-    with pytest.raises(ValueError, match=r"fed3r.kernel-width must be a number here, got auto"):
-        _ = config.configured_methods[RANDOM].specification
-    with pytest.raises(ValueError, match="where the server has no test data to measure it on, got auto"):
-        config.measured(None, said.append)
-    measured = config.measured(lambda: torch.tensor([[0.0], [3.0], [4.0]]), said.append)
-    assert measured.options_of(RANDOM).kernel_width == 3.0
-    assert said == ["fed3r.kernel-width: median distance between the server's test features, 3"]
 
 
 @every_personal_method
@@ -167,8 +149,7 @@ def test_a_variant_has_its_own_values_and_the_runs_others() -> None:
         ("fedcof@shrinkage=1,fedcof@shrinkage=1", "must name each once"),
         ("fedcof@shrinkage=1,all", "some of fedncm, fed3r"),
         ("fed3r@fit-bias=true@between-class=false", "fed3r.fit-bias: true needs fed3r.between-class true"),
-        # One pass has one kind of rows, and from four means FedCOF is another head than from one.
-        ("fedcof,fedcof@means-per-class=4", "means per class, got fedcof: 1, fedcof@means-per-class=4: 4"),
+        ("fedroot,fedroot@rank=4", "one run asks for one rank of the scatter's factors, got fedroot: "),
         (",".join(f"fedcof@shrinkage={number}" for number in range(17)), "at most 16"),
     ],
 )

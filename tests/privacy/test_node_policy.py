@@ -6,7 +6,7 @@ import torch
 from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.methods import METHODS
 from fedstats_app.privacy import NodePolicy, RefusedByPolicy, says_much_about_samples
-from fedstats_app.statistics import RandomProjection, ScatterSpec, StatisticsSpec, merge_specs
+from fedstats_app.statistics import ScatterSpec, StatisticsSpec, merge_specs
 from tests.support.options import configured
 
 SCATTER = StatisticsSpec(scatter=ScatterSpec(RankRule("full")))
@@ -29,7 +29,7 @@ def test_classes_are_allowed_from_the_floor_on() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_may_ask_for_what_it_needs_alone(method: str) -> None:
     for one in configured(method):
-        allowing(method).check_specifications([one.specification])
+        allowing(method).check_specification(one.specification)
 
 
 @pytest.mark.parametrize(
@@ -40,29 +40,24 @@ def test_every_method_may_ask_for_what_it_needs_alone(method: str) -> None:
         (("fedncm",), SEVERAL, "several means per class"),
         (("fedncm", "fedcof", "fed3r"), SCATTER, "a factor of the scatter: needed by none"),
         (("fedroot",), GRAM, "a Gram matrix: needed by none"),
-        (("fedroot",), merge_specs([SCATTER, GRAM])[0], "a Gram matrix: needed by none"),
+        (("fedroot",), merge_specs([SCATTER, GRAM]), "a Gram matrix: needed by none"),
         (("fed3r", "fedcgs"), SEVERAL, "several means per class"),
-        (
-            ("fedcof",),
-            StatisticsSpec(feature_map=RandomProjection(9, seed=1)),
-            r"mapped features \(random-projection\)",
-        ),
         (("training",), ROWS, r"needed by none of this node's allowed-methods \(training\)"),
         ((), ROWS, r"allowed-methods \(none\)"),
     ],
 )
 def test_what_no_allowed_method_needs_is_refused(allowed: tuple[str, ...], spec: StatisticsSpec, reason: str) -> None:
     with pytest.raises(RefusedByPolicy, match=reason):
-        allowing(*allowed).check_specifications([ROWS, spec])
+        allowing(*allowed).check_specification(spec)
 
 
 def test_one_pass_for_all_is_refused_where_one_of_them_is_not_allowed() -> None:
-    specs = merge_specs(configured(name)[-1].specification for name in METHODS)
+    spec = merge_specs(configured(name)[-1].specification for name in METHODS)
 
-    allowing(*METHODS).check_specifications(specs)
-    NodePolicy().check_specifications(specs)
+    allowing(*METHODS).check_specification(spec)
+    NodePolicy().check_specification(spec)
     with pytest.raises(RefusedByPolicy, match=r"a Gram matrix|a factor of the scatter"):
-        allowing("fedncm", "fedcof").check_specifications(specs)
+        allowing("fedncm", "fedcof").check_specification(spec)
 
 
 @pytest.mark.parametrize(("num_examples", "refused"), [(0, False), (1, True), (19, True), (20, False)])
@@ -70,17 +65,19 @@ def test_one_pass_for_all_is_refused_where_one_of_them_is_not_allowed() -> None:
 def test_of_few_samples_nothing_mapped_and_no_exact_gram_matrix_leaves(
     policy: NodePolicy, num_examples: int, refused: bool
 ) -> None:
-    dim = 10
-    policy.check_gram([ROWS, GRAM, SCATTER, SEVERAL], num_examples, dim)
-    mapped = StatisticsSpec(feature_map=RandomProjection(dim, seed=1))
-    exact = StatisticsSpec(gram=True, fraction_bits=8)
-    for spec, what in ((mapped, "statistics of mapped features"), (exact, "an exact Gram matrix")):
+    dim, exact = 10, StatisticsSpec(gram=True, fraction_bits=8)
+    for spec in (ROWS, GRAM, SCATTER, SEVERAL):
+        policy.check_gram(spec, num_examples, dim, expanded=False)
+    for spec, expanded, name in (
+        (ROWS, True, "statistics of mapped features (feature-map)"),
+        (exact, False, "an exact Gram matrix"),
+    ):
         if not refused:
-            policy.check_gram([spec], num_examples, dim)
+            policy.check_gram(spec, num_examples, dim, expanded=expanded)
             continue
         with pytest.raises(RefusedByPolicy) as caught:
-            policy.check_gram([spec], num_examples, dim)
-        assert str(caught.value) == f"{what}: this node has too few samples for it (min-gram-samples)"
+            policy.check_gram(spec, num_examples, dim, expanded=expanded)
+        assert str(caught.value) == f"{name}: this node has too few samples for it (min-gram-samples)"
 
 
 @pytest.mark.parametrize("spec", [GRAM, SCATTER])
@@ -99,8 +96,8 @@ def test_directions_are_a_tenth_of_the_samples_beyond_the_rows(
 
 def test_who_may_send_a_gram_matrix_may_do_so_for_a_factor_too() -> None:
     """Where both are needed clients send the matrix alone, and the server makes the factor of it."""
-    [both] = merge_specs([SCATTER, GRAM])
-    allowing("fed3r").check_specifications([both])
+    both = merge_specs([SCATTER, GRAM])
+    allowing("fed3r").check_specification(both)
 
 
 def test_fewer_samples_than_twice_the_dimension_say_much() -> None:

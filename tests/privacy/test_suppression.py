@@ -14,17 +14,14 @@ from torch import Tensor
 from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.privacy import Cells, NodePolicy, StatisticsAboveFloor, statistics_above_floor
 from fedstats_app.privacy.suppression import merged
-from fedstats_app.statistics import ClientStatistics, RandomProjection, ScatterSpec, StatisticsSpec
+from fedstats_app.statistics import ClientStatistics, ScatterSpec, StatisticsSpec
 from fedstats_app.testing import instruction
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
 from tests.support.compare import relative_difference, same_bits
 
 NUM_CLASSES, DIM = 6, 4
-SPECS = (
-    StatisticsSpec(gram=True, means_per_class=4),
-    StatisticsSpec(gram=True, feature_map=RandomProjection(5, seed=3, activation="tanh")),
-)
-REQUEST = StatisticsRequest(NUM_CLASSES, SPECS, wire_dtype="float64")
+SPEC = StatisticsSpec(gram=True, means_per_class=4)
+REQUEST = StatisticsRequest(NUM_CLASSES, SPEC, wire_dtype="float64")
 
 
 class Site:
@@ -45,9 +42,9 @@ class Site:
             if found:
                 yield self.features[positions[found]], torch.tensor(found)
 
-    def under(self, policy: NodePolicy, specs: tuple[StatisticsSpec, ...] = SPECS) -> StatisticsAboveFloor:
+    def under(self, policy: NodePolicy, spec: StatisticsSpec = SPEC) -> StatisticsAboveFloor:
         return statistics_above_floor(
-            policy, specs, self.labels, self.blocks, num_classes=NUM_CLASSES, feature_dim=DIM, seed=1
+            policy, spec, self.labels, self.blocks, num_classes=NUM_CLASSES, feature_dim=DIM, seed=1
         )
 
     def remaining(self, floor: int) -> Tensor:
@@ -66,10 +63,10 @@ def random_site(seed: int) -> Site:
     return Site(torch.from_numpy(features), torch.from_numpy(labels), unreadable)
 
 
-def brute_force(site: Site, floor: int, spec: StatisticsSpec) -> tuple[Tensor, Tensor, Tensor]:
+def brute_force(site: Site, floor: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return counts, sums and Gram matrix of the remaining samples."""
     kept = site.remaining(floor)
-    features = spec.feature_map(site.features[kept]).to(torch.float64)
+    features = site.features[kept].to(torch.float64)
     labels = site.labels[kept]
     counts = torch.bincount(labels, minlength=NUM_CLASSES)
     one_hot = torch.nn.functional.one_hot(labels, NUM_CLASSES).to(torch.float64)
@@ -86,24 +83,24 @@ def test_no_class_under_the_floor_leaves_random_partitions(hundred: int) -> None
             instruction(REQUEST.to_content()), collected.statistics, num_suppressed_classes=len(collected.suppressed)
         )
         received = read_statistics_reply(reply, REQUEST, feature_dim=DIM)
-        for spec, client in zip(SPECS, received.statistics, strict=True):
-            assert bool((client.rows.counts >= max(floor, 1)).all()), (seed, client.rows.counts)
-            counts, sums, gram = brute_force(site, max(floor, 1), spec)
-            found = client.summed()
-            scale = float(gram.trace()) or 1.0
-            assert torch.equal(found.class_counts, counts), seed
-            assert relative_difference(found.class_sums, sums, scale=scale**0.5) < 1e-12, seed
-            assert found.gram is not None and relative_difference(found.gram, gram, scale=scale) < 1e-12, seed
+        client = received.statistics
+        assert bool((client.rows.counts >= max(floor, 1)).all()), (seed, client.rows.counts)
+        counts, sums, gram = brute_force(site, max(floor, 1))
+        found = client.summed()
+        scale = float(gram.trace()) or 1.0
+        assert torch.equal(found.class_counts, counts), seed
+        assert relative_difference(found.class_sums, sums, scale=scale**0.5) < 1e-12, seed
+        assert found.gram is not None and relative_difference(found.gram, gram, scale=scale) < 1e-12, seed
         readable = {int(site.labels[i]) for i in range(len(site.labels)) if i not in site.unreadable}
-        leaving = set(received.statistics[0].rows.class_ids.tolist())
+        leaving = set(received.statistics.rows.class_ids.tolist())
         assert not leaving & set(collected.suppressed)
         # A class that was not worth reading counts as suppressed, whether or not its samples could have been read.
         assert readable - leaving <= set(collected.suppressed) <= set(site.labels.tolist()) - leaving
         assert received.num_suppressed_classes == len(collected.suppressed)
 
 
-def at_once(site: Site, kept: Tensor, spec: StatisticsSpec) -> ClientStatistics:
-    return spec.from_features(site.features[kept], site.labels[kept], NUM_CLASSES, seed=1)
+def at_once(site: Site, kept: Tensor) -> ClientStatistics:
+    return SPEC.from_features(site.features[kept], site.labels[kept], NUM_CLASSES, seed=1)
 
 
 @pytest.mark.parametrize("floor", [0, 1, 2, 5])
@@ -114,11 +111,10 @@ def test_where_nothing_is_suppressed_the_bytes_are_those_without_a_policy(floor:
 
     collected = site.under(NodePolicy(floor))
 
-    for spec, client in zip(SPECS, collected.statistics, strict=True):
-        expected = at_once(site, torch.arange(120), spec)
-        assert same_bits(client.rows.counts, expected.rows.counts)
-        assert same_bits(client.rows.class_sums, expected.rows.class_sums)
-        assert client.gram is not None and expected.gram is not None and same_bits(client.gram, expected.gram)
+    client, expected = collected.statistics, at_once(site, torch.arange(120))
+    assert same_bits(client.rows.counts, expected.rows.counts)
+    assert same_bits(client.rows.class_sums, expected.rows.class_sums)
+    assert client.gram is not None and expected.gram is not None and same_bits(client.gram, expected.gram)
     assert collected.suppressed == () and len(site.passes) == 1
 
 
@@ -135,21 +131,20 @@ def test_a_class_that_falls_under_the_floor_late_leaves_no_trace() -> None:
     collected = site.under(NodePolicy(5))
 
     assert collected.suppressed == (1,)
-    for spec, client in zip(SPECS, collected.statistics, strict=True):
-        expected = at_once(site, torch.arange(20), spec)
-        assert client.rows.class_ids.unique().tolist() == [0]
-        assert relative_difference(client.summed().class_sums, expected.summed().class_sums) < 1e-15
-        assert client.gram is not None and expected.gram is not None
-        assert relative_difference(client.gram, expected.gram) < 1e-15
+    client, expected = collected.statistics, at_once(site, torch.arange(20))
+    assert client.rows.class_ids.unique().tolist() == [0]
+    assert relative_difference(client.summed().class_sums, expected.summed().class_sums) < 1e-15
+    assert client.gram is not None and expected.gram is not None
+    assert relative_difference(client.gram, expected.gram) < 1e-15
     assert site.passes == [list(range(26)), list(range(20))]
 
 
 def test_a_mean_that_falls_under_the_floor_late_is_shared_out_anew() -> None:
     """Four means of five samples each, until four of the twenty samples cannot be read: then three means."""
-    first = late_site(set()).under(NodePolicy(5), SPECS[:1]).statistics[0]
+    first = late_site(set()).under(NodePolicy(5)).statistics
     site = late_site({0, 1, 2, 3})
 
-    again = site.under(NodePolicy(5), SPECS[:1]).statistics[0]
+    again = site.under(NodePolicy(5)).statistics
 
     assert first.rows.counts.tolist() == [5, 5, 5, 5, 6] and len(site.passes) == 2
     assert again.rows.class_ids.tolist() == [0, 0, 0, 1] and again.rows.counts.tolist() == [5, 5, 6, 6]
@@ -162,7 +157,7 @@ def test_a_mean_that_falls_under_the_floor_late_is_shared_out_anew() -> None:
 def test_there_are_as_many_means_as_the_floor_leaves_room_for(policy: NodePolicy, expected: list[int]) -> None:
     site = Site(torch.ones(9, DIM), torch.zeros(9, dtype=torch.int64), set())
 
-    assert site.under(policy, SPECS[:1]).statistics[0].rows.counts.tolist() == expected
+    assert site.under(policy).statistics.rows.counts.tolist() == expected
 
 
 def test_a_client_whose_classes_are_all_too_small_sends_nothing() -> None:
@@ -171,8 +166,8 @@ def test_a_client_whose_classes_are_all_too_small_sends_nothing() -> None:
     collected = site.under(NodePolicy(21, min_gram_samples=1000))
 
     assert collected.suppressed == (0, 1)
-    for client in collected.statistics:
-        assert len(client.rows) == 0 and client.gram is not None and not client.gram.any()
+    client = collected.statistics
+    assert len(client.rows) == 0 and client.gram is not None and not client.gram.any()
 
 
 @pytest.mark.parametrize("spec", [StatisticsSpec(gram=True), StatisticsSpec(scatter=ScatterSpec(RankRule("full")))])
@@ -184,7 +179,7 @@ def test_an_owner_is_warned_of_a_gram_matrix_or_factor_of_few_samples(
     def warned(policy: NodePolicy, dim: int) -> bool:
         caplog.clear()
         site = Site(torch.ones(26, dim, dtype=torch.float64), torch.zeros(26, dtype=torch.int64), set())
-        statistics_above_floor(policy, [spec], site.labels, site.blocks, num_classes=1, feature_dim=dim)
+        statistics_above_floor(policy, spec, site.labels, site.blocks, num_classes=1, feature_dim=dim)
         return "26 samples in" in caplog.text
 
     assert warned(NodePolicy(5), 14) and not warned(NodePolicy(5), 13)

@@ -64,7 +64,7 @@ def test_every_run_has_one_with_all_its_parts(server_run: Path) -> None:
         assert "{:.1f} to {:.1f}".format(*(100 * bound for bound in entry["accuracy_interval"])) in page.words
     for heading in ("Classes", "Most confused", "Sites", "Training from the heads", "Time", "What left the sites"):
         assert heading in page.words
-    assert "statistics-0.class-sums" in page.words and "rose taken for tulip" in page.words
+    assert "statistics.class-sums" in page.words and "rose taken for tulip" in page.words
     assert list(results["seconds_by_phase"]) == ["preparation", "statistics and solving", "evaluation"]
     assert "fedstats predict" in page.words
 

@@ -12,35 +12,29 @@ from safetensors import safe_open
 from fedstats_app.base.files import read_tensors, tensors_to_bytes
 from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.report.statistics_file import STATISTICS_FILE, load_statistics, save_statistics
-from fedstats_app.statistics import RandomProjection, ScatterSpec, StatisticsSpec
+from fedstats_app.statistics import ScatterSpec, StatisticsSpec
 from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, StatisticsSum
 from tests.support.compare import same_bits
 
-SPECS = (
-    StatisticsSpec(gram=True, means_per_class=3),
-    StatisticsSpec(gram=True, feature_map=RandomProjection(7, seed=3, activation="tanh")),
-    StatisticsSpec(feature_map=RandomProjection(4, seed=1)),
-    StatisticsSpec(feature_map=RandomProjection(6, seed=2), scatter=ScatterSpec(RankRule.parse("90%"), "float32")),
-)
-KEEP_ROWS = (True, False, True, True)
+SPECS = {
+    "rows and Gram matrix": StatisticsSpec(gram=True, means_per_class=3),
+    "sums": StatisticsSpec(),
+    "scatter": StatisticsSpec(scatter=ScatterSpec(RankRule.parse("90%"), "float32")),
+}
 NAMES = ("Łódź", "cat", "dog")
 
 
-def make(num_clients: int = 3) -> CollectedStatistics:
-    generator = torch.Generator().manual_seed(0)
-    sums = []
-    for spec, keep_rows in zip(SPECS, KEEP_ROWS, strict=True):
-        dim, scatter = spec.feature_map.output_dim(5), spec.scatter is not None
-        total = StatisticsSum(3, dim, gram=spec.gram, keep_rows=keep_rows, scatter=scatter)
-        for _ in range(num_clients):
-            features = torch.randn(20, 5, generator=generator) + 1.0
-            client = spec.from_features(features, torch.randint(0, 3, (20,), generator=generator), 3)
-            if client.scatter is not None:
-                client = client.with_scatter(client.scatter.truncated(2, torch.float32))
-            total.add(client)
-        sums.append(total)
+def make(name: str = "rows and Gram matrix", num_clients: int = 3) -> CollectedStatistics:
+    generator, spec = torch.Generator().manual_seed(0), SPECS[name]
+    total = StatisticsSum(3, 5, gram=spec.gram, keep_rows=name != "sums", scatter=spec.scatter is not None)
+    for _ in range(num_clients):
+        features = torch.randn(20, 5, generator=generator) + 1.0
+        client = spec.from_features(features, torch.randint(0, 3, (20,), generator=generator), 3)
+        if client.scatter is not None:
+            client = client.with_scatter(client.scatter.truncated(2, torch.float32))
+        total.add(client)
     clients = tuple(MergedClient(f"digest {k}", "17", 1000 + k) for k in range(num_clients))
-    return CollectedStatistics(NAMES, SPECS, tuple(sums), "5f" * 32, clients)
+    return CollectedStatistics(NAMES, spec, total, "5f" * 32, clients)
 
 
 @pytest.fixture
@@ -48,26 +42,26 @@ def file(tmp_path: Path) -> Path:
     return save_statistics(tmp_path, make())
 
 
-@pytest.mark.parametrize("where", ["folder", "file"])
-def test_they_come_back_to_the_last_bit(file: Path, where: str) -> None:
-    saved, loaded = make(), load_statistics(str(file.parent if where == "folder" else file))
+@pytest.mark.parametrize("name", SPECS)
+def test_they_come_back_to_the_last_bit(tmp_path: Path, name: str) -> None:
+    saved, file = make(name), save_statistics(tmp_path, make(name))
+    loaded = load_statistics(file if name == "sums" else tmp_path)
 
-    assert (loaded.class_names, loaded.specs, loaded.clients) == (saved.class_names, saved.specs, saved.clients)
+    assert (loaded.class_names, loaded.spec, loaded.clients) == (saved.class_names, saved.spec, saved.clients)
     assert loaded.backbone_fingerprint == saved.backbone_fingerprint and loaded.num_examples == 60
-    for before, after in zip(saved.sums, loaded.sums, strict=True):
-        a, b = before.summed(), after.summed()
-        assert same_bits(a.class_counts, b.class_counts) and same_bits(a.class_sums, b.class_sums)
-        assert (a.gram is None) == (b.gram is None)
-        assert a.gram is None or b.gram is None or same_bits(a.gram, b.gram)
-        for name in ("num_rows", "num_pairs", "keeps_rows"):
-            assert getattr(before, name) == getattr(after, name)
-        assert before.has_scatter == after.has_scatter
-        if before.has_scatter:
-            c, d = before.low_rank(), after.low_rank()
-            assert same_bits(c.scatter, d.scatter) and c.left_out == d.left_out > 0.0
-        if before.keeps_rows:
-            assert same_bits(before.rows().class_sums, after.rows().class_sums)
-            assert same_bits(before.rows().class_ids, after.rows().class_ids)
+    before, after = saved.total, loaded.total
+    a, b = before.summed(), after.summed()
+    assert same_bits(a.class_counts, b.class_counts) and same_bits(a.class_sums, b.class_sums)
+    assert (a.gram is None) == (b.gram is None)
+    assert a.gram is None or b.gram is None or same_bits(a.gram, b.gram)
+    for kind in ("num_rows", "num_pairs", "keeps_rows", "has_scatter"):
+        assert getattr(before, kind) == getattr(after, kind)
+    if before.has_scatter:
+        c, d = before.low_rank(), after.low_rank()
+        assert same_bits(c.scatter, d.scatter) and c.left_out == d.left_out > 0.0
+    if before.keeps_rows:
+        assert same_bits(before.rows().class_sums, after.rows().class_sums)
+        assert same_bits(before.rows().class_ids, after.rows().class_ids)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions are those of POSIX")
@@ -91,7 +85,7 @@ def test_only_the_owner_can_read_it_from_the_beginning(tmp_path: Path, monkeypat
 def test_the_header_says_that_it_is_sensitive_and_what_it_is(file: Path) -> None:
     with safe_open(str(file), framework="pt") as opened:
         header = opened.metadata()
-    assert header["sensitive"].startswith("yes") and header["format"] == "fedstats-statistics-1"
+    assert header["sensitive"].startswith("yes") and header["format"] == "fedstats-statistics-2"
     assert json.loads(header["class-names"]) == list(NAMES)
 
 
@@ -129,20 +123,20 @@ def forge(file: Path, tensor: str | None = None, value: torch.Tensor | None = No
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"format": "fedstats-head-1"}, "format must be 'fedstats-statistics-1'"),
-        ({"specifications": '[{"gram": 1}]'}, "gram must be of type bool"),
-        ({"specifications": "[]"}, "does not hold"),
+        ({"format": "fedstats-head-1"}, "format must be 'fedstats-statistics-2'"),
+        ({"specification": '{"gram": 1}'}, "gram must be of type bool"),
+        ({"specification": "{}"}, "does not hold"),
         ({"class_names": '["a"]'}, "must have 1 classes"),
         ({"clients": '[{"client": 1}]'}, "does not hold collected statistics: TypeError"),
-        ({"tensor": "0.class-sums"}, "KeyError"),
-        ({"tensor": "0.class-sums", "value": torch.full((3, 5), float("nan"), dtype=torch.float64)}, "finite"),
-        ({"tensor": "0.gram", "value": torch.zeros(3, dtype=torch.float64)}, "does not hold"),
-        ({"tensor": "3.scatter", "value": torch.zeros(3, dtype=torch.float64)}, "scatter must be the upper triangle"),
-        ({"tensor": "3.scatter"}, "factor of scatter"),
-        ({"tensor": "3.left-out", "value": torch.tensor(-1.0, dtype=torch.float64)}, "at least 0"),
-        ({"specifications": '[{"gram": false, "means-per-class": 1, "feature-map": {}, "scatter": 1}]'}, "type dict"),
-        ({"tensor": "0.class-counts", "value": torch.tensor([1, 2, 3])}, "other counts"),
-        ({"rows_and_pairs": "[[1, 1], [1, 1], [1, 1], [1, 1]]"}, "rows must be 1 of"),
+        ({"tensor": "class-sums"}, "KeyError"),
+        ({"tensor": "class-sums", "value": torch.full((3, 5), float("nan"), dtype=torch.float64)}, "finite"),
+        ({"tensor": "gram", "value": torch.zeros(3, dtype=torch.float64)}, "does not hold"),
+        ({"tensor": "scatter", "value": torch.zeros(3, dtype=torch.float64)}, "scatter must be the upper triangle"),
+        ({"tensor": "gram"}, "no Gram matrix"),
+        ({"tensor": "left-out", "value": torch.tensor(-1.0, dtype=torch.float64)}, "at least 0"),
+        ({"specification": '{"gram": false, "means-per-class": 1, "scatter": 1}'}, "type dict"),
+        ({"tensor": "class-counts", "value": torch.tensor([1, 2, 3])}, "other counts"),
+        ({"rows_and_pairs": "[1, 1]"}, "rows must be 1 of"),
     ],
 )
 def test_what_is_no_such_file_is_refused(file: Path, change: dict[str, object], reason: str) -> None:

@@ -20,7 +20,7 @@ from tests.support.compare import relative_difference
 from tests.support.simulation import clients, read_json, simulate, site_folder
 
 Nodes = list[dict[str, object]]
-TWO_MEANS: dict[str, object] = {"fedcof.means-per-class": 2, "fedroot.means-per-class": 2}
+TWO_MEANS: dict[str, object] = {"means_per_class": 2}
 SITES = {"a": ("ant", "bee", "dog"), "b": ("dog", "ant"), "c": ("bee", "cat")}  # cat comes with c, in the middle
 
 
@@ -56,13 +56,12 @@ def assert_same(folder: Path, whole: Path) -> None:
     """Compare two runs: statistics within 1e-12, and every prediction for random features."""
     found, expected = load_statistics(folder), load_statistics(whole)
     assert found.class_names == expected.class_names and len(found.clients) == len(expected.clients)
-    for one, other in zip(found.sums, expected.sums, strict=True):
-        a, b = one.summed(), other.summed()
-        assert torch.equal(a.class_counts, b.class_counts)
-        assert relative_difference(a.class_sums, b.class_sums) < 1e-12
-        assert a.gram is not None and b.gram is not None and relative_difference(a.gram, b.gram) < 1e-12
-        assert torch.equal(one.rows().counts.sort().values, other.rows().counts.sort().values)
-    scale = float(found.sums[0].summed().mean.norm())
+    a, b = found.total.summed(), expected.total.summed()
+    assert torch.equal(a.class_counts, b.class_counts)
+    assert relative_difference(a.class_sums, b.class_sums) < 1e-12
+    assert a.gram is not None and b.gram is not None and relative_difference(a.gram, b.gram) < 1e-12
+    assert torch.equal(found.total.rows().counts.sort().values, expected.total.rows().counts.sort().values)
+    scale = float(found.total.summed().mean.norm())
     features = scale * torch.rand(2000, 32, generator=torch.Generator().manual_seed(0))
     for method in METHODS:
         head, metadata = read_head(folder / "heads" / f"{method}.safetensors")
@@ -123,8 +122,8 @@ def test_a_simulation_takes_over_classes_that_its_data_does_not_have(tmp_path: P
 
     statistics = load_statistics(folder)
     assert statistics.class_names == ("ant", "bee", "cat", "dog")
-    before = load_statistics(first).sums[0].summed().class_counts.tolist()
-    assert statistics.sums[0].summed().class_counts.tolist() == [before[0], before[1], 20, before[2] + 20]
+    before = load_statistics(first).total.summed().class_counts.tolist()
+    assert statistics.total.summed().class_counts.tolist() == [before[0], before[1], 20, before[2] + 20]
     assert read_json(folder, "results.json")["methods"]["fedncm"]["accuracy"] > 0.5
 
 

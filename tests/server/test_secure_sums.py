@@ -130,7 +130,7 @@ def test_classes_of_which_too_few_holders_may_be_left_are_left_out_when_clients_
     shares = [one["class_shares"] for one in clients(clear)]
     folder = simulate(tmp_path, **skewed, secure_sums="on", app=dying({2, 5, 9}, "secure_sums", 2))
 
-    names, summed = load_statistics(folder).class_names, load_statistics(folder).sums[0].summed()
+    names, summed = load_statistics(folder).class_names, load_statistics(folder).total.summed()
     holders = {name: sum(name in of_client for of_client in shares) for name in names}
     assert min(holders.values()) < 6 <= max(holders.values())
     assert [name for name, count in zip(names, summed.class_counts.tolist(), strict=True) if count] == [
@@ -466,7 +466,7 @@ def test_a_key_goes_with_peers() -> None:
 def test_a_class_of_two_holders_is_in_no_sum(tmp_path: Path) -> None:
     nodes = sites(tmp_path, "abcd") + nodes_of(tmp_path, "ef", (*CLASSES, "dog"), images=6, require_secure_sums=True)
     folder = simulate(tmp_path, node_configs=nodes, **OWN)
-    summed = load_statistics(folder).sums[0].summed()
+    summed = load_statistics(folder).total.summed()
     kept = load_statistics(folder).class_names
     assert dict(zip(kept, summed.class_counts.tolist(), strict=True)) == {"ant": 36, "bee": 36, "cat": 36, "dog": 0}
 

@@ -12,8 +12,6 @@ from fedstats_app.heads import HeadScores, LinearHead
 from fedstats_app.heads.calibration import LIKELY_STEPS, TEMPERATURES
 from fedstats_app.server import evaluation_data
 from fedstats_app.server.evaluation_data import ServerTestSet
-from fedstats_app.statistics import FeatureMap
-from fedstats_app.statistics.feature_maps import IdentityMap
 
 N, C, D = 3000, 6, 8
 
@@ -43,13 +41,13 @@ class Blocks:
             yield part, torch.arange(start, start + len(part))
 
 
-def a_test_set_and_a_head(scale: float, *, by_class: bool) -> tuple[ServerTestSet, FeatureMap, LinearHead]:
+def a_test_set_and_a_head(scale: float, *, by_class: bool) -> tuple[ServerTestSet, LinearHead]:
     draw = torch.Generator().manual_seed(3)
     labels = torch.randint(0, C, (N,), generator=draw)
     labels = labels.sort().values if by_class else labels
     features = torch.eye(C, D)[labels] + 0.8 * torch.randn(N, D, generator=draw)
     test_set = ServerTestSet(Labels(labels.tolist()), Blocks(features))  # type: ignore[arg-type]
-    return test_set, IdentityMap(), LinearHead(scale * torch.eye(C, D), torch.zeros(C))
+    return test_set, LinearHead(scale * torch.eye(C, D), torch.zeros(C))
 
 
 def scores_of_all(test_set: ServerTestSet, head: LinearHead) -> HeadScores:
@@ -61,8 +59,8 @@ def scores_of_all(test_set: ServerTestSet, head: LinearHead) -> HeadScores:
 @pytest.mark.parametrize("by_class", [False, True])
 @pytest.mark.parametrize("scale", [1e-4, 0.02, 1.0, 30.0, 1e4])
 def test_scores_are_those_of_all_temperatures_to_the_bit(scale: float, by_class: bool) -> None:
-    test_set, feature_map, head = a_test_set_and_a_head(scale, by_class=by_class)
-    found = test_set.score({"one": (feature_map, head)}, mask_absent=True).heads["one"]
+    test_set, head = a_test_set_and_a_head(scale, by_class=by_class)
+    found = test_set.score({"one": head}, mask_absent=True).heads["one"]
     whole = scores_of_all(test_set, head)
     assert len(found.calibration.temperatures) <= 2 * LIKELY_STEPS + 2 < len(TEMPERATURES)
     assert found.calibration.fit() == whole.calibration.fit()
@@ -71,9 +69,9 @@ def test_scores_are_those_of_all_temperatures_to_the_bit(scale: float, by_class:
 
 
 def test_where_the_few_mislead_all_temperatures_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    test_set, feature_map, head = a_test_set_and_a_head(1.0, by_class=False)
+    test_set, head = a_test_set_and_a_head(1.0, by_class=False)
     monkeypatch.setattr(evaluation_data, "likely_temperatures", lambda logits, labels, n: (1.0, *TEMPERATURES[-3:]))
-    found = test_set.score({"one": (feature_map, head)}, mask_absent=True).heads["one"]
+    found = test_set.score({"one": head}, mask_absent=True).heads["one"]
     assert found.calibration.temperatures == TEMPERATURES
     assert found.calibration.fit() == scores_of_all(test_set, head).calibration.fit()
 
@@ -83,7 +81,9 @@ def test_evenly_spaced_samples_are_those_of_the_whole(number: int) -> None:
     test_set, *_ = a_test_set_and_a_head(1.0, by_class=True)
     features, labels = test_set.evenly_spaced(number)
     places = torch.linspace(0, N - 1, min(number, N)).long()
-    assert torch.equal(features, test_set.features()[places]) and torch.equal(labels, test_set.labels()[places])
+    assert torch.equal(features, torch.cat([block for block, _ in test_set.blocks])[places]) and torch.equal(
+        labels, test_set.labels()[places]
+    )
 
 
 def test_where_no_sample_can_be_read_nothing_is_scored() -> None:
@@ -91,12 +91,12 @@ def test_where_no_sample_can_be_read_nothing_is_scored() -> None:
     features, labels = test_set.evenly_spaced(5)
     assert features.shape == (0, D) and labels.shape == (0,) and labels.dtype == torch.int64
     head = LinearHead(torch.eye(C, D), torch.zeros(C))
-    assert test_set.score({"one": (IdentityMap(), head)}, mask_absent=True).heads["one"].confusion.num_examples == 0
+    assert test_set.score({"one": head}, mask_absent=True).heads["one"].confusion.num_examples == 0
 
 
 @pytest.mark.parametrize("mask_absent", [False, True])
 def test_heads_that_lack_a_class_are_scored_as_they_predict(mask_absent: bool) -> None:
-    test_set, feature_map, head = a_test_set_and_a_head(1.0, by_class=False)
+    test_set, head = a_test_set_and_a_head(1.0, by_class=False)
     head = LinearHead(head.weight.double(), head.bias.double(), torch.arange(C) != 1)
     parts = [(head.logits(features), labels) for features, labels in test_set.blocks]
     predictions = [head.predict(features, mask_absent=mask_absent) for features, _ in test_set.blocks]
@@ -105,7 +105,7 @@ def test_heads_that_lack_a_class_are_scored_as_they_predict(mask_absent: bool) -
     fitted = whole.calibration.fit()
     assert fitted is not None
 
-    scores = test_set.score({"one": (feature_map, head)}, mask_absent=mask_absent)
+    scores = test_set.score({"one": head}, mask_absent=mask_absent)
 
     assert scores.calibrations["one"] == fitted.counted(parts)
     assert int(scores.right["one"].sum()) == whole.confusion.num_correct

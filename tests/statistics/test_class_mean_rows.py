@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.methods.fedcof import FEDCOF, FedCOFOptions
+from fedstats_app.methods.fedcof import FEDCOF
 from fedstats_app.privacy import NodePolicy, statistics_above_floor
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec, merge_specs
 from fedstats_app.statistics.class_mean_rows import plan_rows
@@ -124,13 +124,13 @@ def test_a_class_has_a_mean_for_each_so_many_samples(labels: list[int], means: i
     spec = StatisticsSpec(means_per_class=means, samples_per_mean=samples)
     found = statistics_above_floor(
         NodePolicy(floor),
-        [spec],
+        spec,
         torch.tensor(labels, dtype=torch.int64),
         lambda positions: [(features[positions], torch.arange(len(positions)))],
         num_classes=4,
         feature_dim=3,
     )
-    rows = found.statistics[0].rows
+    rows = found.statistics.rows
     numbers = np.bincount(labels, minlength=4)
     for label, number in enumerate(numbers.tolist()):
         own = rows.counts[rows.class_ids == label]
@@ -157,7 +157,7 @@ def test_one_pass_serves_one_number_of_samples() -> None:
     few, many = (StatisticsSpec(means_per_class=3, samples_per_mean=number) for number in (2, 8))
     with pytest.raises(ValueError, match=r"one pass serves one number of samples per mean, got \[2, 8\]"):
         merge_specs([few, many])
-    (merged,) = merge_specs([StatisticsSpec(gram=True), many])
+    merged = merge_specs([StatisticsSpec(gram=True), many])
     assert merged == StatisticsSpec(gram=True, means_per_class=3, samples_per_mean=8)
     assert merged.covers(many) and merged.covers(StatisticsSpec(gram=True)) and not merged.covers(few)
 
@@ -165,8 +165,8 @@ def test_one_pass_serves_one_number_of_samples() -> None:
 def test_a_run_asks_for_them(tmp_path: Path) -> None:
     sent = []
     for number in (2, 16):
-        method = f"fedcof@means-per-class=50@samples-per-mean={number}"
-        folder = simulate(tmp_path / str(number), method=method)
+        method = "fedcof"
+        folder = simulate(tmp_path / str(number), method=method, means_per_class=50, samples_per_mean=number)
         sent.append(read_json(folder, "results.json")["methods"][method]["wire_bytes"])
     assert sent[1] < 0.7 * sent[0]
-    assert FEDCOF.configured(FedCOFOptions.of(samples_per_mean=9)).specification == StatisticsSpec()
+    assert FEDCOF.configured(samples_per_mean=9).specification == StatisticsSpec()

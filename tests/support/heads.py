@@ -4,12 +4,9 @@ import json
 from collections.abc import Sequence
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.statistics import FeatureMap, IdentityMap
 
 
-def head_metadata(
-    backbone: Backbone, class_names: Sequence[str], feature_map: FeatureMap | None = None, /, **changes: str
-) -> dict[str, str]:
+def head_metadata(backbone: Backbone, class_names: Sequence[str], **changes: str) -> dict[str, str]:
     """Return the entries that a head of FedNCM is saved with; ``_`` stands for ``-`` in ``changes``."""
     return {
         "method": "fedncm",
@@ -17,7 +14,7 @@ def head_metadata(
         "backbone-weights": "",
         "backbone-fingerprint": backbone.fingerprint,
         "input-size": str(backbone.input_size),
-        "feature-map": json.dumps((feature_map or IdentityMap()).to_dict()),
+        "feature-map": backbone.feature_map,
         "class-names": json.dumps(list(class_names)),
         **{key.replace("_", "-"): value for key, value in changes.items()},
     }

@@ -28,13 +28,14 @@ CLASSES = ("ant", "bee")
 
 @dataclass
 class Victim:
-    """A node with a folder of two classes under its owner's rules, each image with features of dimension 32."""
+    """A node with a folder of two classes under its owner's rules; each image has features of dimension 32."""
 
     path: Path
     rules: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.config = AppConfig.of(backbone="random:tiny", input_size=16)
+        self.config = AppConfig.of(backbone="random:tiny", input_size=16, **self.settings)
         self.state = Path(tempfile.mkdtemp(dir=self.path))
         self.node_config = {"data-path": str(self.path / "images"), "state-dir": str(self.state), **self.rules}
         self.site = Site(self.config, NodeConfig.from_node_config(self.node_config))

@@ -8,8 +8,6 @@ import re
 from dataclasses import fields, replace
 from typing import TypeVar
 
-import torch
-
 from fedstats_app.base.option import Check, Options
 from fedstats_app.methods import METHODS, ConfiguredMethod
 
@@ -50,11 +48,7 @@ def variations(defaults: Group, *, pairs: bool = True) -> list[Group]:
 
 
 def configured(method: str, *, pairs: bool = True) -> list[ConfiguredMethod]:
-    """Return a method with all variations of its options, nothing in them left to be measured."""
+    """Return a method with all variations of its options, and several means per class if it takes them."""
     record = METHODS[method]
-    features = torch.rand(20, 5, generator=torch.Generator().manual_seed(0))
-    measured = [
-        record.measure(options, lambda: features, lambda line: None)
-        for options in variations(record.options(), pairs=pairs)
-    ]
-    return [record.configured(options, seed=5) for options in dict.fromkeys(measured)]
+    made = [record.configured(options) for options in variations(record.options(), pairs=pairs)]
+    return [*made, record.configured(means_per_class=3)] if record.needs.several_means else made

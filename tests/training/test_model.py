@@ -9,10 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.statistics import RandomFourierFeatures, RandomProjection
-from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.samples import TensorSamples
 from tests.support.compare import relative_difference, same_bits
 from tests.support.networks import HEAD
 
@@ -34,17 +31,6 @@ def test_logits_are_the_heads_over_the_temperature(network: nn.Module, temperatu
     assert relative_difference(model(IMAGES), expected) < 1e-5
     assert relative_difference(model.logits(model.features(IMAGES)), expected) < 1e-5
     assert model(IMAGES).dtype == torch.float32
-
-
-@pytest.mark.parametrize("feature_map", [RandomFourierFeatures(8, 2.0, 7), RandomProjection(8, 7)])
-def test_a_feature_map_lies_between_and_lets_gradients_through(network: nn.Module, feature_map: Any) -> None:
-    model = TunedModel(HEAD, backbone=network, feature_map=feature_map, tune="full")
-    labels = torch.zeros(16, dtype=torch.int64)
-    evaluate(model, TensorSamples(IMAGES, labels))  # the map keeps what it drew here
-    assert same_bits(model.features(IMAGES).detach(), feature_map(network(IMAGES)))
-    model(IMAGES).sum().backward()
-    first = next(model.backbone.parameters())  # type: ignore[union-attr]
-    assert first.grad is not None and first.grad.abs().max() > 0
 
 
 def test_an_infinite_bias_of_an_absent_class_becomes_zero() -> None:
@@ -166,7 +152,6 @@ def test_dropout_is_off_and_nothing_depends_on_the_global_generator(network: nn.
     ("options", "message"),
     [
         ({"tune": "full"}, "without a backbone .* tune must be probe, got 'full'"),
-        ({"tune": "probe", "feature_map": RandomProjection(8, 7)}, "feature_map None, got RandomProjection"),
     ],
 )
 def test_options_that_make_no_model_are_refused(options: dict[str, Any], message: str) -> None:

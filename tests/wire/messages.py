@@ -34,7 +34,7 @@ from tests.wire.replies import (
     scatter_of,
 )
 
-FED3R = METHODS["fed3r"].configured(METHODS["fed3r"].options(ridge_lambda=2.0, kernel_width=3.0))
+FED3R = METHODS["fed3r"].configured(METHODS["fed3r"].options(ridge_lambda=2.0, fit_bias=True))
 NAMES = tuple("abcde")
 REQUEST = training.TrainingRequest(
     NUM_CLASSES,
@@ -176,9 +176,9 @@ KINDS: dict[str, Kind] = {
         request_for(SCATTER).to_content, wire.read_statistics_request, request_for(SCATTER)
     ),
     "heads": _request(
-        lambda: evaluation.evaluation_content(ASKED_FOR, {"x": (0, HEAD)}),
+        lambda: evaluation.evaluation_content(ASKED_FOR, {"x": HEAD}),
         evaluation.read_evaluation_request,
-        (ASKED_FOR, {"x": (0, HEAD)}),
+        (ASKED_FOR, {"x": HEAD}),
         "head.x",
     ),
     "train": _request(

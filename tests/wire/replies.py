@@ -13,7 +13,7 @@ from fedstats_app.testing import instruction
 from fedstats_app.wire import StatisticsRequest, statistics_reply
 
 NUM_CLASSES, DIM, NUM_SAMPLES = 5, 6, 30
-GRAM = (StatisticsSpec(gram=True),)
+GRAM = StatisticsSpec(gram=True)
 # Samples of a client that sends the factor of its Gram matrix: fewer than features.
 FEW = 4
 FINGERPRINT = "5f" * 32
@@ -34,8 +34,10 @@ def features_and_labels(seed: int = 0, n: int = NUM_SAMPLES) -> tuple[Tensor, Te
     return torch.from_numpy(rng.normal(size=(n, DIM)) + labels[:, None]), torch.from_numpy(labels)
 
 
-def request_for(*specs: StatisticsSpec, wire_dtype: str = "float32", fingerprint: str = "") -> StatisticsRequest:
-    return StatisticsRequest(NUM_CLASSES, specs or GRAM, wire_dtype=wire_dtype, backbone_fingerprint=fingerprint)
+def request_for(
+    spec: StatisticsSpec = GRAM, *, wire_dtype: str = "float32", fingerprint: str = ""
+) -> StatisticsRequest:
+    return StatisticsRequest(NUM_CLASSES, spec, wire_dtype=wire_dtype, backbone_fingerprint=fingerprint)
 
 
 def honest_reply(request: StatisticsRequest, *, seed: int = 0, n: int = NUM_SAMPLES, node: int = 1) -> Message:
@@ -45,13 +47,13 @@ def honest_reply(request: StatisticsRequest, *, seed: int = 0, n: int = NUM_SAMP
 
 
 def arrays(content: RecordDict) -> ArrayRecord:
-    record = content["statistics-0"]
+    record = content["statistics"]
     assert isinstance(record, ArrayRecord)
     return record
 
 
 def values(content: RecordDict, key: str) -> np.ndarray:
-    """Return a writable copy of an array of the first set of statistics."""
+    """Return a writable copy of an array of the statistics."""
     return arrays(content)[key].numpy().copy()
 
 

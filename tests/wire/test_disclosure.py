@@ -38,12 +38,12 @@ def test_statistics_are_described_field_by_field() -> None:
     assert (entry["client"], entry["message"], entry["num_replies"]) == (7, "query.statistics", 1)
     assert entry["bytes"] == read_statistics_reply(reply, request).wire_bytes
     fields = {one.pop("field"): one for one in entry["fields"]}  # type: ignore[attr-defined]
-    rows = reply.content["statistics-0"]["class-ids"].shape[0]  # type: ignore[index, call-overload]
+    rows = reply.content["statistics"]["class-ids"].shape[0]  # type: ignore[index, call-overload]
     assert fields == {
-        "statistics-0.class-ids": {"dtype": "int64", "shape": [rows], "bytes": 128 + 8 * rows},
-        "statistics-0.counts": {"dtype": "int64", "shape": [rows], "bytes": 128 + 8 * rows},
-        "statistics-0.class-sums": {"dtype": "float32", "shape": [rows, DIM], "bytes": 128 + 4 * rows * DIM},
-        "statistics-0.within": {"dtype": "float32", "shape": [21], "bytes": 128 + 2 * DIM * (DIM + 1)},
+        "statistics.class-ids": {"dtype": "int64", "shape": [rows], "bytes": 128 + 8 * rows},
+        "statistics.counts": {"dtype": "int64", "shape": [rows], "bytes": 128 + 8 * rows},
+        "statistics.class-sums": {"dtype": "float32", "shape": [rows, DIM], "bytes": 128 + 4 * rows * DIM},
+        "statistics.within": {"dtype": "float32", "shape": [21], "bytes": 128 + 2 * DIM * (DIM + 1)},
         "metrics.num-examples": {"dtype": "int", "shape": [], "bytes": 8},
         "metrics.num-unreadable": {"dtype": "int", "shape": [], "bytes": 8},
         "metrics.seconds": {"dtype": "float", "shape": [], "bytes": 8},

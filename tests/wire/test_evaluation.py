@@ -16,13 +16,12 @@ from fedstats_app.heads import (
     margin_bins,
 )
 from fedstats_app.privacy import confusion_above_floor, margins_above_floor
-from fedstats_app.statistics import RandomProjection, StatisticsSpec
 from fedstats_app.testing import instruction
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.evaluation import evaluation_content, evaluation_reply, read_evaluation_reply
 
 C, D = 4, 3
-REQUEST = StatisticsRequest(C, (StatisticsSpec(), StatisticsSpec(feature_map=RandomProjection(7, 0))), holdout=0.25)
+REQUEST = StatisticsRequest(C, holdout=0.25)
 HEAD = LinearHead(
     torch.randn(C, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0)),
     torch.arange(C, dtype=torch.float64),
@@ -44,8 +43,8 @@ UNSAID = ClientScores(
 )
 
 
-def question(head: LinearHead = HEAD, index: int = 0) -> Message:
-    return instruction(evaluation_content(REQUEST, {"fedncm": (index, head), "fed3r": (1, HEAD)}), "evaluate.heads")
+def question(head: LinearHead = HEAD) -> Message:
+    return instruction(evaluation_content(REQUEST, {"fedncm": head, "fed3r": HEAD}), "evaluate.heads")
 
 
 @pytest.mark.parametrize("scores", [SCORES, UNSAID, NOTHING], ids=["some", "unsaid", "none"])
@@ -71,7 +70,7 @@ def test_thousands_of_classes_that_a_client_makes_up_cost_what_its_samples_fill(
     classes, names = 1500, ("fedncm", "fed3r")
     labels = torch.arange(40) % 2
     bins = margin_bins(torch.randn(40, classes, generator=torch.Generator().manual_seed(0)))
-    request = StatisticsRequest(classes, (StatisticsSpec(), StatisticsSpec()), holdout=0.25)
+    request = StatisticsRequest(classes, holdout=0.25)
     totals = {name: HeadScores.zeros(classes) for name in names}
     made: list[int] = []
     monkeypatch.setattr(MarginHistograms, "__post_init__", lambda self: made.append(len(self.positives)))

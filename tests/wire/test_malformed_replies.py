@@ -21,6 +21,7 @@ from tests.wire.replies import (
     DIM,
     FEW,
     FINGERPRINT,
+    GRAM,
     NUM_SAMPLES,
     SCATTER,
     arrays,
@@ -89,7 +90,7 @@ def about(**values: str) -> Callable[[RecordDict], None]:
 def test_parts_that_do_not_fit_each_other_are_refused(
     spec: StatisticsSpec | None, n: int, tamper: Callable[[RecordDict], object], reason: str
 ) -> None:
-    request = request_for(*([spec] if spec else []), fingerprint=FINGERPRINT)
+    request = request_for(spec or GRAM, fingerprint=FINGERPRINT)
     reply = honest_reply(request, n=n)
     read_statistics_reply(reply, request)
     tamper(reply.content)
@@ -120,7 +121,7 @@ def test_what_the_envelope_claims_counts_for_nothing_and_what_the_header_claims_
     reply = honest_reply(REQUEST)
     old = arrays(reply.content)["class-sums"]
     arrays(reply.content)["class-sums"] = Array("float32", (4, 10**9), old.stype, old.data)
-    assert read_statistics_reply(reply, REQUEST).statistics[0].rows.feature_dim == DIM
+    assert read_statistics_reply(reply, REQUEST).statistics.rows.feature_dim == DIM
 
     put_bytes(reply.content, "class-sums", with_header(header("'<f4'", "(4, 1000000000)"), old.data[128:]))
     with pytest.raises(RejectedReply, match=r"class-sums: must have shape \(4, '1..100000'\), got \(4, 1000000000\)"):
@@ -162,7 +163,7 @@ def test_the_same_reply_five_times_counts_once() -> None:
 
     assert outcomes == ["merged"] + 4 * ["rejected"]
     assert "already" in collection.outcomes[1].reason
-    assert collection.num_examples == 30 and collection.statistics(0).num_rows == 4
+    assert collection.num_examples == 30 and collection.total.num_rows == 4
 
 
 @settings(max_examples=300, suppress_health_check=list(HealthCheck))
@@ -182,6 +183,6 @@ def test_flipped_bytes_are_refused_or_harmless(key: str, flips: list[tuple[int, 
         received = read_statistics_reply(reply, REQUEST, feature_dim=DIM)
     except RejectedReply:
         return
-    summed = received.statistics[0].summed()
+    summed = received.statistics.summed()
     assert bool(torch.isfinite(summed.class_sums).all()) and bool(torch.isfinite(summed.gram).all())
     assert int(summed.class_counts.min()) >= 0 and summed.num_examples in (FEW, NUM_SAMPLES)

@@ -39,12 +39,12 @@ def federated(num_sites: int, spec: StatisticsSpec, wire_dtype: str) -> Statisti
     site = (
         labels * num_sites // NUM_CLASSES + (torch.rand(1000, generator=torch.Generator().manual_seed(2)) < 0.1)
     ) % (num_sites)
-    request = StatisticsRequest(NUM_CLASSES, (spec,), wire_dtype=wire_dtype)
+    request = StatisticsRequest(NUM_CLASSES, spec, wire_dtype=wire_dtype)
     total = StatisticsSum(NUM_CLASSES, DIM, gram=True, keep_rows=False)
     for number in range(num_sites):
         made = request.statistics(features[site == number], labels[site == number])
         reply = statistics_reply(instruction(request.to_content()), made)
-        total.add(read_statistics_reply(reply, request).statistics[0])
+        total.add(read_statistics_reply(reply, request).statistics)
     return total
 
 

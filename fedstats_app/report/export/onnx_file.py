@@ -42,14 +42,14 @@ class _Network(nn.Module):
     def __init__(self, classifier: Classifier) -> None:
         super().__init__()
         self.backbone = classifier.backbone.module.eval().to("cpu").to(memory_format=torch.contiguous_format)
-        self.feature_map, head = classifier.feature_map, classifier.head
+        head = classifier.head
         known = head.present
         weight, bias = ((part - part[known].mean(dim=0)) / classifier.temperature for part in (head.weight, head.bias))
         self.register_buffer("weight", weight.masked_fill(~known[:, None], 0.0).to(torch.float32))
         self.register_buffer("bias", bias.masked_fill(~known, -torch.inf).to(torch.float32))
 
     def probabilities(self, inputs: Tensor) -> Tensor:
-        return torch.softmax(self.feature_map(self.backbone(inputs)) @ self.weight.T + self.bias, dim=1)
+        return torch.softmax(self.backbone(inputs) @ self.weight.T + self.bias, dim=1)
 
 
 class ImageNetwork(_Network):
@@ -199,7 +199,6 @@ def _exported(
     axes: Mapping[int, Any],
     preprocessing: Mapping[str, object],
 ) -> bytes:
-    classifier.feature_map(torch.zeros(1, classifier.backbone.feature_dim))  # what it draws must be there when traced
     try:
         # What the exporter prints and warns of is for its developers.
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):

@@ -17,22 +17,20 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.export.onnx_file import ExportError, OnnxModel, compare, to_onnx
 from fedstats_app.report.head_file import with_module
-from fedstats_app.statistics import FeatureMap, IdentityMap, RandomFourierFeatures, RandomProjection
 from tests.support.sentences import BAD, GOOD
 
 NAMES = ["a", "b", "c", "d"]
 ABSENT = 2
 
 
-def classifier_of(backbone: Backbone, feature_map: FeatureMap | None = None) -> Classifier:
+def classifier_of(backbone: Backbone) -> Classifier:
     """Return one with a random head whose third class no client had."""
-    used = feature_map or IdentityMap()
     drawn = torch.Generator().manual_seed(1)
-    weight = torch.randn(len(NAMES), used.output_dim(backbone.feature_dim), generator=drawn, dtype=torch.float64)
+    weight = torch.randn(len(NAMES), backbone.feature_dim, generator=drawn, dtype=torch.float64)
     present = torch.arange(len(NAMES)) != ABSENT
     bias = torch.randn(len(NAMES), generator=drawn, dtype=torch.float64).masked_fill(~present, -torch.inf)
     head = LinearHead(weight.masked_fill(~present[:, None], 0.0), bias, present)
-    return Classifier(backbone, used, head, NAMES, "fedncm", temperature=0.7)
+    return Classifier(backbone, head, NAMES, "fedncm", temperature=0.7)
 
 
 def images(number: int = 6) -> list[Image.Image]:
@@ -45,7 +43,14 @@ def resized_by_pillow(backbone: Backbone) -> Backbone:
     """Return the same network after a filter that is left out of the file: resizing is most of what an export takes."""
     assert isinstance(backbone.transform, ImageTransform)
     transform = dataclasses.replace(backbone.transform, interpolation="lanczos")
-    return Backbone(backbone.name, backbone.module, transform, weights_source="drawn", device="cpu")
+    return Backbone(
+        backbone.name,
+        backbone.module,
+        transform,
+        weights_source="drawn",
+        device="cpu",
+        feature_map=backbone.feature_map,
+    )
 
 
 def run(model: OnnxModel, **inputs: np.ndarray) -> np.ndarray:
@@ -54,19 +59,15 @@ def run(model: OnnxModel, **inputs: np.ndarray) -> np.ndarray:
     return probabilities
 
 
-@pytest.mark.parametrize(
-    "feature_map",
-    [RandomFourierFeatures(24, 3.0, 1), RandomProjection(24, 2, "tanh")],
-    ids=lambda one: type(one).__name__,
-)
-def test_feature_maps_absent_classes_and_a_backbone_that_training_changed(feature_map: FeatureMap) -> None:
-    base, other = (load_backbone("random:tiny", input_size=16, device="cpu") for _ in range(2))
+@pytest.mark.parametrize("feature_map", ["fourier:24:3.0", "relu:24", "unit"])
+def test_feature_maps_absent_classes_and_a_backbone_that_training_changed(feature_map: str) -> None:
+    base, other = (load_backbone("random:tiny", input_size=16, device="cpu", feature_map=feature_map) for _ in range(2))
     with torch.no_grad():
         for parameter in other.module.parameters():
             parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
     tuned = with_module(base, other.module, "tuned")
     assert tuned.fingerprint != base.fingerprint
-    classifier = classifier_of(resized_by_pillow(tuned), feature_map)
+    classifier = classifier_of(resized_by_pillow(tuned))
     model = to_onnx(classifier)
     agreement = compare(classifier, model, images())
     assert (agreement.num_examples, agreement.num_same) == (6, 6) and agreement.max_difference < 1e-5

@@ -95,7 +95,7 @@ def test_global_heads_are_scored_client_by_client(everything: Everything) -> Non
 
 def trained_alone(one: Federation, client: int, head: LinearHead, *, aligned: bool) -> int:
     """Return how many test samples are right after training without messages."""
-    stats = one.strategy.statistics("fedcgs").summed()
+    stats = one.strategy.collection.total.summed()
     kept, test = one.samples(client)
     model = TunedModel(head, backbone=one.backbone.module, tune="full")
     options = one.session().request.options
@@ -122,7 +122,7 @@ def test_the_closed_form_is_solved_from_the_clients_own_statistics(everything: E
         "fedcgs": lambda stats, ratio: solve_gaussian(stats, covariance="within", shrinkage=shrinkage),
         "fedroot": lambda stats, ratio: solve_completed(stats, ridge_lambda=of_root * ratio),
     }
-    total = one.strategy.statistics("fed3r")
+    total = one.strategy.collection.total
     exact, completed = total.summed(), one.strategy.methods()["fedroot"].sums(total)
     stats = {"fed3r": exact, "fedcgs": exact, "fedroot": completed}
     for client in range(NUM_CLIENTS):
