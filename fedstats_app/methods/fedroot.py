@@ -31,10 +31,10 @@ class FedRootOptions(Options):
         rank_rule,
         'directions: a multiple ("0.5 sqrt(n)"), a share of the energy ("90%"), a number, full, or bytes ("200KB")',
     )
-    factor_dtype: Literal["float32", "float16", "int8", "int4"] = option(
+    factor_dtype: Literal["float32", "float16", "int8"] = option(
         "int8",
-        one_of("float32", "float16", "int8", "int4"),
-        "float32 | float16 | int8 | int4, of the directions",
+        one_of("float32", "float16", "int8"),
+        "float32 | float16 | int8, of the directions",
     )
     head: Literal["both", "ridge", "within"] = option(
         "both", one_of("both", "ridge", "within"), "ridge (Fed3R's) | within (FedCGS's) | both = their sum"

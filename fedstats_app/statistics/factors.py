@@ -135,7 +135,7 @@ def _triangular(rows: Tensor) -> Tensor:
 # What an array of few axes has on the wire before its values.
 HEADER_BYTES = 128
 # From the type of directions on the wire to the bytes of a number.
-FACTOR_BYTES = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "int4": 0.5}
+FACTOR_BYTES = {"float32": 4, "float16": 2, "int8": 1}
 FACTOR_DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
@@ -147,7 +147,7 @@ class ScatterSpec:
     ----------
     rank : RankRule
         How many directions.
-    dtype : {"float32", "float16", "int8", "int4"}
+    dtype : {"float32", "float16", "int8"}
         Of the directions, which have length 1 (integers are given it again when they are read); their singular values
         are float32.
     """
@@ -161,7 +161,7 @@ class ScatterSpec:
 
     def num_bytes(self, rank: int, dim: int) -> int:
         """Return the bytes of a factor of this rank in ``dim`` dimensions: values, directions and what is left out."""
-        return rank * (4 + math.ceil(FACTOR_BYTES[self.dtype] * dim)) + 8 + 3 * HEADER_BYTES
+        return rank * (4 + FACTOR_BYTES[self.dtype] * dim) + 8 + 3 * HEADER_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,10 +251,7 @@ class ScatterFactor:
         All that is kept no more is left out, the rounding included, so that the trace stays; nothing where all is kept.
         """
         directions = self.directions[:rank]
-        if isinstance(dtype, torch.dtype):
-            directions = directions.to(dtype)
-        else:
-            directions = unit_rows(direction_codes(directions, dtype))
+        directions = directions.to(dtype) if isinstance(dtype, torch.dtype) else unit_rows(direction_codes(directions))
         kept = ScatterFactor(self.values[:rank].to(torch.float32), directions)
         if rank >= len(self) and not self.left_out:
             return kept

@@ -225,7 +225,7 @@ class FedRoot(ClosedForm):
     rank : str
         Directions that a client sends: a multiple ("0.5 sqrt(n)"), a share of the energy ("90%"), a number, "full", or
         bytes ("200KB").
-    factor_dtype : {"int8", "int4", "float16", "float32"}
+    factor_dtype : {"int8", "float16", "float32"}
         Of the directions on the wire.
     means_per_class : int
         Number of disjoint means per class and client.
@@ -253,7 +253,7 @@ class FedRoot(ClosedForm):
         num_classes: int,
         *,
         rank: str = "sqrt(n)",
-        factor_dtype: Literal["float32", "float16", "int8", "int4"] = "int8",
+        factor_dtype: Literal["float32", "float16", "int8"] = "int8",
         means_per_class: int = 1,
         head: Literal["both", "ridge", "within"] = "both",
         ridge_lambda: float | Literal["auto"] = "auto",

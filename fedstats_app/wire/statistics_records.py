@@ -6,13 +6,12 @@ scatter about the rows' means, to which the server adds what the means that it r
 bits, ``within-factor`` (r d - r (r - 1) / 2,), the upper trapezoid (r, d) of its triangular factor row by row; the
 length says r. For exact sums it is ``gram`` (d (d + 1) / 2,), the Gram matrix itself. In few bits each row of sums and
 factor has a scale, ``class-sum-scales`` (m,) and ``within-scales`` (r,) float32. With a truncated factor of the scatter
-``scatter-values`` (k,) float32, ``scatter-directions`` (k, d) float32, float16 or int8, or for int4 (k, ceil(d / 2))
-uint8, and ``scatter-left-out`` () float64, the energy that is not in them.
+``scatter-values`` (k,) float32, ``scatter-directions`` (k, d) float32, float16 or int8, and ``scatter-left-out`` ()
+float64, the energy that is not in them.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -35,9 +34,7 @@ from fedstats_app.statistics.quantisation import (
     decoded,
     direction_codes,
     encoded,
-    packed_nibbles,
     unit_rows,
-    unpacked_nibbles,
 )
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, NUMBER_BYTES, NUMBER_DTYPES, WIRE_DTYPES, read_array, to_array
 from fedstats_app.wire.reading import Malformed, check_keys
@@ -52,8 +49,7 @@ from fedstats_app.wire.statistics_checks import (
 ROW_KEYS = {"class-ids", "counts", "class-sums"}
 SCATTER_KEYS = {"scatter-values", "scatter-directions", "scatter-left-out"}
 
-# Of the directions of the scatter; two numbers of int4 share a byte.
-DIRECTION_DTYPES = {**FACTOR_DTYPES, "int8": torch.int8, "int4": torch.uint8}
+DIRECTION_DTYPES = {**FACTOR_DTYPES, "int8": torch.int8}
 
 
 @dataclass(frozen=True)
@@ -122,11 +118,11 @@ def statistics_record(client: ClientStatistics, spec: StatisticsSpec, wire_dtype
     if spec.sends_scatter or (spec.gram and not client.has_gram):
         sent = with_scatter(client, spec.stand_in, _num_bytes(record, "c") + other_bytes).scatter
         if sent is not None:
-            directions, kind = sent.directions, spec.stand_in.dtype
-            if kind in LEVELS:  # they are given as unit_rows of their codes
-                directions = direction_codes(directions, kind)
+            directions = sent.directions
+            if spec.stand_in.dtype == "int8":  # they are given as unit_rows of their codes
+                directions = direction_codes(directions)
             record["scatter-values"] = to_array(_cast(sent.values, torch.float32))
-            record["scatter-directions"] = to_array(packed_nibbles(directions) if kind == "int4" else directions)
+            record["scatter-directions"] = to_array(directions)
             record["scatter-left-out"] = to_array(torch.tensor(sent.left_out, dtype=torch.float64))
     return record
 
@@ -292,14 +288,12 @@ def _read_factor(record: ArrayRecord, rows: ClassMeanRows, kind: str) -> Triangu
 def _read_scatter(record: ArrayRecord, rows: ClassMeanRows, spec: ScatterSpec, norm: float) -> ScatterFactor:
     dim, kind = rows.feature_dim, spec.dtype
     values = read_array(record, "scatter-values", torch.float32, (range(full_rank(rows) + 1),))
-    width = math.ceil(dim / 2) if kind == "int4" else dim
-    directions = read_array(record, "scatter-directions", DIRECTION_DTYPES[kind], (len(values), width))
-    if kind in LEVELS:
-        codes = unpacked_nibbles(directions, dim) if kind == "int4" else directions
-        if not bool(codes.any(dim=1).all()):
+    directions = read_array(record, "scatter-directions", DIRECTION_DTYPES[kind], (len(values), dim))
+    if kind == "int8":
+        if not bool(directions.any(dim=1).all()):
             raise Malformed("scatter-directions: none may be zero, got one")
-        directions = unit_rows(codes)
+        directions = unit_rows(directions)
     left_out = float(read_array(record, "scatter-left-out", torch.float64, ()))
     factor = ScatterFactor(values, directions, left_out)
-    check_scatter(factor, rows, norm, LEVELS.get(kind, 0))
+    check_scatter(factor, rows, norm, LEVELS if kind == "int8" else 0)
     return factor

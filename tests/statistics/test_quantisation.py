@@ -11,10 +11,7 @@ from fedstats_app.statistics.quantisation import (
     decoded,
     direction_codes,
     encoded,
-    largest_errors,
-    packed_nibbles,
     unit_rows,
-    unpacked_nibbles,
 )
 
 
@@ -31,14 +28,15 @@ def rows(seed: int, number: int = 5, width: int = 7, scale: float = 1.0) -> torc
     st.sampled_from(["float16", "int8"]),
     st.booleans(),
 )
-def test_no_row_is_further_off_than_is_said(
+def test_no_row_is_further_off_than_a_step(
     seed: int, number: int, width: int, exponent: int, kind: str, dithered: bool
 ) -> None:
     exact = rows(seed, number, width, 10.0**exponent)
     codes, scales = encoded(exact, kind, dithered=dithered)
     errors = torch.linalg.vector_norm(decoded(codes, scales).double() - exact, dim=1)
     lengths = torch.linalg.vector_norm(exact, dim=1)
-    assert bool((errors <= largest_errors(codes, scales) + 1e-6 * lengths).all())
+    most = scales.double() * width**0.5 if kind == "int8" else 2.0**-11 * lengths + 2.0**-24 * width * scales.double()
+    assert bool((errors <= most + 1e-6 * lengths).all())
 
 
 def test_dithered_rows_are_right_on_average_and_the_same_again() -> None:
@@ -62,18 +60,10 @@ def test_zeros_stay_zeros_and_what_is_too_large_is_refused() -> None:
         encoded(torch.full((1, 2), 1e300, dtype=torch.float64), "int8")
 
 
-@pytest.mark.parametrize(("kind", "within"), [("int8", 0.01), ("int4", 0.2)])
-def test_directions_have_length_one_and_the_same_codes_again(kind: str, within: float) -> None:
+def test_directions_have_length_one_and_the_same_codes_again() -> None:
     exact = torch.linalg.qr(rows(1, 64, 8)).Q.T
-    codes = direction_codes(exact, kind)
+    codes = direction_codes(exact)
     made = unit_rows(codes)
     torch.testing.assert_close(torch.linalg.vector_norm(made, dim=1), torch.ones(8))
-    assert torch.equal(direction_codes(made, kind), codes)
-    assert float((made.double() - exact).norm(dim=1).max()) < within
-
-
-@given(st.integers(0, 100), st.integers(0, 5), st.integers(1, 9))
-def test_nibbles_come_back(seed: int, number: int, width: int) -> None:
-    codes = torch.randint(-7, 8, (number, width), generator=torch.Generator().manual_seed(seed)).to(torch.int8)
-    packed = packed_nibbles(codes)
-    assert packed.shape == (number, (width + 1) // 2) and torch.equal(unpacked_nibbles(packed, width), codes)
+    assert torch.equal(direction_codes(made), codes)
+    assert float((made.double() - exact).norm(dim=1).max()) < 0.01

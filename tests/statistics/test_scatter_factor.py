@@ -199,5 +199,5 @@ def test_sums_go_on_where_they_stopped_and_refuse_what_has_no_factor() -> None:
 
 
 def test_another_dtype_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be one of float32, float16, int8, int4, got 'int2'"):
+    with pytest.raises(ValueError, match="must be one of float32, float16, int8, got 'int2'"):
         ScatterSpec(COMPLETE.rank, "int2")

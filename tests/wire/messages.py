@@ -167,7 +167,6 @@ STATISTICS_REPLIES = {
     "statistics reply in int8": request_for(wire_dtype="int8"),
     "statistics reply with a factor": request_for(SCATTER),
     "statistics reply with a factor in int8": request_for(scatter_of("2", "int8")),
-    "statistics reply with a factor in int4": request_for(scatter_of("2", "int4")),
 }
 ASKED_FOR = wire.StatisticsRequest(5, GRAM, wire_dtype="float64", seed=2**63 - 1, server_round=7, class_names=NAMES)
 KINDS: dict[str, Kind] = {
