@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fedstats_app import simulate
+from fedstats_app.report.training_record import read_rounds
 from fedstats_app.statistics import FeatureStatistics
 from research.reproduce.catalogue import Catalogue, PresetError
 from research.reproduce.from_statistics import statistics_error
@@ -18,6 +19,7 @@ from research.reproduce.outcome import cell_results
 from research.reproduce.plan import cells_of, planned
 from research.reproduce.preset import Column, Preset, Row
 from research.reproduce.running import make_runs
+from research.reproduce.simulated import complete, run_of_app
 
 COLUMNS = {
     "FedCOF": {"method": "fedcof"},
@@ -73,3 +75,27 @@ def test_an_unknown_simulation_is_refused() -> None:
     own = preset({"other": {"method": "fedcof", "simulation.statistics": "orakel"}})
     with pytest.raises(PresetError, match="must be one of oracle, count-noise, statistics-error, got 'orakel'"):
         cells_of(own, own.rows, own.columns, [0], {})
+
+
+def test_a_simulated_average_is_the_training_of_a_run(small: Mapping[str, Any], tmp_path: Path) -> None:
+    settings = {
+        **{key: value for key, value in small.items() if not key.startswith(("personal.", "simulation."))},
+        "method": "fedncm",
+        "fine-tune": "full",
+        "start-head": "random",
+        "num-server-rounds": 2,
+        "temperature": 1.0,
+        "learning-rate": 0.05,
+        "training.clip": 0.0,
+        "training.max-share": 1.0,
+    }
+    simulated = {**settings, "simulation.server": "average"}
+    folders = [
+        simulate({**run_of_app(one), "output-dir": str(tmp_path / str(number))})
+        for number, one in enumerate((settings, simulated))
+    ]
+    complete(folders[1], simulated, print)
+    mine, theirs = (read_rounds(folder / "rounds.jsonl") for folder in folders)
+    assert [one.round for one in theirs] == [0, 1, 2]
+    assert [one.loss for one in theirs] == pytest.approx([one.loss for one in mine], rel=1e-4)
+    assert mine[0].loss != pytest.approx(mine[2].loss, rel=1e-3)
