@@ -169,7 +169,7 @@ fedstats_app.simulate(json.loads(sys.argv[2]))
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_stop_a_run_and_resume_continues_it(by: int, tmp_path: Path, closed_form: Pair) -> None:
     """The signal goes to a process of its own: one to a worker of the tests has ended all of them."""
-    settings = json.dumps({**TINY, **places(tmp_path), "checkpoint-seconds": 0.0, "seed": 3})
+    settings = json.dumps({**TINY, **places(tmp_path), "seed": 3})
     command = [sys.executable, "-c", STOPPED, str(int(by)), settings]
     env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # sums round differently on other numbers
     done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False, timeout=120)

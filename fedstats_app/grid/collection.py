@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from flwr.app import Message
 
@@ -198,32 +197,6 @@ class Collection:
                 f"statistics to extend with other data: `fedstats remove` it (--client {before.run}/{before.client}) "
                 "and extend the run without it"
             )
-
-    def state(self) -> tuple[StatisticsSum | None, dict[str, Any]]:
-        """Return the sum so far, None for none, and as plain values the rest that :meth:`take_up` needs."""
-        return self._total, {
-            "outcomes": [outcome.to_json() for outcome in self.outcomes],
-            "digests": {str(client): digest for client, digest in self._merged.items()},
-            "names": {str(client): name for client, name in self._names.items()},
-            "sizes": [asdict(size) for size in self._sizes],
-        }
-
-    def take_up(self, total: StatisticsSum | None, record: Mapping[str, Any], present: Container[int]) -> None:
-        """Go on from what :meth:`state` of a collection for the same request returned.
-
-        Only the clients ``present`` can be asked now; the others' statistics are known, should they come under another
-        id.
-        """
-        self._total = total
-        self.outcomes[:] = [ClientOutcome(**outcome) for outcome in record["outcomes"]]
-        self._merged = {int(client): digest for client, digest in record["digests"].items()}
-        self._names = {int(client): name for client, name in record["names"].items()}
-        self._taken = set(self._names.values())
-        self._sizes = [ReplySize(**{**size, "arrays": WireBytes(**size["arrays"])}) for size in record["sizes"]]
-        self._num_received = sum(size.num_examples for size in self._sizes)
-        self._bytes_received = sum(size.other_bytes + size.arrays.on_wire for size in self._sizes)
-        absent = {client: digest for client, digest in self._merged.items() if client not in present and digest}
-        self._known |= {digest: MergedClient(digest, "this run", client) for client, digest in absent.items()}
 
     def take_sum(self, total: StatisticsSum, merged: Iterable[int], bytes_received: int) -> None:
         """Take a sum over clients of which no one's part is seen; their outcomes are for the caller to add."""

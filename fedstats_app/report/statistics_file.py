@@ -21,15 +21,14 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedstats_app.base.files import read_tensors, to_json, write_tensors
+from fedstats_app.base.files import read_tensors, write_tensors
 from fedstats_app.statistics import (
     ClassMeanRows,
     ClientStatistics,
@@ -177,73 +176,6 @@ def _square(found: Mapping[str, Tensor], name: str, dim: int) -> Tensor | None:
     return unpack_upper(found[name], dim).to(torch.float64)
 
 
-ACCUMULATOR_FORMAT = "fedstats-accumulator-2"
-ACCUMULATOR_FILE = "checkpoints/statistics.safetensors"
-_OTHER_TENSORS, _SUM = "tensors", "sum"
-
-
-@dataclass(frozen=True, eq=False)
-class Accumulated:
-    """The partial sums of an unfinished first stage.
-
-    Attributes
-    ----------
-    total : StatisticsSum or None
-        Of the clients so far; its dtypes are kept.
-    tensors : mapping
-        By name.
-    record : mapping
-        Whatever else, by the rules of `fedstats_app.base.files.to_json`.
-    """
-
-    total: StatisticsSum | None
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    record: Mapping[str, Any] = field(default_factory=dict)
-
-
-def save_accumulated(folder: Path, accumulated: Accumulated) -> None:
-    """Write the file of a run folder in one step.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; the one before it is untouched.
-    """
-    total = accumulated.total
-    parts = {_OTHER_TENSORS: accumulated.tensors, _SUM: {} if total is None else sum_to_tensors(total)}
-    numbers = [] if total is None else [total.num_rows, total.num_pairs]
-    record = to_json(accumulated.record, indent=None)
-    metadata = {"format": ACCUMULATOR_FORMAT, "rows-and-pairs": json.dumps(numbers), "record": record}
-    path = folder / ACCUMULATOR_FILE
-    path.parent.mkdir(exist_ok=True)
-    _write(path, _under(parts), metadata)
-
-
-def load_accumulated(folder: Path) -> Accumulated | None:
-    """Return what :func:`save_accumulated` wrote, to the bit; None where there is nothing.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged or of another format.
-    """
-    path = folder / ACCUMULATOR_FILE
-    if not path.is_file():
-        return None
-    tensors, metadata = _read(path, ACCUMULATOR_FORMAT)
-    numbers: list[int] = json.loads(metadata["rows-and-pairs"])
-    total = sum_from_tensors(_own(tensors, _SUM), *numbers) if numbers else None
-    return Accumulated(total, _own(tensors, _OTHER_TENSORS), json.loads(metadata["record"]))
-
-
-def forget_accumulated(folder: Path) -> None:
-    """Delete the file, if there is one, and its folder where nothing else is in it."""
-    path = folder / ACCUMULATOR_FILE
-    path.unlink(missing_ok=True)
-    with suppress(OSError):  # trainings keep their checkpoints there
-        path.parent.rmdir()
-
-
 CLIENT_FORMAT = "fedstats-client-statistics-2"
 CLIENTS_FOLDER = "clients"
 
@@ -264,6 +196,11 @@ def save_client_statistics(
     path = _path_of(folder, client, digest)
     path.parent.mkdir(exist_ok=True, mode=0o700)
     return _write(path, client_to_tensors(statistics), metadata)
+
+
+def forget_client_statistics(folder: Path) -> None:
+    """Delete what an interrupted first stage kept of single clients."""
+    shutil.rmtree(folder / CLIENTS_FOLDER, ignore_errors=True)
 
 
 def keeps_client_statistics(folder: Path, client: MergedClient) -> bool:

@@ -23,7 +23,7 @@ from fedstats_app.report.record import head_metadata
 from fedstats_app.report.state import Phases, State, read_state
 from fedstats_app.report.statistics_file import (
     STATISTICS_FILE,
-    forget_accumulated,
+    forget_client_statistics,
     load_statistics,
     save_statistics,
 )
@@ -54,7 +54,6 @@ def solve_heads(run: Run, state: State) -> State:
     """Solve for a head by every method that the run asks for, or take what the folder of an interrupted run has."""
     folder, needed = run.folder, bool(run.config.personal.approaches)
     if run.config.run.resume and folder.read_results():
-        forget_accumulated(folder.path)
         return read_state(folder.path, _kept_statistics(folder.path) if needed else None)
     strategy, phases = run.statistics_strategy(), Phases(lambda: run.progress.seconds)
     phases.end("preparation")
@@ -147,26 +146,22 @@ def report(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores,
             )
             write_model_card(folder.path)
             drawn.result()
-    forget_accumulated(folder.path)
     for line in (*_what_failed(strategy.outcomes, scores), *examined.lines):
         progress.say(line)
     progress.say(f"done after {progress.elapsed}")
 
 
 def _begun(run: Run, strategy: StatisticsStrategy) -> Asked:
-    """Take up what there is before any client is asked: an earlier run's statistics, or an interruption's."""
+    """Take up an earlier run's statistics, and forget what an interruption left, before any client is asked."""
     options, folder, progress = run.config.run, run.folder, run.progress
     clients = run.federation.hosts
     asked = Asked(strategy, folder, options, run.class_names, num_clients=len(clients))
     run.extension.apply(strategy, run.class_names)
     folder.forget_clients()
+    forget_client_statistics(folder.path)
     if options.save_client_statistics:
         run.extension.take_over_clients(folder.path, progress.say)
-    if options.resume and asked.take_up(clients):
-        for outcome in strategy.outcomes:
-            folder.append_client(outcome.to_json())
-        progress.say(f"going on after {len(strategy.outcomes)} of {len(clients)} clients")
-    progress.say(f"asking {len(clients.keys() - strategy.answered)} clients for the statistics of their features")
+    progress.say(f"asking {len(clients)} clients for the statistics of their features")
     run.grid.reply_bytes = strategy.expected_reply_bytes
     return asked
 
@@ -176,7 +171,7 @@ def _watching(
 ) -> tuple[Callable[[ClientOutcome, ReceivedStatistics | None], None], Callable[[int], None]]:
     """Make what the strategy calls after every client, and after every round."""
     progress, num_clients = run.progress, len(run.federation.hosts)
-    failed = sum(not one.in_heads for one in strategy.outcomes)
+    failed = 0
 
     def on_reply(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
         nonlocal failed
@@ -192,12 +187,11 @@ def _watching(
             step.at(step.done, "solving")
 
     def after_round(server_round: int) -> None:
-        """Note accuracy against bytes after every round but those from before an interruption."""
-        known = any(one["round"] == server_round for one in asked.rounds)
+        """Note accuracy against bytes after every round."""
         if strategy.num_rounds == 1 or not strategy.collection.num_merged:
             return
         step.at(server_round, "statistics")
-        if run.test_set is None or known:
+        if run.test_set is None:
             return
         strategy.solve()
         confusion = run.test_set.evaluate(strategy.heads, mask_absent=run.config.run.mask_absent)

@@ -133,8 +133,6 @@ def find_harm(
     peers = _peers(suspicion, sizes, len(suspects)) if test is None else []
     owners = {client: place for place, client in enumerate(table)}
     trials = _Trials(strategy, judges, {one: (owners[one], sent) for one, sent in kept if one in {*suspects, *peers}})
-    suspects = [one for one in suspects if trials.can_leave_out(one)]
-    peers = [one for one in peers if trials.can_leave_out(one)]
     groups = [tuple(suspects[:size]) for size in GROUPS if size < len(suspects)]
     groups += [tuple(suspects)] if suspects else []
     if MANY_OTHERS * len(suspects) <= len(table) and not trials.any_won(tuple(suspects)):
@@ -210,11 +208,6 @@ class _Trials:
         self._strategy, self._judges, self._sent = strategy, judges, sent
         self._total = strategy.collection.total
         self._heads: dict[tuple[int, ...], Mapping[str, LinearHead]] = {(): strategy.heads}
-
-    def can_leave_out(self, client: int) -> bool:
-        """Return whether all statistics of a client were kept: Gram matrices from before an interruption are not."""
-        (_, sent), total = self._sent[client], self._total
-        return (sent.has_gram or not total.has_gram) and (sent.scatter is not None or not total.has_scatter)
 
     def heads(self, group: tuple[int, ...]) -> Mapping[str, LinearHead]:
         """Solve every method's head without a group."""

@@ -16,7 +16,6 @@ from fedstats_app.base.option import (
     absolute,
     flag,
     flattened,
-    number,
     one_of,
     option,
     run_folder_or_latest,
@@ -66,7 +65,6 @@ class RunOptions(Options):
     plots: bool = option(True, flag, "PNG files in the run folder")
     save_statistics: bool = option(True, flag, "for a later run to extend (sensitive)")
     save_client_statistics: bool = option(False, flag, "what each client sent, for fedstats remove (more sensitive)")
-    checkpoint_seconds: float = option(30.0, number(0.0), "between checkpoints of the sums")
 
 
 @dataclass(frozen=True)

@@ -224,11 +224,6 @@ class StatisticsStrategy(WithoutEvaluation):
         return self.collection.outcomes
 
     @property
-    def answered(self) -> set[int]:
-        """The clients of which it is known what became of them."""
-        return {outcome.client for outcome in self.outcomes}
-
-    @property
     def expected_reply_bytes(self) -> int:
         """Upper bound of a reply's size, for a :class:`ClientGrid` that has seen none; 1 MiB where d is not known."""
         if self.feature_dim is None:
@@ -375,10 +370,7 @@ class StatisticsStrategy(WithoutEvaluation):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Make one request for each client of this round: those not asked yet, drawn by (seed, round).
-
-        A client that was asked before the run was interrupted belongs to its round, but is not asked again.
-        """
+        """Make one request for each client of this round: those not asked yet, drawn by (seed, round)."""
         clients = sorted(grid.get_node_ids())
         left = [client for client in clients if client not in self._asked]
         size = min(math.ceil(len(clients) * self.fraction_train), len(left))
@@ -386,11 +378,10 @@ class StatisticsStrategy(WithoutEvaluation):
             draw = np.random.default_rng([self.seed, server_round])
             left = sorted(int(client) for client in draw.choice(np.array(left, dtype=object), size, replace=False))
         self._asked.update(left)
-        content, answered = replace(self.request, server_round=server_round).to_content(), self.answered
+        content = replace(self.request, server_round=server_round).to_content()
         return [
             Message(content, dst_node_id=client, message_type=QUERY_STATISTICS, group_id=str(server_round))
             for client in left
-            if client not in answered
         ]
 
     def aggregate_train(
