@@ -1,4 +1,4 @@
-"""How many lines of code a site's owner approves with a bundle: those that the apps can import; and all others.
+"""Lines of code that a site's owner approves with a bundle, those that the apps can import, and all others.
 
     python -m research.bundle_weight
 
@@ -25,7 +25,7 @@ APPS = ("fedstats_app.client_app", "fedstats_app.server_app")
 # Commands are imported by their names.
 COMMAND_LINE = (
     "fedstats_app.cli.__main__",
-    *(f"fedstats_app.cli.{one.home.rpartition('.')[0]}" for one in COMMANDS.values()),
+    *(f"fedstats_app.cli.{command.home.rpartition('.')[0]}" for command in COMMANDS.values()),
 )
 # What `fedstats_app.NAME` imports on first use, and names for types before; no app uses it.
 _LIBRARY = "fedstats_app"

@@ -17,7 +17,7 @@ from fedstats_app.report.training_record import BYTES_PER_NUMBER, mezo_bytes, tr
 
 @dataclass(frozen=True)
 class TableSizes:
-    """What the formulas of the papers' tables take; a formula ignores what it does not need.
+    """Inputs of the formulas of the papers' tables; a formula ignores those that it does not need.
 
     Attributes
     ----------
@@ -68,22 +68,22 @@ class TableSizes:
 
 def uplink_formula(formula: Uplink) -> Callable[[TableSizes], int]:
     """Return the bytes that all clients send by a method's formula of numbers."""
-    return lambda one: BYTES_PER_NUMBER * formula(one.rows, one.clients, one.classes, one.feature_dim)
+    return lambda sizes: BYTES_PER_NUMBER * formula(sizes.rows, sizes.clients, sizes.classes, sizes.feature_dim)
 
 
-def _slora_bytes(one: TableSizes) -> int:
+def _slora_bytes(sizes: TableSizes) -> int:
     """SLoRA by equation 7: a tenth of the parameters travels for a fifth of the rounds, then adapters do.
 
     Unlike the others, the equation counts one way. The thesis's own number (69 GB) does not follow from it.
     """
-    sparse_rounds = round(0.2 * one.rounds)
-    sparse = sparse_rounds * round(0.1 * one.parameters)
-    return BYTES_PER_NUMBER * one.clients * (sparse + (one.rounds - sparse_rounds) * one.adapter_parameters)
+    sparse_rounds = round(0.2 * sizes.rounds)
+    sparse = sparse_rounds * round(0.1 * sizes.parameters)
+    return BYTES_PER_NUMBER * sizes.clients * (sparse + (sizes.rounds - sparse_rounds) * sizes.adapter_parameters)
 
 
-def _prompt_bytes(one: TableSizes) -> int:
+def _prompt_bytes(sizes: TableSizes) -> int:
     """FedCOF's appendix H: 2 (d C T + d sum_i P_i) s numbers, of a linear head without a bias and the pool."""
-    return training_bytes(1, one.clients, one.feature_dim * (one.classes * one.rounds + one.prompts))
+    return training_bytes(1, sizes.clients, sizes.feature_dim * (sizes.classes * sizes.rounds + sizes.prompts))
 
 
 _LOCAL_HEADS = uplink_formula(lambda M, K, C, d: K * C * (d + 1))
@@ -92,14 +92,16 @@ _CLASS_COVARIANCES = uplink_formula(lambda M, K, C, d: M * (d + d**2))
 FORMULAS: dict[str, Callable[[TableSizes], int]] = {
     **{name: uplink_formula(method.uplink) for name, method in METHODS.items() if method.uplink is not None},
     "ccvr": _CLASS_COVARIANCES,
-    "fedpft": lambda one: BYTES_PER_NUMBER * one.clients * one.classes * one.components * (2 * one.feature_dim + 1),
+    "fedpft": lambda sizes: (
+        BYTES_PER_NUMBER * sizes.clients * sizes.classes * sizes.components * (2 * sizes.feature_dim + 1)
+    ),
     "one-shot-fedavg": _LOCAL_HEADS,
     "ensemble": _LOCAL_HEADS,
-    "fedavg": lambda one: training_bytes(one.rounds, one.clients, one.parameters),
-    "lora": lambda one: training_bytes(one.rounds, one.clients, one.adapter_parameters),
+    "fedavg": lambda sizes: training_bytes(sizes.rounds, sizes.clients, sizes.parameters),
+    "lora": lambda sizes: training_bytes(sizes.rounds, sizes.clients, sizes.adapter_parameters),
     "slora": _slora_bytes,
     "pfpt": _prompt_bytes,
-    "fedmezo": lambda one: mezo_bytes(one.rounds, one.clients, one.directions),
+    "fedmezo": lambda sizes: mezo_bytes(sizes.rounds, sizes.clients, sizes.directions),
 }
 
 

@@ -49,10 +49,10 @@ def run_config_lines() -> str:
     for title, group in _groups():
         own: list[str] = []
         values = group.to_config()
-        for key, one in type(group).keys().items():
+        for key, option in type(group).keys().items():
             table, _, name = key.rpartition(".")
             start = f"{name} = {json.dumps(values[key])}".ljust(_COLUMN - 1)
-            texts = textwrap.wrap(one.metadata["sentence"], _WIDTH - max(_COLUMN, len(start) + 1) - 2)
+            texts = textwrap.wrap(option.metadata["sentence"], _WIDTH - max(_COLUMN, len(start) + 1) - 2)
             place = tables.setdefault(table, []) if table else own
             place += [f"{start} # {texts[0]}", *(" " * _COLUMN + f"# {text}" for text in texts[1:])]
         lines += ["", f"# --- {title} ---", *own] if own else []
@@ -73,21 +73,21 @@ def page() -> str:
     parts = [_PAGE_HEAD]
     for title, group in _groups():
         lines = []
-        for key, one in type(group).keys().items():
-            default, sentence = json.dumps(one.default), one.metadata["sentence"]
-            more = _not_said(allowed(one.metadata["check"]), f"{default} {sentence}")
+        for key, option in type(group).keys().items():
+            default, sentence = json.dumps(option.default), option.metadata["sentence"]
+            more = _not_said(allowed(option.metadata["check"]), f"{default} {sentence}")
             lines.append(f"- `{key}={default}`{more}: {sentence.replace(' |', ';')}")
         parts.append(f"## {title}\n\n" + "\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
-def _not_said(allowed: str, said: str) -> str:
+def _not_said(allowed: str, text: str) -> str:
     """Say what is allowed, in brackets; nothing if the default and the sentence have all of its words."""
     allowed = re.sub(r" \(did you mean.*|; must be.*|, separated by commas|, or three.*", "", allowed)
-    words = set(re.findall(r"[\w-]+", allowed)) - set(re.findall(r"[\w-]+", said)) - _FILLING
-    if "/PATH" in said:
+    words = set(re.findall(r"[\w-]+", allowed)) - set(re.findall(r"[\w-]+", text)) - _FILLING
+    if "/PATH" in text:
         words -= {"absolute", "folder"}
-    if "methods" in said:
+    if "methods" in text:
         words -= METHODS.keys()
     if not words:
         return ""

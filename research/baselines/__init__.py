@@ -1,4 +1,4 @@
-"""What the closed-form methods are compared with: CCVR, FedPFT, local heads, an MLP head, adapters.
+"""Baselines of the closed-form methods: CCVR, FedPFT, local heads, an MLP head, adapters.
 
 May import options, statistics, heads and training. scikit-learn is imported only where mixtures are fitted.
 """

@@ -66,7 +66,7 @@ class SparseLinear(nn.Module):
 
     @property
     def update(self) -> Tensor:
-        """What is added to the base, (outputs, inputs)."""
+        """Product of the factors, which is added to the base weight, (outputs, inputs)."""
         base = self.get_buffer("base")
         flat = torch.zeros(base.numel()).scatter(0, self.get_buffer("positions"), self.values)
         return flat.reshape(base.shape)

@@ -40,8 +40,8 @@ class AdaptingModel(TunedModel):
     ) -> None:
         self._layers: dict[str, _BatchNorm] = {}
         super().__init__(head, backbone=backbone, tune="full", tune_bias=tune_bias, temperature=temperature)
-        layers = {name: one for name, one in self.named_modules() if isinstance(one, _BatchNorm)}
-        self._layers = {name: one for name, one in layers.items() if one.running_mean is not None}
+        layers = {name: layer for name, layer in self.named_modules() if isinstance(layer, _BatchNorm)}
+        self._layers = {name: layer for name, layer in layers.items() if layer.running_mean is not None}
         self.batch_norm: BatchNorm = batch_norm
 
     @property

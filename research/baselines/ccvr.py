@@ -30,25 +30,26 @@ def pooled_gaussians(clients: Mapping[int, ClassMixtures]) -> ClassMixtures:
     ValueError
         If there are no clients, or their mixtures are others.
     """
-    ordered = [one for _, one in sorted(clients.items())]
+    ordered = [client for _, client in sorted(clients.items())]
     if not ordered:
         raise ValueError("clients: there must be at least one, got none")
-    for one in ordered:
-        if one.covariance != "full" or one.weights.shape[1] != 1:
+    for client in ordered:
+        if client.covariance != "full" or client.weights.shape[1] != 1:
             raise ValueError(
-                f"CCVR needs one Gaussian with a full covariance per class, got {one.weights.shape[1]} {one.covariance}"
+                f"CCVR needs one Gaussian with a full covariance per class, "
+                f"got {client.weights.shape[1]} {client.covariance}"
             )
-    ids = torch.unique(torch.cat([one.class_ids for one in ordered]))
+    ids = torch.unique(torch.cat([client.class_ids for client in ordered]))
     counts, means = ids.new_zeros(len(ids)), torch.zeros(len(ids), ordered[0].feature_dim, dtype=torch.float64)
-    for rows, one in _placed(ordered, ids):
-        counts[rows] += one.counts
-        means[rows] += one.counts.unsqueeze(1) * one.means[:, 0]
+    for rows, client in _placed(ordered, ids):
+        counts[rows] += client.counts
+        means[rows] += client.counts.unsqueeze(1) * client.means[:, 0]
     means /= counts.unsqueeze(1)
     scatter = torch.zeros(*means.shape, means.shape[1], dtype=torch.float64)
-    for rows, one in _placed(ordered, ids):
+    for rows, client in _placed(ordered, ids):
         for own, row in enumerate(rows.tolist()):
-            count, apart = int(one.counts[own]), one.means[own, 0] - means[row]
-            scatter[row].add_(one.covariances[own, 0], alpha=count - 1).addr_(apart, apart, alpha=count)
+            count, apart = int(client.counts[own]), client.means[own, 0] - means[row]
+            scatter[row].add_(client.covariances[own, 0], alpha=count - 1).addr_(apart, apart, alpha=count)
     scatter /= (counts - 1).clamp(min=1).reshape(-1, 1, 1)
     ones = torch.ones(len(ids), 1, dtype=torch.float64)
     return ClassMixtures(ids, counts, ones, means.unsqueeze(1), scatter.unsqueeze(1))
@@ -84,5 +85,5 @@ def ccvr_samples(clients: Mapping[int, ClassMixtures], *, per_class: int, seed: 
 
 def _placed(clients: Iterable[ClassMixtures], ids: Tensor) -> Iterable[tuple[Tensor, ClassMixtures]]:
     """Yield every client's rows among all classes."""
-    for one in clients:
-        yield torch.searchsorted(ids, one.class_ids), one
+    for client in clients:
+        yield torch.searchsorted(ids, client.class_ids), client

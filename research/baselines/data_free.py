@@ -130,7 +130,7 @@ def normalised(images: Tensor) -> Tensor:
 
 def divergence(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
     """Return (n,) Kullback-Leibler divergences of the student's softmax from the teacher's, times T squared."""
-    own, other = (F.log_softmax(one / temperature, dim=1) for one in (teacher, student))
+    own, other = (F.log_softmax(logits / temperature, dim=1) for logits in (teacher, student))
     return F.kl_div(other, own, reduction="none", log_target=True).sum(dim=1) * temperature**2
 
 

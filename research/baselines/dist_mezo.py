@@ -24,7 +24,7 @@ _SHARED = -1
 
 @dataclass(frozen=True)
 class DistMezoOptions:
-    """What clients do in a round.
+    """Options of the clients' steps in a round.
 
     Attributes
     ----------

@@ -67,7 +67,7 @@ def drawn_samples_of_all(clients: Mapping[int, ClassMixtures], seed: int) -> tup
     """
     if not clients:
         raise ValueError("clients: there must be at least one, got none")
-    drawn = [drawn_samples(one, one.counts, (seed, client)) for client, one in sorted(clients.items())]
+    drawn = [drawn_samples(mixtures, mixtures.counts, (seed, client)) for client, mixtures in sorted(clients.items())]
     return torch.cat([features for features, _ in drawn]), torch.cat([labels for _, labels in drawn])
 
 

@@ -101,7 +101,7 @@ def federated_average(
     """
     if num_rounds < 1 or not 0.0 < fraction <= 1.0:
         raise ValueError(f"num_rounds must be at least 1 and fraction in (0, 1], got {num_rounds} and {fraction}")
-    own = [TensorSamples(*one) if isinstance(one, tuple) else one for one in clients]
+    own = [TensorSamples(*samples) if isinstance(samples, tuple) else samples for samples in clients]
     able = [client for client, samples in enumerate(own) if len(samples.labels)]
     if not able:
         raise ValueError(f"clients: one must have a sample, got {len(clients)} without")

@@ -71,8 +71,8 @@ class PersonalFederation:
                 train_locally(self.model, client.training, options, key=key, extra_loss=extra_loss)
                 own[number] = self.model.trained_state()
                 found[number] = class_statistics(self.model, client.training)
-            counts = torch.stack([one.present for one in found.values()]).sum(dim=0)
-            sums = torch.stack([one.class_means for one in found.values()]).sum(dim=0)
+            counts = torch.stack([statistics.present for statistics in found.values()]).sum(dim=0)
+            sums = torch.stack([statistics.class_means for statistics in found.values()]).sum(dim=0)
             means = (sums / counts.clamp(min=1).unsqueeze(1)).float()
             extra_loss = alignment_loss(means, counts > 0, weight)
         return {number: self._scored(own[number], client) for number, client in self.clients.items()}

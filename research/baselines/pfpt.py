@@ -78,7 +78,7 @@ class PromptPool(Prompted):
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    """Where clients' prompts come from: each global prompt is kept by a coin, and seen with Gaussian noise.
+    """Model of how clients' prompts arise: each global prompt is kept by a coin, and seen with Gaussian noise.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Generation:
         for sizes in ((_HIDDEN, dim), (dim, _HIDDEN), (_HIDDEN, dim), (1, _HIDDEN)):
             bound = 1 / math.sqrt(sizes[1])
             drawn += [random.uniform(-bound, bound, shape) for shape in (sizes, sizes[:1])]
-        return cls(prompts, tuple(torch.from_numpy(one) for one in drawn))
+        return cls(prompts, tuple(torch.from_numpy(array) for array in drawn))
 
     def log_variances(self) -> Tensor:
         """Return (n, d): below 0, since the variances are sigmoids."""
@@ -171,14 +171,14 @@ def matched_prompts(clients: Mapping[int, Tensor], key: Sequence[int], *, loops:
     stacked = torch.cat(sent).double()
     if not bool(stacked.isfinite().all()):
         raise ValueError("clients: prompts must be finite")
-    sizes = [len(one) for one in sent]
+    sizes = [len(prompts) for prompts in sent]
     random = generator(key, _ORIGINS)
     drawn = [torch.from_numpy(random.permutation(len(stacked))[:size]) for size in sizes]
     origins = torch.cat(drawn)
     generation = Generation.start(stacked.clone(), key)
-    parameters = [one.requires_grad_() for one in (generation.prompts, *generation.layers)]
-    moments = [(torch.zeros_like(one), torch.zeros_like(one), torch.zeros(())) for one in parameters]
-    means, squares, steps = (list(one) for one in zip(*moments, strict=True))
+    parameters = [parameter.requires_grad_() for parameter in (generation.prompts, *generation.layers)]
+    moments = [(torch.zeros_like(parameter), torch.zeros_like(parameter), torch.zeros(())) for parameter in parameters]
+    means, squares, steps = (list(states) for states in zip(*moments, strict=True))
     for _ in range(loops):
         for local, own in zip(torch.split(stacked, sizes), torch.split(origins, sizes), strict=True):
             own.copy_(best_origins(generation.weights(local)))

@@ -36,7 +36,7 @@ class PromptedClassToken(ClassToken):
 
     @property
     def prompt_sizes(self) -> tuple[int, int]:
-        """How many numbers a patch has, and d."""
+        """Number of values of a patch, and d."""
         return 3 * self.patch_size**2, self.class_token.shape[-1]
 
     def forward(self, images: Tensor, prompts: Tensor | None = None) -> Tensor:

@@ -57,8 +57,8 @@ def softmax_head(
     report = train_locally(model, TensorSamples(features, labels), options, key=key)
     present = torch.bincount(labels, minlength=num_classes) > 0
     head = model.to_head(present)
-    told = SolveReport(f"SGD, {options.epochs} epochs", {"loss": report.loss, "epochs": float(options.epochs)})
-    return LinearHead(head.weight, head.bias, present, told)
+    solved = SolveReport(f"SGD, {options.epochs} epochs", {"loss": report.loss, "epochs": float(options.epochs)})
+    return LinearHead(head.weight, head.bias, present, solved)
 
 
 def average_heads(heads: Sequence[LinearHead], weights: Sequence[float]) -> LinearHead:

@@ -91,7 +91,7 @@ class Ensemble:
     """
 
     def __init__(self, networks: Sequence[TunedModel]) -> None:
-        self._networks = [copy.deepcopy(one).requires_grad_(False).eval() for one in networks]
+        self._networks = [copy.deepcopy(network).requires_grad_(False).eval() for network in networks]
         self.size = len(networks)
 
     def logits(self, inputs: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -111,7 +111,9 @@ class Ensemble:
             for own, running in ((values.mean(1), "running_mean"), (values.var(1, correction=0), "running_var")):
                 apart.append(torch.linalg.vector_norm(own - layer.get_buffer(running)))
 
-        layers = [one for network in self._networks for one in network.modules() if isinstance(one, nn.BatchNorm2d)]
+        layers = [
+            module for network in self._networks for module in network.modules() if isinstance(module, nn.BatchNorm2d)
+        ]
         hooks = [layer.register_forward_pre_hook(note) for layer in layers]
         try:
             logits = self.logits(inputs, weights)

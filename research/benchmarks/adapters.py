@@ -90,9 +90,9 @@ class Federation:
         self.head = (torch.zeros(data.num_classes, hidden), torch.zeros(data.num_classes))
 
     def train(
-        self, model: TunedModel, num_rounds: int, told: Callable[[TunedModel], None] = lambda model: None
+        self, model: TunedModel, num_rounds: int, after_round: Callable[[TunedModel], None] = lambda model: None
     ) -> float:
-        """Train a model, which `told` sees after every round, and return the megabytes."""
+        """Train a model, which `after_round` sees after every round, and return the megabytes."""
         models = federated_average(
             model,
             self.clients,
@@ -100,7 +100,7 @@ class Federation:
             num_rounds=num_rounds,
             fraction=self.fraction,
             seed=self.seed,
-            after_round=lambda: told(model),
+            after_round=lambda: after_round(model),
         )
         return 4 * models * sum(value.numel() for value in model.trained_state().values()) / MB
 
@@ -111,18 +111,18 @@ class Federation:
         model = self.adapted(start_factors(self.dim, len(self.base), RANK, seed=self.seed), self.bias, self.head)
         return model, self.train(model, self.num_rounds)
 
-    def slora(self, told: Callable[[TunedModel], None] = lambda model: None) -> tuple[TunedModel, float]:
+    def slora(self, after_round: Callable[[TunedModel], None] = lambda model: None) -> tuple[TunedModel, float]:
         """Train SLoRA's two stages; `told` sees the model after every round."""
         layer = SparseLinear(self.base, sparse_positions(self.base.numel(), DENSITY, seed=self.seed), self.bias)
         sparse = head_on(layer, self.head)
         first = round(SPARSE_SHARE * self.num_rounds)
-        megabytes = self.train(sparse, first, told)
+        megabytes = self.train(sparse, first, after_round)
         trained = sparse.get_submodule("backbone.0")
         assert isinstance(trained, SparseLinear)
         state = sparse.trained_state()
         factors = nearest_factors(trained.update.detach(), RANK)
         model = self.adapted(factors, trained.bias.detach(), (state["head.weight"], state["head.bias"]))
-        return model, megabytes + self.train(model, self.num_rounds - first, told)
+        return model, megabytes + self.train(model, self.num_rounds - first, after_round)
 
     def accuracy(self, model: TunedModel) -> float:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What hostile clients among many do to every method, whether they are refused or named, and what others do without.
+"""Effect of hostile clients among many on every method, and whether they are refused or named.
 
     python -m research.benchmarks.attacks --clients 100 --hostile 1 5 --seeds 1
 
@@ -46,7 +46,7 @@ UNSUSPECTED = 0.95
 
 @dataclass(frozen=True, eq=False)
 class Victim:
-    """What a hostile client knows: its own samples, all others', what is asked and refused, and which it is."""
+    """Knowledge of a hostile client: its own samples, all others', the request, the server's checks, and its number."""
 
     features: Tensor
     labels: Tensor
@@ -207,7 +207,7 @@ ATTACKS: dict[str, Attack] = {
 
 @dataclass(frozen=True)
 class Measurement:
-    """What became of one run.
+    """Result of one run.
 
     Attributes
     ----------
@@ -276,7 +276,7 @@ def run(
     for test in (None, functools.partial(_some_test_samples, data)):
         _, harm = find_harm(strategy, kept, test)
         found.append(((), accuracy) if harm is None else (harm.clients, _accuracies(data, harm.heads)))
-    return accuracy, [one for one in strategy.outcomes if one.client < hostile], found
+    return accuracy, [outcome for outcome in strategy.outcomes if outcome.client < hostile], found
 
 
 def _accuracies(data: Features, heads: Mapping[str, LinearHead]) -> dict[str, float]:
@@ -306,7 +306,7 @@ def measurements(
                 for hostile in numbers:
                     own = (data, parts, config, ATTACKS[attack], hostile, limits)
                     accuracy, outcomes, ((named, without), (by_test, without_by_test)) = run(*own)
-                    refused = [one for one in outcomes if one.outcome != "merged"]
+                    refused = [outcome for outcome in outcomes if outcome.outcome != "merged"]
                     yield Measurement(
                         attack,
                         partitioner,

@@ -1,4 +1,4 @@
-"""What one hostile client does to training, without and with the limits of the app, from FedNCM's head.
+"""Effect of one hostile client on training, without and with the limits of the app, from FedNCM's head.
 
     python -m research.benchmarks.attacks_training
     python -m research.benchmarks.attacks_training conf/ag-news.toml --clients 10 20 100 --seeds 5 --clean
@@ -134,47 +134,54 @@ class Federation:
         return trained - head
 
 
-def fedmezo(one: Federation, times: float, limits: str, rounds: int, seed: int) -> Row:
+def fedmezo(federation: Federation, times: float, limits: str, rounds: int, seed: int) -> Row:
     """Train by FedMeZO, with exact slopes."""
     average = ScalarAverage("examples", LIMITS["fedmezo"][limits])
-    generator, head = torch.Generator().manual_seed(seed), one.start.clone()
-    spread = torch.softmax(one.inputs @ head.T, 1)
-    rate = 0.5 / float((one.inputs.square().sum(1) * (spread * (1 - spread)).sum(1)).mean())
-    counts = torch.tensor([one.counts[client] for client in one.counts]).float()
+    generator, head = torch.Generator().manual_seed(seed), federation.start.clone()
+    spread = torch.softmax(federation.inputs @ head.T, 1)
+    rate = 0.5 / float((federation.inputs.square().sum(1) * (spread * (1 - spread)).sum(1)).mean())
+    counts = torch.tensor([federation.counts[client] for client in federation.counts]).float()
     for _ in range(rounds):
         direction = torch.randint(0, 2, head.shape, generator=generator).float() * 2 - 1
-        slopes = (one.residuals(head) * (one.inputs @ direction.T)).sum(1)
-        means = torch.zeros(len(counts)).index_add_(0, one.owner, slopes) / counts
-        said = {client: float(value) * (times if client == one.hostile else 1.0) for client, value in enumerate(means)}
+        slopes = (federation.residuals(head) * (federation.inputs @ direction.T)).sum(1)
+        means = torch.zeros(len(counts)).index_add_(0, federation.owner, slopes) / counts
+        sent = {
+            client: float(value) * (times if client == federation.hostile else 1.0)
+            for client, value in enumerate(means)
+        }
         if times == JUST_BELOW:
-            said[one.hostile] = -math.copysign(1e9, float(means @ counts))
-        taken = average.take({client: MezoReply((said[client],), one.weights(limits)[client], b"") for client in said})
+            sent[federation.hostile] = -math.copysign(1e9, float(means @ counts))
+        taken = average.take(
+            {client: MezoReply((sent[client],), federation.weights(limits)[client], b"") for client in sent}
+        )
         head -= rate * taken.means[0] * direction
-    return _row(one, "fedmezo", limits, times, head, 0.0, 0.0, seed)
+    return _row(federation, "fedmezo", limits, times, head, 0.0, 0.0, seed)
 
 
 def by_gradients(optimizer: str) -> Callable[[Federation, float, str, int, int], Row]:
     """Make a training by SGD on the clients and an optimiser on the server."""
 
-    def train(one: Federation, times: float, limits: str, rounds: int, seed: int) -> Row:
+    def train(federation: Federation, times: float, limits: str, rounds: int, seed: int) -> Row:
         clip = LIMITS["gradients"][limits]
-        generator, head, cut, largest = torch.Generator().manual_seed(seed), one.start.clone(), 0, 0.0
-        server, weights = _server(optimizer), one.weights(limits)
+        generator, head, cut, largest = torch.Generator().manual_seed(seed), federation.start.clone(), 0, 0.0
+        server, weights = _server(optimizer), federation.weights(limits)
         for _ in range(rounds):
             mu = PROXIMAL_MU if optimizer == "fedprox" else 0.0
-            changes = {client: one.locally(head, client, mu, generator) for client in one.counts}
-            changes[one.hostile] *= -1e9 if times == JUST_BELOW else times
+            changes = {client: federation.locally(head, client, mu, generator) for client in federation.counts}
+            changes[federation.hostile] *= -1e9 if times == JUST_BELOW else times
             lengths = {client: float(change.norm()) for client, change in changes.items()}
-            found = times_usual(lengths, one.counts)
-            largest = max([largest, *(size for client, size in found.items() if times == 1 or client != one.hostile)])
+            found = times_usual(lengths, federation.counts)
+            largest = max(
+                [largest, *(size for client, size in found.items() if times == 1 or client != federation.hostile)]
+            )
             shortened = {
                 client: change * (clip / found[client] if found[client] > clip > 0.0 else 1.0)
                 for client, change in changes.items()
             }
-            cut += found[one.hostile] > clip > 0.0
+            cut += found[federation.hostile] > clip > 0.0
             total = torch.stack([weights[client] * change for client, change in shortened.items()]).sum(0)
             head = server(head, total / sum(weights.values()))
-        return _row(one, optimizer, limits, times, head, cut / rounds, largest, seed)
+        return _row(federation, optimizer, limits, times, head, cut / rounds, largest, seed)
 
     return train
 
@@ -200,10 +207,10 @@ TRAININGS = {
 
 
 def _row(
-    one: Federation, name: str, limits: str, times: float, head: Tensor, cut: float, largest: float, seed: int
+    federation: Federation, name: str, limits: str, times: float, head: Tensor, cut: float, largest: float, seed: int
 ) -> Row:
-    accuracy, start = one.accuracy(head), one.accuracy(one.start)
-    return Row(name, limits, len(one.counts), times, start, accuracy, cut, round(largest, 2), seed)
+    accuracy, start = federation.accuracy(head), federation.accuracy(federation.start)
+    return Row(name, limits, len(federation.counts), times, start, accuracy, cut, round(largest, 2), seed)
 
 
 def _with_one(features: Tensor) -> Tensor:
@@ -226,12 +233,12 @@ def measure(
         for seed in range(seeds):
             kept = balanced_subset(data, per_class, seed)
             parts = parts_of(dataset.subset(kept.numpy()), config, number, seed)
-            one = Federation(data, kept, [torch.from_numpy(part) for part in parts])
+            federation = Federation(data, kept, [torch.from_numpy(part) for part in parts])
             for name in trainings:
                 training, rounds = TRAININGS[name]
                 for multiplied in (1.0,) if clean else (1.0, *times):
                     for limits in LIMITS["gradients"]:
-                        yield training(one, multiplied, limits, rounds, seed)
+                        yield training(federation, multiplied, limits, rounds, seed)
 
 
 def table(rows: Sequence[Row]) -> str:

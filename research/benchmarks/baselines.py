@@ -199,7 +199,7 @@ class _Simulation:
 
 
 def _total(sent: dict[int, ClassMixtures], dtype: torch.dtype) -> int:
-    return sum(one.bytes_as(dtype) for one in sent.values())
+    return sum(mixtures.bytes_as(dtype) for mixtures in sent.values())
 
 
 def measure(
@@ -214,18 +214,18 @@ def measure(
             parts = partitions(own.data, own.partition, seed)
             simulation = _Simulation(data, parts, seed)
             simulation.run(kinds)
-            ours = {display_name(one.method): one for one in _closed_form(data, parts, own)}
+            ours = {display_name(result.method): result for result in _closed_form(data, parts, own)}
             formulas = {
-                display_name(one.method): formula_bytes(one.method, simulation.sizes) / MB
-                for one in ours.values()
-                if one.method != "fedroot"
+                display_name(result.method): formula_bytes(result.method, simulation.sizes) / MB
+                for result in ours.values()
+                if result.method != "fedroot"
             }
             yield Compared(
                 name,
                 clients,
                 seed,
-                {name: 100 * (one.accuracy or 0.0) for name, one in ours.items()} | simulation.accuracy,
-                {name: one.wire_bytes / MB for name, one in ours.items()}
+                {name: 100 * (result.accuracy or 0.0) for name, result in ours.items()} | simulation.accuracy,
+                {name: result.wire_bytes / MB for name, result in ours.items()}
                 | {name: sent / MB for name, sent in simulation.bytes.items()},
                 formulas | {name: sent / MB for name, sent in simulation.formula.items()},
             )

@@ -84,7 +84,7 @@ def varied(labels: Tensor, num_classes: int, variant: str, seed: int) -> tuple[T
     else:
         per_class = 20 if variant == "copies" else int(variant) if variant.isdecimal() else len(truth)
         sizes = np.full(num_classes, per_class)
-    kept = np.sort(np.concatenate([kept[truth[kept] == one][: sizes[one]] for one in range(num_classes)]))
+    kept = np.sort(np.concatenate([kept[truth[kept] == label][: sizes[label]] for label in range(num_classes)]))
     if variant == "noise":
         wrong = kept[draw.random(len(kept)) < WRONG]
         given[wrong] = (given[wrong] + draw.integers(1, num_classes, len(wrong))) % num_classes
@@ -130,15 +130,15 @@ def simulated(spread: Spread, ridge: float, head: HeadMap) -> float:
     values, vectors = torch.linalg.eigh(noise)
     draws = torch.randn(DRAWS, len(values), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     drawn = (draws * values.clamp(min=0).sqrt()) @ vectors.T
-    right = [float(((own + drawn).argmax(dim=1) == one).double().mean()) for one, own in enumerate(scores)]
+    right = [float(((own + drawn).argmax(dim=1) == label).double().mean()) for label, own in enumerate(scores)]
     return float(torch.tensor(right, dtype=torch.float64) @ spread.counts / spread.counts.sum())
 
 
 def choices(spread: Spread, head: HeadMap, num_samples: int, *, of_samples: bool) -> dict[str, float]:
     """Return, by rule, the ridge in mean eigenvalues."""
     unit = float(spread.eigenvalues.mean())
-    inner = [one * unit for one in GRID[1:-1]]
-    inner = [one for one in inner if spread.directions(one) <= MOST_FREEDOM * spread.freedom] or inner[-1:]
+    inner = [factor * unit for factor in GRID[1:-1]]
+    inner = [ridge for ridge in inner if spread.directions(ridge) <= MOST_FREEDOM * spread.freedom] or inner[-1:]
     rules: dict[str, Callable[[float], float]] = {
         "expected accuracy": lambda ridge: spread.expected_accuracy(ridge, head),
         "Monte Carlo": lambda ridge: simulated(spread, ridge, head),
@@ -148,7 +148,7 @@ def choices(spread: Spread, head: HeadMap, num_samples: int, *, of_samples: bool
         rules["evidence"] = lambda ridge: least_squares(spread, ridge, num_samples)[1]
     best = {name: max(inner, key=rule) for name, rule in rules.items()}
     floors = FLOORS if of_samples else FLOORS[:1]
-    found = {f"{name}, {f:g}": max(one, f * spread.residual) / unit for name, one in best.items() for f in floors}
+    found = {f"{name}, {f:g}": max(ridge, f * spread.residual) / unit for name, ridge in best.items() for f in floors}
     least = spread.residual if of_samples else 0.0
     return {"before": max(choose_ridge(spread, head), least) / unit, **found}
 
@@ -216,17 +216,17 @@ def measure(experiment: str, clients: int, seeds: int, variants: Sequence[str]) 
         if variant.isdecimal() and int(variant) >= len(data.train_labels) / data.num_classes:
             continue
         for power in powers:
-            for one in trials(data, variant, power, clients, seeds):
-                yield Trial(experiment, *list(vars(one).values())[1:])
+            for trial in trials(data, variant, power, clients, seeds):
+                yield Trial(experiment, *list(vars(trial).values())[1:])
 
 
 def table(lines: Sequence[Trial]) -> str:
     """Return both tables as Markdown."""
     written = ["| method | rule, floor | mean loss | worst loss | where |", "| --- | --- | ---: | ---: | --- |"]
-    for name in dict.fromkeys(one.method for one in lines):
-        own = [one for one in lines if one.method == name and one.power == "raw" and one.chosen]
+    for name in dict.fromkeys(line.method for line in lines):
+        own = [line for line in lines if line.method == name and line.power == "raw" and line.chosen]
         for rule in own[0].chosen if own else ():
-            lost = [one.best - one.chosen[rule] for one in own]
+            lost = [line.best - line.chosen[rule] for line in own]
             where = own[int(np.argmax(lost))]
             worst = f"{max(lost):.2f} | {where.experiment} {where.variant}"
             written.append(f"| {name} | {rule} | {np.mean(lost):.2f} | {worst} |")
@@ -235,12 +235,12 @@ def table(lines: Sequence[Trial]) -> str:
         "| experiment | variant | method | best | root gains | alike gains |",
         "|---|---|---|---:|---:|---:|",
     ]
-    roots = {(one.experiment, one.variant, one.method): one.best for one in lines if one.power == "sqrt"}
-    for one in lines:
-        if one.power == "raw":
-            gain = roots.get((one.experiment, one.variant, one.method), math.nan) - one.best
-            tail = f"{one.best:.1f} | {gain:+.1f} | {one.balanced - one.best:+.1f} |"
-            written.append(f"| {one.experiment} | {one.variant} | {one.method} | {tail}")
+    roots = {(line.experiment, line.variant, line.method): line.best for line in lines if line.power == "sqrt"}
+    for line in lines:
+        if line.power == "raw":
+            gain = roots.get((line.experiment, line.variant, line.method), math.nan) - line.best
+            tail = f"{line.best:.1f} | {gain:+.1f} | {line.balanced - line.best:+.1f} |"
+            written.append(f"| {line.experiment} | {line.variant} | {line.method} | {tail}")
     return "\n".join(written)
 
 

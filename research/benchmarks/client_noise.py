@@ -52,10 +52,10 @@ def draw(name: str, data: Features, parts: Sequence[Tensor], layout: NoisyLayout
         total = [torch.stack(arrays).sum(dim=0) for arrays in zip(*own, strict=True)]
         sizes = (size * math.sqrt(len(parts)) for size in layout.noise(kind, honest))
         noisy = (
-            one + size * torch.randn(one.shape, generator=generator, dtype=torch.float64)
-            for one, size in zip(total, sizes, strict=True)
+            words + size * torch.randn(words.shape, generator=generator, dtype=torch.float64)
+            for words, size in zip(total, sizes, strict=True)
         )
-        return [as_words(one.round().to(torch.int64), np.dtype(np.uint64)) for one in noisy], len(parts)
+        return [as_words(words.round().to(torch.int64), np.dtype(np.uint64)) for words in noisy], len(parts)
 
     found = learned(layout, summed, honest, len(data.train))
     heads = {"FedNCM": found.ncm, "Fed3R": found.ridge, "FedCGS": found.gaussian}
@@ -105,18 +105,18 @@ def measure(
 
 def table(lines: Sequence[Clipped]) -> str:
     """Return a Markdown table: a row for each number of clients, share and head, and its signal to noise."""
-    epsilons = sorted({one.epsilon for one in lines})
-    columns = ["clients", "share", "head", *(f"{one:g}" for one in epsilons), "no noise"]
+    epsilons = sorted({line.epsilon for line in lines})
+    columns = ["clients", "share", "head", *(f"{epsilon:g}" for epsilon in epsilons), "no noise"]
     written = ["| " + " | ".join(columns) + " |", "|---:|---:|---|" + "---:|" * (len(epsilons) + 1)]
-    for place in dict.fromkeys((one.experiment, one.clients, one.share) for one in lines):
-        own = {one.epsilon: one for one in lines if (one.experiment, one.clients, one.share) == place}
+    for place in dict.fromkeys((line.experiment, line.clients, line.share) for line in lines):
+        own = {line.epsilon: line for line in lines if (line.experiment, line.clients, line.share) == place}
         first = next(iter(own.values()))
         start = f"| {first.clients:,} | {first.share:g} |"
         for name, without in first.exact.items():
-            accuracies = [own[one].accuracy[name] if one in own else [] for one in epsilons]
-            cells = [cell(one) if one else "" for one in accuracies]
+            accuracies = [own[epsilon].accuracy[name] if epsilon in own else [] for epsilon in epsilons]
+            cells = [cell(values) if values else "" for values in accuracies]
             written.append(f"{start} {name} | " + " | ".join(cells) + f" | {without:.1f} |")
-        signals = [f"{own[one].signal:.2g}" if one in own else "" for one in epsilons]
+        signals = [f"{own[epsilon].signal:.2g}" if epsilon in own else "" for epsilon in epsilons]
         written.append(f"{start} signal to noise | " + " | ".join(signals) + " | |")
     return "\n".join(written)
 
@@ -129,8 +129,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--delta", type=float, default=0.0)
     parser.add_argument("--methods", nargs="+", default=["FedNCM"], choices=("FedNCM", "Fed3R", "FedCGS"))
     given = parser.parse_args(arguments)
-    asked = (given.clients, given.shares, given.epsilons, given.seeds)
-    run(given, Clipped, lambda one: measure(one, *asked, delta=given.delta, methods=given.methods), table)
+    settings = (given.clients, given.shares, given.epsilons, given.seeds)
+    run(
+        given,
+        Clipped,
+        lambda experiment: measure(experiment, *settings, delta=given.delta, methods=given.methods),
+        table,
+    )
 
 
 if __name__ == "__main__":

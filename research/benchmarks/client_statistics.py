@@ -1,4 +1,4 @@
-"""What forming the statistics adds to a client's time: backbone alone against backbone and statistics.
+"""Share of the statistics in a client's time: backbone alone against backbone and statistics.
 
     python -m research.benchmarks.client_statistics
     python -m research.benchmarks.client_statistics --root

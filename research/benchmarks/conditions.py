@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("experiments", nargs="+", metavar="FILE.toml or 'key=value ...'")
     options = parser.parse_args(arguments)
-    print(table(printed(line for one in options.experiments for line in measure(one))))
+    print(table(printed(line for experiment in options.experiments for line in measure(experiment))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How cost grows with clients K, classes C, features d and samples N: fitted exponents beside those of the formulas.
+"""Growth of cost with clients K, classes C, features d and samples N: fitted exponents beside the formulas'.
 
     python -m research.benchmarks.cost
 
@@ -87,7 +87,7 @@ def _server_seconds(size: Size, method: str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Question:
-    """How one part of the work grows with one size.
+    """Growth of one part of the work with one size.
 
     Attributes
     ----------

@@ -63,7 +63,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--client", type=int, default=0)
     parser.add_argument("--epsilon", type=float, default=0.1)
     given = parser.parse_args(arguments)
-    run(given, Counts, lambda one: measure(one, given.clients[0], given.client, given.epsilon, given.seeds), table)
+    run(
+        given,
+        Counts,
+        lambda experiment: measure(experiment, given.clients[0], given.client, given.epsilon, given.seeds),
+        table,
+    )
 
 
 if __name__ == "__main__":

@@ -71,15 +71,15 @@ def table(lines: Sequence[Compared]) -> str:
     names = list(dict.fromkeys(line.experiment for line in lines))
     written = ["| head | " + " | ".join(names) + " |", "| --- |" + " ---: |" * len(names)]
     for head in lines[0].accuracy:
-        of = [mean_and_half([line.accuracy[head] for line in lines if line.experiment == name]) for name in names]
-        written.append(f"| {head} | " + " | ".join(f"{mean:.2f} ({half:.2f})" for mean, half in of) + " |")
+        means = [mean_and_half([line.accuracy[head] for line in lines if line.experiment == name]) for name in names]
+        written.append(f"| {head} | " + " | ".join(f"{mean:.2f} ({half:.2f})" for mean, half in means) + " |")
     return "\n".join(written)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run from the command line."""
     options = experiments_of(__doc__, clients=(1,), seeds=3).parse_args(arguments)
-    run(options, Compared, lambda one: measure(one, options.seeds), table)
+    run(options, Compared, lambda experiment: measure(experiment, options.seeds), table)
 
 
 if __name__ == "__main__":

@@ -127,12 +127,12 @@ def work_of(
 ) -> dict[str, Callable[[], int]]:
     """Return the work of each engine: the network alone without a data set, else all that a client does."""
     if dataset is None:
-        return {engine: functools.partial(forward, one, options.batches) for engine, one in found.items()}
+        return {engine: functools.partial(forward, backbone, options.batches) for engine, backbone in found.items()}
     work: dict[str, Callable[[], int]] = {
-        engine: functools.partial(client, one, dataset, options.read_threads) for engine, one in found.items()
+        engine: functools.partial(client, backbone, dataset, options.read_threads) for engine, backbone in found.items()
     }
-    for one in [*found.values()][:1]:
-        work["reading"] = functools.partial(reading, one.transform, dataset)
+    for backbone in [*found.values()][:1]:
+        work["reading"] = functools.partial(reading, backbone.transform, dataset)
     return work
 
 

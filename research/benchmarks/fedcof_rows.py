@@ -16,7 +16,7 @@ FEATURE_SCALE = 0.4
 
 @dataclass(frozen=True)
 class Size:
-    """How many clients, classes C, rows M and feature dimensions d."""
+    """Numbers of clients, classes C, rows M and feature dimensions d."""
 
     clients: int
     classes: int

@@ -1,4 +1,4 @@
-"""What of a run's time is Flower's: ours against `research/benchmarks/do_nothing`, which sends as many bytes.
+"""Flower's share of a run's time: ours against `research/benchmarks/do_nothing`, which sends as many bytes.
 
     FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 python -m research.benchmarks.flower_share --turns 3
     FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 python -m research.benchmarks.flower_share -c "method='fedncm'"
@@ -100,8 +100,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(json.dumps({name: round(value, 2) for name, value in seconds.items()}), flush=True)
     print(f"do-nothing sent {size}")
     for name in turns[0] if turns else ():
-        median = statistics.median(one[name] for one in turns)
-        ratio = statistics.median(one[name] / one["do-nothing"] for one in turns)
+        median = statistics.median(turn[name] for turn in turns)
+        ratio = statistics.median(turn[name] / turn["do-nothing"] for turn in turns)
         print(f"{name:30}  {median:6.1f} s  {ratio:5.2f} times do-nothing")
 
 

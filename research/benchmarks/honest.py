@@ -1,4 +1,4 @@
-"""Whether an honest client is ever said to harm the others: federations of honest clients alone, and whom a run names.
+"""False alarms: federations of honest clients alone, and the clients that a run names as harmful.
 
     python -m research.benchmarks.honest "dataset=parquet:/data/flowers17 backbone=squeezenet1_1" --clients 10 20 100
 
@@ -89,14 +89,14 @@ def table(lines: Sequence[Federation]) -> str:
     """Return by variant and split how many federations have an honest client named, as Markdown."""
     written = ["| samples | split | federations | with a client named, by clients | by test samples | who |"]
     written.append("|---|---|---:|---:|---:|---|")
-    for variant, split in dict.fromkeys((one.variant, one.split) for one in lines):
-        own = [one for one in lines if (one.variant, one.split) == (variant, split)]
-        bad = [one for one in own if one.named or one.named_by_test]
+    for variant, split in dict.fromkeys((line.variant, line.split) for line in lines):
+        own = [line for line in lines if (line.variant, line.split) == (variant, split)]
+        bad = [line for line in own if line.named or line.named_by_test]
         who = "; ".join(
-            f"{one.experiment}, {one.clients} clients, seed {one.seed}: {[*one.named]} {[*one.named_by_test]}"
-            for one in bad
+            f"{line.experiment}, {line.clients} clients, seed {line.seed}: {[*line.named]} {[*line.named_by_test]}"
+            for line in bad
         )
-        counts = f"{sum(bool(one.named) for one in own)} | {sum(bool(one.named_by_test) for one in own)}"
+        counts = f"{sum(bool(line.named) for line in own)} | {sum(bool(line.named_by_test) for line in own)}"
         written.append(f"| {variant} | {split} | {len(own)} | {counts} | {who} |")
     return "\n".join(written)
 

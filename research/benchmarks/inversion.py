@@ -1,4 +1,4 @@
-"""How much of an image can be recovered from the mean of the features of 1, 2, 5 and 20 samples, which clients send.
+"""Recovery of images from the mean of the features of 1, 2, 5 and 20 samples, which clients send.
 
     python -m research.benchmarks.inversion --picture research/images/inversion.png
 
@@ -41,7 +41,7 @@ _WINDOW = 7
 
 @dataclass(frozen=True)
 class Likeness:
-    """How like images are to the sample most like each, in the mean over classes.
+    """Similarity of images to the most similar sample of each, in the mean over classes.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Likeness:
 
 @dataclass(frozen=True)
 class Recovered:
-    """What was found for all classes at one number of samples.
+    """Results for all classes at one number of samples.
 
     Attributes
     ----------
@@ -177,7 +177,8 @@ def grey_images(dataset: Dataset) -> Tensor:
     """Return all images as grey (n, h, w) in [0, 1]."""
     samples = (dataset.sample(position) for position in range(len(dataset)))
     return (
-        torch.from_numpy(np.stack([np.asarray(one.convert("L")) for one in samples if not isinstance(one, str)])) / 255
+        torch.from_numpy(np.stack([np.asarray(image.convert("L")) for image in samples if not isinstance(image, str)]))
+        / 255
     )
 
 
@@ -236,7 +237,7 @@ def _differentiable(config: AppConfig) -> Callable[[Tensor], Tensor]:
 def _likeness(images: Tensor, samples: Sequence[Tensor]) -> Likeness:
     def best(quality: Callable[[Tensor, Tensor], Tensor]) -> float:
         pairs = zip(images, samples, strict=True)
-        return float(np.mean([float(quality(one.expand_as(own), own).max()) for one, own in pairs]))
+        return float(np.mean([float(quality(image.expand_as(own), own).max()) for image, own in pairs]))
 
     return Likeness(best(psnr), best(ssim))
 
@@ -249,15 +250,15 @@ def table(lines: Sequence[Recovered]) -> str:
         "| ---: | ---: | ---: | ---: | ---: |",
     ]
     written += [
-        f"| {one.num_samples} | {one.distance:.2f}, {_told(one.gradients)} | {_told(one.decoder)} | "
-        f"{_told(one.mean_image)} | {100 * one.named:.0f}, {100 * one.chance:.2f} |"
-        for one in lines
+        f"| {line.num_samples} | {line.distance:.2f}, {_quality(line.gradients)} | {_quality(line.decoder)} | "
+        f"{_quality(line.mean_image)} | {100 * line.named:.0f}, {100 * line.chance:.2f} |"
+        for line in lines
     ]
     return "\n".join(written)
 
 
-def _told(one: Likeness) -> str:
-    return f"{one.psnr:.1f}, {one.ssim:.2f}"
+def _quality(likeness: Likeness) -> str:
+    return f"{likeness.psnr:.1f}, {likeness.ssim:.2f}"
 
 
 def draw(shown: dict[str, Tensor], path: Path) -> None:

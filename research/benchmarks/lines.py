@@ -43,9 +43,9 @@ def read(path: Path, kind: type[Line]) -> list[Line]:
 def printed(lines: Iterable[Line], file: Path | None = None) -> list[Line]:
     """Print lines as JSON when they are measured, append them to a file if there is one, and return them."""
     found = []
-    for one in lines:
-        found.append(one)
-        line = json.dumps(asdict(one))
+    for entry in lines:
+        found.append(entry)
+        line = json.dumps(asdict(entry))
         print(line, flush=True)
         if file is not None:
             with file.open("a", encoding="utf-8") as opened:

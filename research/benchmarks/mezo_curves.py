@@ -85,7 +85,7 @@ def measure(
     _, sent = federation.slora(watch)
     yield "SLoRA", 0.0, watch.accuracy, sent
     clients = sum(len(labels) > 0 for _, labels in federation.clients)
-    for name, one in options:
+    for name, mezo in options:
         model = mlp_head(federation.dim, (hidden,), data.num_classes, seed=seed)
         numbers = sum(value.numel() for value in model.trained_state().values())
         watch = _Watch(federation, mezo_rounds)
@@ -94,11 +94,11 @@ def measure(
             watch(model)
 
         try:
-            averaged_mezo(model, federation.clients, one, num_rounds=mezo_rounds, seed=seed, after_round=after_round)
+            averaged_mezo(model, federation.clients, mezo, num_rounds=mezo_rounds, seed=seed, after_round=after_round)
         except Diverged:
             watch.accuracy += [0.0] * (POINTS - len(watch.accuracy))
-        a_round = 8 * clients * numbers if one.own_directions else 3 * clients
-        yield name, one.learning_rate, watch.accuracy, mezo_rounds * a_round / MB
+        a_round = 8 * clients * numbers if mezo.own_directions else 3 * clients
+        yield name, mezo.learning_rate, watch.accuracy, mezo_rounds * a_round / MB
 
 
 def best(lines: Sequence[Curve]) -> list[Curve]:
@@ -161,7 +161,7 @@ def main(arguments: list[str] | None = None) -> None:
                         mezo_rounds=options.rounds[0],
                         slora_rounds=options.rounds[1],
                     )
-                    yield from (Curve(alpha, seed, *one) for one in found)
+                    yield from (Curve(alpha, seed, *curve) for curve in found)
 
     run(options, Curve, curves, table)
 

@@ -38,7 +38,7 @@ LIMIT_MODULES, LIMIT_PASSES = 1.1, 2.2
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured.
+    """Case that is measured.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a case took.
+    """Memory and time of a case.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class Measurement:
 
     @property
     def holds(self) -> bool:
-        """Whether both are within their limits."""
+        """True if both are within their limits."""
         return self.modules <= LIMIT_MODULES and self.passes <= LIMIT_PASSES
 
 
@@ -215,10 +215,10 @@ def main(arguments: list[str] | None = None) -> int:
         for model in options.models
         for dtype in options.dtypes
     ]
-    measurements = [{**asdict(one), "modules": one.modules, "passes": one.passes} for one in results]
+    measurements = [{**asdict(result), "modules": result.modules, "passes": result.passes} for result in results]
     limits = {"limit_modules": LIMIT_MODULES, "limit_passes": LIMIT_PASSES}
     print(json.dumps({"measurements": measurements, **limits}))
-    return int(not all(one.holds for one in results))
+    return int(not all(result.holds for result in results))
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def _compared(name: str, data: Features, parts: Sequence[np.ndarray], clients: i
         assert statistics.gram is not None
         mean = float(statistics.gram.trace()) / len(statistics.gram)
         automatic[variant] = 100 * data.accuracy(solve_ridge(statistics, ridge_lambda="auto"))
-        of_grid = [data.accuracy(solve_ridge(statistics, ridge_lambda=mean * one)) for one in _GRID]
+        of_grid = [data.accuracy(solve_ridge(statistics, ridge_lambda=mean * factor)) for factor in _GRID]
         best[variant] = 100 * max(of_grid)
     return Compared(name, clients, seed, automatic, best)
 
@@ -110,7 +110,7 @@ def table(lines: Sequence[Compared]) -> str:
         cells = []
         for name in names:
             own = [line for line in lines if line.experiment == name]
-            automatic, best = (mean_and_half([of[variant] for of in found]) for found in _both(own))
+            automatic, best = (mean_and_half([accuracies[variant] for accuracies in found]) for found in _both(own))
             cells.append(f"{automatic[0]:.2f} ({automatic[1]:.2f}), {best[0]:.2f} ({best[1]:.2f})")
         written.append(f"| {variant} | " + " | ".join(cells) + " |")
     return "\n".join(written)
@@ -125,7 +125,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser = experiments_of(__doc__, clients=(100,), seeds=5)
     parser.add_argument("--expanded", type=int, default=0, help="random features, as FedRAN has them (default: none)")
     options = parser.parse_args(arguments)
-    run(options, Compared, lambda one: measure(one, options.clients, options.seeds, options.expanded), table)
+    run(
+        options,
+        Compared,
+        lambda experiment: measure(experiment, options.clients, options.seeds, options.expanded),
+        table,
+    )
 
 
 if __name__ == "__main__":

@@ -42,7 +42,9 @@ def row(experiment: str, data: Features, num_clients: int) -> str:
         fedcof_as_published(rows.class_ids, rows.counts, rows.means.float(), data.num_classes, gamma=0.0),
     )
     accuracies = [float(((data.test @ head.T).argmax(1) == data.test_labels).double().mean()) for head in heads]
-    return " | ".join(["", str(num_clients), str(len(rows)), *(f"{100 * one:.2f}" for one in accuracies), ""]).strip()
+    return " | ".join(
+        ["", str(num_clients), str(len(rows)), *(f"{100 * accuracy:.2f}" for accuracy in accuracies), ""]
+    ).strip()
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -156,30 +156,30 @@ def heads(data: Features, mu: float, seed: int, *, others: bool) -> Iterator[tup
 def table(lines: Sequence[Noisy]) -> str:
     """Return a Markdown table of the accuracy at each epsilon, and one of the constants where others were tried."""
     names = ["plain sums", "FedNCM", "Fed3R", "Fed3R, shares", "FedCGS"]
-    epsilons = sorted({one.epsilon for one in lines})
-    columns = ["data, N, C, d", "head", *(f"{one:g}" for one in epsilons), "no noise"]
+    epsilons = sorted({line.epsilon for line in lines})
+    columns = ["data, N, C, d", "head", *(f"{epsilon:g}" for epsilon in epsilons), "no noise"]
     written = ["| " + " | ".join(columns) + " |", "|---|---|" + "---:|" * (len(epsilons) + 1)]
-    places = {(one.experiment, one.per_class): one for one in lines}
+    places = {(line.experiment, line.per_class): line for line in lines}
     for place, first in places.items():
         title = f"{first.experiment}, {first.num_samples:,}, {first.num_classes}, {first.dim:,}"
-        own = {one.epsilon: one for one in lines if (one.experiment, one.per_class) == place}
+        own = {line.epsilon: line for line in lines if (line.experiment, line.per_class) == place}
         for name in names:
-            cells = [cell(own[one].accuracy[name]) if one in own else "" for one in epsilons]
+            cells = [cell(own[epsilon].accuracy[name]) if epsilon in own else "" for epsilon in epsilons]
             without = first.exact.get(name.partition(",")[0], first.exact["FedNCM"])
             written.append(f"| {title} | {name} | " + " | ".join(cells) + f" | {without:.1f} |")
             title = ""
-        signals = [_short(own[one].signal) if one in own else "" for one in epsilons]
+        signals = [_short(own[epsilon].signal) if epsilon in own else "" for epsilon in epsilons]
         written.append("| | signal to noise | " + " | ".join(signals) + " | |")
     written += ["", "| points gained over | mean | worst | where |", "|---|---:|---:|---|"]
     written.append(_gain("plain sums", "Fed3R", "plain sums", lines))
-    tried = [one for one in lines if OTHERS.keys() <= one.accuracy.keys()]
+    tried = [line for line in lines if OTHERS.keys() <= line.accuracy.keys()]
     written += [_gain(f"as built, by {name}", name, "Fed3R", tried) for name in OTHERS if tried]
     return "\n".join(written)
 
 
 def _gain(title: str, name: str, than: str, lines: Sequence[Noisy]) -> str:
     """Return a row with how much better one variant is than another, on average and where it is worst."""
-    gained = [float(np.mean(one.accuracy[name]) - np.mean(one.accuracy[than])) for one in lines]
+    gained = [float(np.mean(line.accuracy[name]) - np.mean(line.accuracy[than])) for line in lines]
     where = lines[int(np.argmin(gained))]
     return f"| {title} | {np.mean(gained):+.2f} | {min(gained):+.2f} | {where.experiment}, epsilon {where.epsilon:g} |"
 
@@ -197,21 +197,21 @@ def draw(lines: Sequence[Noisy], path: Path) -> None:
     """Draw accuracy against epsilon, an axis for every experiment."""
     from matplotlib.figure import Figure
 
-    places = list({(one.experiment, one.per_class): one for one in lines}.values())
+    places = list({(line.experiment, line.per_class): line for line in lines}.values())
     across = min(len(places), 4)
     figure = Figure(figsize=(3 * across, 2.6 * math.ceil(len(places) / across)), layout="constrained")
     axes = figure.subplots(math.ceil(len(places) / across), across, squeeze=False).flatten()
     for axis in axes[len(places) :]:
         axis.remove()
     for axis, first in zip(axes, places, strict=False):
-        own = [one for one in lines if (one.experiment, one.per_class) == (first.experiment, first.per_class)]
+        own = [line for line in lines if (line.experiment, line.per_class) == (first.experiment, first.per_class)]
         for name, style in (("plain sums", "C7--"), ("FedNCM", "C1-"), ("Fed3R", "C0-")):
-            means = [float(np.mean(one.accuracy[name])) for one in own]
-            around = [float(np.std(one.accuracy[name])) for one in own]
-            axis.errorbar([one.epsilon for one in own], means, around, fmt=style, label=name, marker=".", capsize=2)
+            means = [float(np.mean(line.accuracy[name])) for line in own]
+            around = [float(np.std(line.accuracy[name])) for line in own]
+            axis.errorbar([line.epsilon for line in own], means, around, fmt=style, label=name, marker=".", capsize=2)
         axis.axhline(first.exact["Fed3R"], color="C0", linestyle=":", label="Fed3R, no noise")
         axis.set_xscale("log", base=2)
-        axis.set_xticks([one.epsilon for one in own], [f"{one.epsilon:g}" for one in own])
+        axis.set_xticks([line.epsilon for line in own], [f"{line.epsilon:g}" for line in own])
         axis.set_title(f"{first.experiment}, N = {first.num_samples:,}", fontsize="small")
     axes[0].set(xlabel="epsilon", ylabel="accuracy in %")
     axes[0].legend(fontsize="x-small")
@@ -220,7 +220,7 @@ def draw(lines: Sequence[Noisy], path: Path) -> None:
 
 @dataclass(frozen=True)
 class Audited:
-    """What an attacker who knows all but one sample tells of ten parties' integer noise."""
+    """Bound of an attacker who knows all samples but one, against ten parties' integer noise."""
 
     epsilon: float
     delta: float

@@ -80,7 +80,7 @@ def own_network(module: nn.Module, feature_dim: int, num_classes: int) -> TunedM
 
 def accuracy(logits: Sequence[Tensor], labels: Tensor) -> float:
     """Return per cent right, of logits batch by batch."""
-    return 100 * float((torch.cat([one.argmax(dim=1).cpu() for one in logits]) == labels).double().mean())
+    return 100 * float((torch.cat([batch.argmax(dim=1).cpu() for batch in logits]) == labels).double().mean())
 
 
 def of_networks(
@@ -111,12 +111,12 @@ def of_networks(
     for name, own in data_free.items():
         began = time.perf_counter()
 
-        def told(epoch: int, student: TunedModel, name: str = name, epochs: int = own.epochs) -> None:
+        def print_epoch(epoch: int, student: TunedModel, name: str = name, epochs: int = own.epochs) -> None:
             if epoch % 10 == 0 or epoch == epochs:
                 print(f"{name} epoch {epoch} of {epochs}: {scored(student):.2f}", file=sys.stderr, flush=True)
 
         _, channels, side, _ = inputs.shape
-        student, _ = distilled(networks, start_of(seed + 1), own, channels, side, seed=seed, after_epoch=told)
+        student, _ = distilled(networks, start_of(seed + 1), own, channels, side, seed=seed, after_epoch=print_epoch)
         yield name, scored(student), num_bytes, trained + time.perf_counter() - began
 
 
@@ -194,18 +194,20 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     local = LocalOptions(epochs=options.local_epochs, batch_size=128, momentum=0.9, learning_rate=0.01)
     both = {
-        name: replace(one, epochs=options.epochs, width=options.width, batch=options.batch or one.batch)
-        for name, one in (("DENSE", DENSE), ("Co-Boosting", CO_BOOSTING))
+        name: replace(method, epochs=options.epochs, width=options.width, batch=options.batch or method.batch)
+        for name, method in (("DENSE", DENSE), ("Co-Boosting", CO_BOOSTING))
         if options.only in (None, name)
     }
     given = options.alphas, options.seeds, local, both
     run(
         options,
         Scored,
-        lambda one: (
+        lambda experiment: (
             line
             for number in options.clients
-            for line in measure(one, number, *given, own_backbone=options.network == "own", device=options.device)
+            for line in measure(
+                experiment, number, *given, own_backbone=options.network == "own", device=options.device
+            )
         ),
         table,
     )

@@ -1,4 +1,4 @@
-"""What heads lose by Gram matrices that secure sums approximate from products (`secure-sums = "means-N"`).
+"""Loss of accuracy by Gram matrices that secure sums approximate from products (`secure-sums = "means-N"`).
 
     python -m research.benchmarks.products "dataset=builtin"
 
@@ -29,20 +29,20 @@ def measure(experiment: str) -> dict[str, dict[str, float]]:
     """Return for each kind of Gram matrix the heads' accuracies, and the megabytes that a client sends of it."""
     data, found = features_of(config_of(experiment)), {}
     norm = float(torch.linalg.vector_norm(data.train, dim=1).max()) + 1.0
-    for gram in (one for one in get_args(Gram) if one != "none"):
+    for gram in (kind for kind in get_args(Gram) if kind != "none"):
         layout = SecureLayout.of(data.num_classes, data.train.shape[1], gram, CLIENTS, len(data.train), norm)
         parts = [
             FeatureStatistics.from_features(
-                on_grid(data.train[one::CLIENTS].to(torch.float64), layout.bits),
-                data.train_labels[one::CLIENTS],
+                on_grid(data.train[client::CLIENTS].to(torch.float64), layout.bits),
+                data.train_labels[client::CLIENTS],
                 data.num_classes,
             )
-            for one in range(CLIENTS)
+            for client in range(CLIENTS)
         ]
         total = summed(layout, parts)
         ridge = solve_ridge(total, ridge_lambda="auto")
         within = solve_gaussian(total, covariance="within", shrinkage="auto")
-        own = [one for kind in layout.kinds[2:] for one in layout.words(kind, 0)]
+        own = [words for kind in layout.kinds[2:] for words in layout.words(kind, 0)]
         found[gram] = {
             "fed3r": data.accuracy(ridge),
             "fedcgs": data.accuracy(within),
@@ -58,16 +58,16 @@ def summed(layout: SecureLayout, parts: Sequence[FeatureStatistics]) -> FeatureS
         return [sum(arrays[1:], arrays[0]) for arrays in zip(*words, strict=True)]
 
     allowed = torch.ones(layout.num_classes, dtype=torch.bool)
-    total = layout.read_sums(added([layout.sums(one, allowed) for one in parts]), allowed)
+    total = layout.read_sums(added([layout.sums(part, allowed) for part in parts]), allowed)
     if layout.gram == "exact":
         return total
     known = Known.of(total)
     if layout.gram == "triangle":
-        return layout.read_scatter(added([layout.scatter(one, known) for one in parts]), total, known)
+        return layout.read_scatter(added([layout.scatter(part, known) for part in parts]), total, known)
 
-    def product_with(_: str, asked: Tensor) -> Tensor:
-        words: Any = added([layout.product(one, known, asked) for one in parts])
-        return layout.read_product(words, known, asked)
+    def product_with(_: str, basis: Tensor) -> Tensor:
+        words: Any = added([layout.product(part, known, basis) for part in parts])
+        return layout.read_product(words, known, basis)
 
     return approximated_by(total, known, layout.products, product_with)
 
@@ -76,8 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print one line of JSON for each kind."""
     parser = parser_of(__doc__)
     parser.add_argument("experiment", help="a TOML file, or key=value pairs")
-    for gram, one in measure(parser.parse_args(arguments).experiment).items():
-        print(json.dumps({"gram": gram, **one}))
+    for gram, results in measure(parser.parse_args(arguments).experiment).items():
+        print(json.dumps({"gram": gram, **results}))
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ class Federation:
 
     def starts(self) -> Iterator[tuple[str, LinearHead, float]]:
         """Yield names, heads and temperatures."""
-        features, labels = (torch.cat(one) for one in zip(*self.features[0], strict=True))
+        features, labels = (torch.cat(column) for column in zip(*self.features[0], strict=True))
         yield "random", random_head(self.num_classes, features.shape[1], self.seed, bias=False), 1.0
         statistics = FeatureStatistics.from_features(features.double(), labels, self.num_classes)
         fed3r = solve_ridge(statistics, ridge_lambda="auto")
@@ -165,14 +165,14 @@ def measure(experiment: str, given: argparse.Namespace) -> Iterator[Tuned]:
             own = config_of(experiment, num_clients=number, seed=seed)
             parts = [part for part in partitions(own.data, own.partition, seed) if len(part)]
             samples = [DatasetSamples(train, part, backbone) for part in parts]
-            clients = [(one.inputs(torch.arange(len(one.labels))), one.labels) for one in samples]
+            clients = [(client.inputs(torch.arange(len(client.labels))), client.labels) for client in samples]
             classes = len(train.class_names)
             federation = Federation(taking_prompts(backbone.module), clients, test, classes, seed, options, given)
             drawn = max(1, round(given.fraction * len(clients)))
             for start, head, temperature in federation.starts():
                 for method, accuracy, prompts in federation.trainings(head, temperature):
-                    sizes = (TableSizes(0, drawn, classes, backbone.feature_dim, prompts=one) for one in prompts)
-                    megabytes = [formula_bytes("pfpt", one) / 1e6 for one in sizes]
+                    sizes = (TableSizes(0, drawn, classes, backbone.feature_dim, prompts=number) for number in prompts)
+                    megabytes = [formula_bytes("pfpt", size) / 1e6 for size in sizes]
                     yield Tuned(experiment, start, method, seed, accuracy, prompts, megabytes)
 
 
@@ -185,8 +185,8 @@ def table(lines: Sequence[Tuned]) -> str:
         own = [line for line in lines if (line.start, line.method) == (start, method)]
         *before, last = zip(*(line.accuracy for line in own), strict=True)
         mean, half = mean_and_half(last)
-        cells = [*(f"{np.mean(one):.2f}" for one in before), f"{mean:.2f} ({half:.2f})"]
-        pools = ", ".join(f"{np.mean(one):g}" for one in zip(*(line.prompts for line in own), strict=True))
+        cells = [*(f"{np.mean(values):.2f}" for values in before), f"{mean:.2f} ({half:.2f})"]
+        pools = ", ".join(f"{np.mean(values):g}" for values in zip(*(line.prompts for line in own), strict=True))
         sent = np.mean([sum(line.megabytes) for line in own])
         written.append(f"| {start}, {method} | {' | '.join(cells)} | {pools} | {sent:.2f} |")
     return "\n".join(written)

@@ -40,7 +40,7 @@ GRID = (1e-9, *(1e-4 * 3.0**step for step in range(22)), 1e10)
 
 @dataclass(frozen=True)
 class Loss:
-    """What a method's automatic choice loses in one configuration; accuracies in per cent, means over seeds.
+    """Loss of a method's automatic choice in one configuration; accuracies in per cent, means over seeds.
 
     Attributes
     ----------
@@ -88,14 +88,14 @@ def measure(experiment: str, sizes: Sequence[int], num_clients: Sequence[int], s
             sample = FeatureStatistics.from_features(features[index], data.train_labels[index], data.num_classes)
             found: dict[tuple[str, int], Trial] = {}
             if per_class or seed == 0:  # all samples are the same in every seed
-                found = {(name, 0): one for name, one in _of_sums(sample, test, data).items()}
+                found = {(name, 0): trial for name, trial in _of_sums(sample, test, data).items()}
             for clients in (number for number in num_clients if number <= len(index)):
                 parts = parts_of(train.subset(index.numpy()), config, clients, seed)
                 trials = _of_clients(features[index], data.train_labels[index], parts, sample, test, data, config)
-                found |= {(name, clients): one for name, one in trials.items()}
+                found |= {(name, clients): trial for name, trial in trials.items()}
             fedncm = _accuracy(solve_ncm(sample), test, data)
-            for key, one in found.items():
-                tried.setdefault(key, []).append((*one, fedncm))
+            for key, trial in found.items():
+                tried.setdefault(key, []).append((*trial, fedncm))
         for (name, clients), of_seeds in tried.items():
             heads, automatic, on_grid, fedncms = zip(*of_seeds, strict=True)
             means = np.mean(on_grid, axis=0)
@@ -240,7 +240,7 @@ def balanced_subset(data: Features, per_class: int, seed: int) -> Tensor:
     if not per_class:
         return torch.arange(len(data.train_labels))
     shuffled = torch.randperm(len(data.train_labels), generator=torch.Generator().manual_seed(seed))
-    kept = [shuffled[data.train_labels[shuffled] == one][:per_class] for one in range(data.num_classes)]
+    kept = [shuffled[data.train_labels[shuffled] == label][:per_class] for label in range(data.num_classes)]
     return torch.cat(kept).sort().values
 
 
@@ -250,11 +250,11 @@ def table(losses: Sequence[Loss]) -> str:
         "| method | configurations | mean loss | worst loss | furthest below FedNCM | notes |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for method in dict.fromkeys(one.method for one in losses):
-        own = [one for one in losses if one.method == method]
-        lost = [one.best - one.automatic for one in own]
-        below = [one.fedncm - one.automatic for one in own if not one.notes]
-        noted = sum(one.notes for one in own) / sum(one.seeds for one in own)
+    for method in dict.fromkeys(loss.method for loss in losses):
+        own = [loss for loss in losses if loss.method == method]
+        lost = [loss.best - loss.automatic for loss in own]
+        below = [loss.fedncm - loss.automatic for loss in own if not loss.notes]
+        noted = sum(loss.notes for loss in own) / sum(loss.seeds for loss in own)
         lines.append(
             f"| {method} | {len(own)} | {np.mean(lost):.2f} | {max(lost):.2f} | {max(below, default=math.nan):.2f} | "
             f"{100 * noted:.0f}% |"

@@ -104,7 +104,7 @@ def measure(training: str, clients: int, rounds: int) -> Measurement:
 def of_a_round(folder: Path) -> float:
     """Return the median seconds of a run's rounds."""
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return float(statistics.median(one["seconds"] for one in rounds if one["round"] > WARM_UP))
+    return float(statistics.median(entry["seconds"] for entry in rounds if entry["round"] > WARM_UP))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -101,7 +101,7 @@ class PeakMemory:
             for process in {*Path("/proc").glob("[0-9]*")} - self._earlier:
                 with suppress(OSError, ValueError, StopIteration):  # it may end any moment
                     command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                    kind = next(one for one in self.peaks if one in command)
+                    kind = next(kind for kind in self.peaks if kind in command)
                     if self._home in (process / "environ").read_bytes():
                         status = (process / "status").read_text()
                         peak = float(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
@@ -168,7 +168,7 @@ def measure(sizes: Path, num_classes: int, supernodes: int, method: str, repeats
             peer = _flwr_run(flower, PEER, supernodes, f"num-clients={number} kilobytes={kilobytes:.3f}")
             pairs.append((ours, peer, number / sum(results["seconds_by_phase"].values())))
     own_runs, peers, rates = zip(*pairs, strict=True)
-    seconds, peer_seconds = (statistics.median(one.seconds for one in runs) for runs in (own_runs, peers))
+    seconds, peer_seconds = (statistics.median(measured.seconds for measured in runs) for runs in (own_runs, peers))
     return Measurement(
         number,
         supernodes,
@@ -178,10 +178,10 @@ def measure(sizes: Path, num_classes: int, supernodes: int, method: str, repeats
         round(seconds / peer_seconds, 2),
         round(statistics.median(rates), 1),
         round(kilobytes, 1),
-        round(max(max(one.memory.peaks[SERVER].values()) for one in own_runs)),
-        round(max(max(one.memory.peaks[SERVER].values()) for one in peers)),
-        round(max(max(one.memory.peaks[WORKER].values()) for one in own_runs)),
-        max(len(one.memory.peaks[WORKER]) for one in own_runs),
+        round(max(max(measured.memory.peaks[SERVER].values()) for measured in own_runs)),
+        round(max(max(measured.memory.peaks[SERVER].values()) for measured in peers)),
+        round(max(max(measured.memory.peaks[WORKER].values()) for measured in own_runs)),
+        max(len(measured.memory.peaks[WORKER]) for measured in own_runs),
         round(os.getloadavg()[0], 1),
     )
 

@@ -1,4 +1,4 @@
-"""What masks cost: one run of secure sums without messages, beside the same statistics in clear.
+"""Cost of masks: one run of secure sums without messages, beside the same statistics in clear.
 
     python -m research.benchmarks.secure_sums --clients 100 --classes 100 --dim 1280
 
@@ -59,16 +59,16 @@ def measure(clients: int, classes: int, dim: int, *, lost: float = 0.3, gram: st
     of_client, of_server, nonce = Clock(), Clock(), bytes(KEY_BYTES)
     layout, words = numbers_of(clients, classes, dim, gram)
     rounds = len(layout.kinds) + SPARE_ROUNDS
-    parties = [of_client(Party.new, nonce, rounds, one.to_bytes(IDENTITY_BYTES)) for one in range(clients)]
+    parties = [of_client(Party.new, nonce, rounds, party.to_bytes(IDENTITY_BYTES)) for party in range(clients)]
     plan = Plan(nonce, rounds, tuple(of_client(lambda party=party: party.public) for party in parties))
     sealed = [of_client(party.sealed_shares, plan) for party in parties]
     sent = len(plan.parties[0].to_bytes()) + sum(map(len, sealed[0]))
     everybody, gone = range(clients), min(int(lost * clients), most_lost(clients))
     for turn, own in enumerate(words):
         left = range(gone, clients) if turn == len(words) - 1 else everybody
-        total = MaskedSum([(len(one), one.dtype) for one in own], asked="")
+        total = MaskedSum([(len(array), array.dtype) for array in own], asked="")
         for party in left:
-            masked = [one.copy() for one in own]
+            masked = [array.copy() for array in own]
             of_client(parties[party].mask, plan, turn, everybody, masked, "")
             of_server(total.add, party, masked)
         answers = {}
@@ -79,9 +79,9 @@ def measure(clients: int, classes: int, dim: int, *, lost: float = 0.3, gram: st
             mine = dict(zip(others, parts, strict=True))
             answers[party] = of_client(parties[party].answer, plan, turn, everybody, left, mine)
         found = of_server(total.unmask, plan, turn, everybody, answers)
-        for one, summed in zip(own, found, strict=True):
-            assert np.array_equal(summed, one * one.dtype.type(len(left))), f"sum {turn} is another one"
-        sent += sum(one.nbytes for one in own) + SHARE_BYTES * len(plan.neighbours(0))
+        for array, summed in zip(own, found, strict=True):
+            assert np.array_equal(summed, array * array.dtype.type(len(left))), f"sum {turn} differs"
+        sent += sum(array.nbytes for array in own) + SHARE_BYTES * len(plan.neighbours(0))
     degree, threshold = degree_and_threshold(clients)
     spec = StatisticsSpec(gram=gram != "none")
     return {
@@ -105,7 +105,7 @@ def numbers_of(clients: int, classes: int, dim: int, gram: str) -> tuple[SecureL
     own = FeatureStatistics.from_features(on_grid(features, layout.bits), labels, classes, gram=gram != "none")
     words = [layout.presence(own.class_counts), layout.sums(own, allowed)]
     if gram == "triangle":
-        parts: Words = [one * one.dtype.type(clients) for one in words[1]]
+        parts: Words = [array * array.dtype.type(clients) for array in words[1]]
         words.append(layout.scatter(own, Known.of(layout.read_sums(parts, allowed))))
     return layout, words
 

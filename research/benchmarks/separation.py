@@ -1,4 +1,4 @@
-"""How much of single samples their Gram matrix, or some directions of their scatter, gives back.
+"""Recovery of single samples from their Gram matrix, or from some directions of their scatter.
 
     python -m research.benchmarks.separation --sites 1x5 10x20 --settings dataset=builtin
     python -m research.benchmarks.separation --heads 2 10 100
@@ -37,7 +37,7 @@ STEPS, RELAXATION, POLISHING = 400, 0.7, 30
 
 @dataclass(frozen=True)
 class Separated:
-    """What was found of a site's samples, in the mean over sites.
+    """Recovered share of a site's samples, in the mean over sites.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ def deviations(
         for _ in range(POLISHING):
             inside = _with_scatter(inside.clamp(min=0.0), means, scatter, labels)
         found.append((float(inside.clamp(max=0.0).square().sum()), inside - means))
-    return min(found, key=lambda one: one[0])[1]
+    return min(found, key=lambda solution: solution[0])[1]
 
 
 def _with_scatter(guess: Tensor, means: Tensor, scatter: Tensor, labels: Tensor) -> Tensor:
@@ -136,9 +136,9 @@ def measure(features: Tensor, labels: Tensor, site: str, policy: NodePolicy, *, 
     for seed in range(seeds):
         draw = np.random.default_rng(seed)
         classes = np.sort(draw.choice(np.unique(labels.numpy()), num_classes, replace=False))
-        drawn = [draw.permutation(np.flatnonzero(labels.numpy() == one))[: 2 * per_class] for one in classes]
-        own = np.concatenate([one[:per_class] for one in drawn])
-        others = np.concatenate([one[per_class:] for one in drawn])
+        drawn = [draw.permutation(np.flatnonzero(labels.numpy() == label))[: 2 * per_class] for label in classes]
+        own = np.concatenate([index[:per_class] for index in drawn])
+        others = np.concatenate([index[per_class:] for index in drawn])
         numbers = torch.from_numpy(np.searchsorted(classes, labels.numpy()))
         spec, samples = StatisticsSpec(gram=True), features[own].double()
         client = policy.protected(spec, spec.from_features(samples, numbers[own], num_classes))
@@ -189,8 +189,9 @@ def table(lines: Sequence[Separated]) -> str:
     """Return a Markdown table."""
     head = ["| classes x samples | sent | directions | samples | others | given away |", "|---|---|---|---|---|---|"]
     rows = [
-        f"| {one.site} | {one.sent} | {one.rank:.0f} | {one.samples:.2f} | {one.others:.2f} | {one.given_away:.2f} |"
-        for one in lines
+        f"| {line.site} | {line.sent} | {line.rank:.0f} "
+        f"| {line.samples:.2f} | {line.others:.2f} | {line.given_away:.2f} |"
+        for line in lines
     ]
     return "\n".join(head + rows)
 

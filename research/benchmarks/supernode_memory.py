@@ -30,7 +30,7 @@ LIMIT_RATIO = 1.15
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one process took.
+    """Memory of one process.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the noise really hides: an attacker who knows all samples but one guesses whether that one is there.
+"""Audit of the noise: an attacker who knows all samples but one guesses whether that one is there.
 
 The attacker's score is the logarithm of the odds, the best that there is. A threshold is chosen on half of the guesses;
 the other half gives a lower bound of epsilon by the intervals of Clopper and Pearson (Jagielski, Ullman and Oprea 2020,
@@ -65,8 +65,8 @@ def scores(
         mean, odds = None, 0.0
         for kind in layout.kinds:
             known, hers = layout.sums(kind, [rest], mean), layout.sums(kind, [canary], mean)
-            own = [one + two for one, two in zip(known, hers, strict=True)] if present else known
-            nothing = [torch.zeros_like(one) for one in known]
+            own = [words + more for words, more in zip(known, hers, strict=True)] if present else known
+            nothing = [torch.zeros_like(words) for words in known]
             words = [
                 layout.noisy(kind, nothing if party else own, parties, None if keys is None else keys.bytes(32))
                 for party in range(parties)

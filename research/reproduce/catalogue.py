@@ -1,4 +1,4 @@
-"""What presets have in common: papers, data sets, published numbers, and the reasons why ours may differ from them."""
+"""Common parts of presets: papers, data sets, published numbers, and the reasons why ours may differ from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILE = "catalogue.toml"
 
 
 class PresetError(ValueError):
-    """What is wrong with a preset, or with the words that change it."""
+    """A preset, or a change of it, is invalid; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ State = Literal["exact", "deviates"]
 
 @dataclass(frozen=True)
 class Place:
-    """What a paper has, and where it is here.
+    """Entry of a paper, and where it is here.
 
     Attributes
     ----------
@@ -254,7 +254,7 @@ def read_published(given: Any, index: int, number: int, owner: str) -> Published
             raise ValueError
         # A file's order is checked as a whole: a wrong number at another point is refused here, too.
         read = [tuple(map(float, str(value).split(" ± "))) for value in values]
-        return [Published(*one) for one in read][index]
+        return [Published(*entry) for entry in read][index]
     except (ValueError, TypeError):
         raise PresetError(
             f"{owner}: published: must be {number} number(s), one for each value swept over, each such as 41.5 or "

@@ -81,11 +81,11 @@ def _run(arguments: argparse.Namespace) -> None:
     catalogue = Catalogue.read(PRESETS)
     if not arguments.name:
         presets = [read_preset(PRESETS / f"{name}.toml", catalogue) for name in preset_names(PRESETS)]
-        listed = [(one.name, one.title) for one in presets]
+        listed = [(preset.name, preset.title) for preset in presets]
         others = [
-            (f"{one.paper}: {one.name}", one.command or f"{one.page} {one.why}".rstrip())
-            for one in catalogue.places
-            if not one.presets
+            (f"{place.paper}: {place.name}", place.command or f"{place.page} {place.why}".rstrip())
+            for place in catalogue.places
+            if not place.presets
         ]
         print(table(("name", "what"), [*listed, *others], left=2))
         return
@@ -161,9 +161,11 @@ def _value(text: str) -> Any:
 
 def _some(all_of: Sequence[_NamedType], patterns: Sequence[str], role: str) -> list[_NamedType]:
     """Return those whose name, in small letters, fits one of the patterns; all where there is none."""
-    chosen = [one for one in all_of if not patterns or any(fnmatchcase(one.name.lower(), p.lower()) for p in patterns)]
+    chosen = [
+        entry for entry in all_of if not patterns or any(fnmatchcase(entry.name.lower(), p.lower()) for p in patterns)
+    ]
     if not chosen:
-        names = "; ".join(one.name for one in all_of)
+        names = "; ".join(entry.name for entry in all_of)
         raise CommandError(f"no {role} is called {' or '.join(map(repr, patterns))}; there are: {names}")
     return chosen
 

@@ -1,4 +1,4 @@
-"""What came out of a preset's cells, beside what was published."""
+"""Results of a preset's cells, beside the published numbers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CellResult:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What no other result of the table has."""
+        """Row, column and seed, which no other result of the table shares."""
         return self.row, self.column, self.seed
 
 
@@ -157,8 +157,8 @@ def cell_results(
 def compare(preset: Preset, results: Iterable[CellResult], catalogue: Catalogue) -> list[Comparison]:
     """Put what came out beside what was published, for every row of which something was run."""
     by_cell: dict[tuple[str, str], list[CellResult]] = {}
-    for one in sorted(results, key=lambda one: one.seed):
-        by_cell.setdefault((one.row, one.column), []).append(one)
+    for result in sorted(results, key=lambda result: result.seed):
+        by_cell.setdefault((result.row, result.column), []).append(result)
     rows = {row.name: row for row in preset.rows}
     found_rows = dict.fromkeys(row for row, _ in by_cell)
     # Rows of a sweep that an earlier command was given stand in results only.
@@ -178,15 +178,15 @@ def compare(preset: Preset, results: Iterable[CellResult], catalogue: Catalogue)
 def _comparison(
     preset: Preset, measure: str, row: Row, column: Column, seeds: Sequence[CellResult], catalogue: Catalogue
 ) -> Comparison:
-    changes = [change for one in seeds for change in one.changes]
-    missing = sorted(set(preset.seeds) - {one.seed for one in seeds})
+    changes = [change for result in seeds for change in result.changes]
+    missing = sorted(set(preset.seeds) - {result.seed for result in seeds})
     if seeds and missing:
         changes.append(f"seeds: {len(seeds)} in place of {len(preset.seeds)}")
     return Comparison(
         row=row.name,
         column=column.name,
         measure=measure,
-        values=tuple(one.values[measure] for one in seeds if measure in one.values),
+        values=tuple(result.values[measure] for result in seeds if measure in result.values),
         published=row.published.get(measure, {}).get(column.name),
         reasons=tuple(preset.reasons(measure, row, column, catalogue)),
         changes=tuple(dict.fromkeys(changes)),

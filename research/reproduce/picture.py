@@ -41,11 +41,11 @@ def panels_of(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> Panels:
         From the row's name to its points; rows of which fewer than two points were run are left out.
     """
     of_row: dict[str, list[Comparison]] = {}
-    for one in comparisons:
-        of_row.setdefault(one.row, []).append(one)
+    for comparison in comparisons:
+        of_row.setdefault(comparison.row, []).append(comparison)
     panels: Panels = {}
     for row in rows:
-        if len(row.point) == 1 and any(one.values for one in of_row.get(row.name, [])):
+        if len(row.point) == 1 and any(comparison.values for comparison in of_row.get(row.name, [])):
             panels.setdefault(f"{row.title}, {next(iter(row.point))}", []).append((row, of_row[row.name]))
     return {name: points for name, points in panels.items() if len(points) >= _MIN_POINTS}
 
@@ -71,12 +71,16 @@ def draw_curves(panels: Panels, path: Path, title: str) -> None:
 
 
 def _draw_panel(axes: Axes, points: Sequence[tuple[Row, Sequence[Comparison]]]) -> None:
-    columns = list(dict.fromkeys(one.column for _, found in points for one in found if one.values))
+    columns = list(dict.fromkeys(comparison.column for _, found in points for comparison in found if comparison.values))
     measure = MEASURES[points[0][1][0].measure]
     for index, column in enumerate(columns):
         colour = METHOD_COLOURS[index % len(METHOD_COLOURS)]
-        cells = [next((one for one in found if one.column == column), None) for _, found in points]
-        ours = [(place, one.ours) for place, one in enumerate(cells) if one is not None and one.ours is not None]
+        cells = [next((comparison for comparison in found if comparison.column == column), None) for _, found in points]
+        ours = [
+            (place, comparison.ours)
+            for place, comparison in enumerate(cells)
+            if comparison is not None and comparison.ours is not None
+        ]
         axes.errorbar(
             [place for place, _ in ours],
             [mean for _, (mean, _) in ours],
@@ -86,7 +90,11 @@ def _draw_panel(axes: Axes, points: Sequence[tuple[Row, Sequence[Comparison]]]) 
             capsize=2,
             label=column,
         )
-        published = [(place, one.published.value) for place, one in enumerate(cells) if one and one.published]
+        published = [
+            (place, comparison.published.value)
+            for place, comparison in enumerate(cells)
+            if comparison and comparison.published
+        ]
         if published:
             places, numbers = zip(*published, strict=True)
             axes.plot(places, numbers, "D--", color=colour, mfc="white", label=f"{column}, published")

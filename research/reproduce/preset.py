@@ -26,7 +26,7 @@ _COLUMN = {"section", "entry", "quoted", "deviations"}
 
 @dataclass(frozen=True)
 class Column:
-    """What one column of the table is: a method, or a training.
+    """One column of the table: a method, or a training.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ def read_preset(path: Path, catalogue: Catalogue) -> Preset:
     rows = tuple(
         row
         for name, entry in content["rows"].items()
-        for row in _rows(name, dict(entry), points, {one.name for one in columns}, catalogue, owner)
+        for row in _rows(name, dict(entry), points, {column.name for column in columns}, catalogue, owner)
     )
     preset = Preset(
         name=path.stem,
@@ -229,7 +229,7 @@ def with_sweep(preset: Preset, sweep: Mapping[str, Sequence[Any]]) -> Preset:
     own_values = {key: {row.point[key]: row.point[key] for row in preset.rows if key in row.point} for key in sweep}
     sweep = {key: [own_values[key].get(value, value) for value in values] for key, values in sweep.items()}
     for row, values in itertools.product(preset.rows, sweep_points(sweep)):
-        before = {one.name: preset.settings(row, one) for one in preset.columns}
+        before = {column.name: preset.settings(row, column) for column in preset.columns}
         point = {**row.point, **values}
         own = {name for name, keys in before.items() if all(keys.get(key) == value for key, value in point.items())}
         title = row.title or row.name

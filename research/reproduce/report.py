@@ -27,7 +27,7 @@ RESULTS = "results.json"
 
 @dataclass(frozen=True)
 class Report:
-    """What a command found.
+    """Results of a command.
 
     Attributes
     ----------
@@ -83,21 +83,21 @@ def reproduce(
     aggregated, trainings = {}, []
     check_data(runs, catalogue)
     made = make_runs(runs, folder / "runs", simulate, say)
-    results = {one.key: one for one in _earlier(folder / RESULTS)}
+    results = {result.key: result for result in _earlier(folder / RESULTS)}
     for run in runs:
         found = cell_results(preset, run, made[run.name], given, catalogue)
-        results |= {one.key: one for one in found}
+        results |= {result.key: result for result in found}
     for name, folders in _by_settings(runs, made).items():
         aggregated[name] = aggregate(folders)
-        trainings += [one for path in folders for one in read_trainings(path)]
+        trainings += [result for path in folders for result in read_trainings(path)]
     comparisons = compare(preset, results.values(), catalogue)
     text = markdown(preset, comparisons, catalogue) if preset.measures else markdown_of_runs(aggregated)
     content = {
         "preset": preset.name,
         "title": preset.title,
         "source": preset.source,
-        "table": [one.to_json() for one in comparisons],
-        "cells": [asdict(one) for one in results.values()],
+        "table": [result.to_json() for result in comparisons],
+        "cells": [asdict(result) for result in results.values()],
         "runs": aggregated,
     }
     write_atomically(folder / RESULTS, (to_json_with_digest(content) + "\n").encode())
@@ -105,7 +105,9 @@ def reproduce(
     write_atomically(folder / "table.csv", csv_text(comparisons).encode())
     files = [folder / RESULTS, folder / "table.md", folder / "table.csv"]
     for measure in preset.measures:
-        if panels := panels_of(preset.rows, [one for one in comparisons if one.measure == measure]):
+        if panels := panels_of(
+            preset.rows, [comparison for comparison in comparisons if comparison.measure == measure]
+        ):
             files.append(folder / f"{measure}-curves.png")
             draw_curves(panels, files[-1], preset.title)
     if any(training.final_accuracy is not None for training in trainings):
@@ -117,7 +119,7 @@ def reproduce(
 def _earlier(path: Path) -> list[CellResult]:
     """Return an earlier command's results whose run is still there."""
     found = [CellResult(**entry) for entry in read_json_file(path)["cells"]] if path.is_file() else []
-    return [one for one in found if Path(one.run).is_dir()]
+    return [result for result in found if Path(result.run).is_dir()]
 
 
 def _by_settings(runs: Sequence[PlannedRun], made: Mapping[str, Path]) -> dict[str, list[Path]]:

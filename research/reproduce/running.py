@@ -105,10 +105,10 @@ def make_runs(
     made: dict[str, Path] = {}
     for number, run in enumerate(runs, start=1):
         place = folder / run.name
-        what = f"run {number} of {len(runs)}: {run.title()}; seed {run.settings['seed']}"
+        title = f"run {number} of {len(runs)}: {run.title()}; seed {run.settings['seed']}"
         done = completed_run(place)
         if done is None:
-            say(what)
+            say(title)
             settings = _with_start_head(run, runs, made)
             place.mkdir(parents=True, exist_ok=True)
             write_atomically(place / SETTINGS, tomli_w.dumps(settings).encode())
@@ -116,10 +116,12 @@ def make_runs(
             try:
                 done = _made(run_of_app(settings), place, simulate, say)
             except Exception as error:  # whatever a run may end with
-                raise RunFailedError(f"{what} failed: {error}. Those before it are kept: repeat the command") from error
+                raise RunFailedError(
+                    f"{title} failed: {error}. Those before it are kept: repeat the command"
+                ) from error
             say(f"  {time.monotonic() - began:.0f} seconds")
         else:
-            say(f"{what}: completed before")
+            say(f"{title}: completed before")
         for cell, _ in run.cells:
             complete(done, {**run.settings, **cell.settings}, say)
         made[run.name] = done
@@ -135,7 +137,7 @@ def _with_start_head(run: PlannedRun, runs: Sequence[PlannedRun], made: Mapping[
     cell = run.cells[0][0]
     wanted = (cell.row.name, column, cell.seed)
     for other in runs:
-        if other.name in made and any(one.key == wanted for one, _ in other.cells):
+        if other.name in made and any(cell.key == wanted for cell, _ in other.cells):
             return {**run.settings, "start-head-file": str(made[other.name] / file)}
     raise RunFailedError(f"{run.title()} starts from a head of the column {column!r}: ask for that one, too")
 

@@ -111,8 +111,8 @@ def _has_accuracies(value: object) -> bool:
 def _summaries(section: str, seeds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
     """From every entry to its numbers over the seeds; a value that a seed lacks (null) leaves no mean."""
     names = [set(seed) for seed in seeds]
-    if any(one != names[0] for one in names):
-        raise ValueError(f"{section}: every seed must have the same entries, got {[sorted(one) for one in names]}")
+    if any(entry != names[0] for entry in names):
+        raise ValueError(f"{section}: every seed must have the same entries, got {[sorted(entry) for entry in names]}")
     return {name: _numbers([seed[name] for seed in seeds]) for name in seeds[0]}
 
 
@@ -132,18 +132,22 @@ def _to_random_heads(trainings: Sequence[TrainingResult]) -> dict[str, dict[str,
     """From every training to what it took until it was as accurate as its stage's random head was in the end."""
     costs: dict[str, dict[str, int | None]] = {}
     for training in trainings:
-        same = (one for one in trainings if (one.start, one.stage) == (RANDOM_START, training.stage))
-        target = next((one.final_accuracy for one in same), None)
+        same = (other for other in trainings if (other.start, other.stage) == (RANDOM_START, training.stage))
+        target = next((other.final_accuracy for other in same), None)
         costs[training.name] = {} if target is None else _costs_to(target, training)
     return costs
 
 
 def _costs_to(accuracy: float, training: TrainingResult) -> dict[str, int | None]:
     """Return rounds, bytes and forward passes until an accuracy was reached; None if it never was."""
-    columns = [one.round for one in training.rounds], training.cumulative_bytes(), training.cumulative_forward_passes()
-    reached = [one.accuracy is not None and one.accuracy >= accuracy for one in training.rounds]
+    columns = (
+        [result.round for result in training.rounds],
+        training.cumulative_bytes(),
+        training.cumulative_forward_passes(),
+    )
+    reached = [result.accuracy is not None and result.accuracy >= accuracy for result in training.rounds]
     costs = (next(itertools.compress(column, reached), None) for column in columns)
-    names = (f"{what}_to_random_head" for what in ("rounds", "bytes", "forward_passes"))
+    names = (f"{cost}_to_random_head" for cost in ("rounds", "bytes", "forward_passes"))
     return dict(zip(names, costs, strict=True))
 
 

@@ -269,7 +269,9 @@ def personal_models(config: AppConfig, simulation: Simulation, approach: str, fo
     elif approach == "fedproto":
         found = {approach: federation.fedproto(weight)}
     elif approach == "one-shot-sum":
-        statistics = functools.reduce(operator.add, (class_statistics(model, one.training) for one in clients.values()))
+        statistics = functools.reduce(
+            operator.add, (class_statistics(model, client.training) for client in clients.values())
+        )
         extra_loss = class_mean_sum(statistics.class_means.float(), statistics.present, weight)
         found = {approach: federation.trained_alone(extra_loss)}
     else:

@@ -32,16 +32,16 @@ def markdown(preset: Preset, comparisons: Sequence[Comparison], catalogue: Catal
     str
         Markdown. Ours is the mean over the seeds ± the standard deviation (with n - 1).
     """
-    changes = list(dict.fromkeys(change for one in comparisons for change in one.changes))
+    changes = list(dict.fromkeys(change for comparison in comparisons for change in comparison.changes))
     blocks = [f"# {preset.title}", f"{preset.source}."]
     if preset.notes:
         blocks.append(preset.notes)
     for name in preset.measures:
         measure = MEASURES[name]
-        rows = [_cells(one, changes) for one in comparisons if one.measure == name]
+        rows = [_cells(comparison, changes) for comparison in comparisons if comparison.measure == name]
         if rows:
             blocks += [f"## {measure.heading}", pipe_table(_HEADINGS, rows, left=2)]
-        if not any(one.measure == name and one.published is not None for one in comparisons):
+        if not any(comparison.measure == name and comparison.published is not None for comparison in comparisons):
             blocks.append(f"{measure.heading}: no numbers are printed, only curves.")
     lines = [
         *(f"- `{name}`: {catalogue.deviations[name].text}" for name in _reasons(comparisons)),
@@ -58,13 +58,25 @@ def csv_text(comparisons: Sequence[Comparison]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*_CSV, *_REASONS])
-    for one in comparisons:
-        mean, deviation = one.ours or (None, None)
-        unit = MEASURES[one.measure].unit
-        published = (one.published.value, one.published.spread) if one.published is not None else (None, None)
-        numbers = (mean, deviation, len(one.values), *published, one.difference)
+    for comparison in comparisons:
+        mean, deviation = comparison.ours or (None, None)
+        unit = MEASURES[comparison.measure].unit
+        published = (
+            (comparison.published.value, comparison.published.spread)
+            if comparison.published is not None
+            else (None, None)
+        )
+        numbers = (mean, deviation, len(comparison.values), *published, comparison.difference)
         writer.writerow(
-            [one.row, one.column, one.measure, unit, *numbers, " ".join(one.reasons), "; ".join(one.changes)]
+            [
+                comparison.row,
+                comparison.column,
+                comparison.measure,
+                unit,
+                *numbers,
+                " ".join(comparison.reasons),
+                "; ".join(comparison.changes),
+            ]
         )
     return text.getvalue()
 
@@ -75,25 +87,31 @@ def pipe_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: 
     return "\n".join("| " + " | ".join(line) + " |" for line in (headings, rule, *rows))
 
 
-def _cells(one: Comparison, changes: Sequence[str]) -> list[str]:
-    measure = MEASURES[one.measure]
-    why = [*one.reasons, *(str(1 + changes.index(change)) for change in one.changes)] if one.values else []
+def _cells(comparison: Comparison, changes: Sequence[str]) -> list[str]:
+    measure = MEASURES[comparison.measure]
+    why = (
+        [*comparison.reasons, *(str(1 + changes.index(change)) for change in comparison.changes)]
+        if comparison.values
+        else []
+    )
     return [
-        one.row,
-        one.column,
-        _ours(one, measure),
-        "" if one.published is None else str(one.published),
-        "" if one.difference is None else measure.text(one.difference, sign=True),
+        comparison.row,
+        comparison.column,
+        _ours(comparison, measure),
+        "" if comparison.published is None else str(comparison.published),
+        "" if comparison.difference is None else measure.text(comparison.difference, sign=True),
         ", ".join(f"`{reason}`" for reason in why),
     ]
 
 
-def _ours(one: Comparison, measure: Measure) -> str:
-    if one.ours is None:
+def _ours(comparison: Comparison, measure: Measure) -> str:
+    if comparison.ours is None:
         return "not run"
-    mean, deviation = map(measure.text, one.ours)
-    return mean + (f" ± {deviation}" if len(one.values) > 1 else "")
+    mean, deviation = map(measure.text, comparison.ours)
+    return mean + (f" ± {deviation}" if len(comparison.values) > 1 else "")
 
 
 def _reasons(comparisons: Sequence[Comparison]) -> list[str]:
-    return list(dict.fromkeys(reason for one in comparisons if one.values for reason in one.reasons))
+    return list(
+        dict.fromkeys(reason for comparison in comparisons if comparison.values for reason in comparison.reasons)
+    )
