@@ -66,7 +66,7 @@ def owners_rules(msg: Message, context: Context, call_next: Callable[[Message, C
         note(ledger, msg, context)
     reply = call_next(msg, context)
     if not is_within_budget(reply, run, node, context.run_id):
-        raise RefusedByPolicy("this node has sent as much in this run as it sends in one (max-run-megabytes)")
+        raise RefusedByPolicy("this node has sent as much in this run as it sends in one")
     if ledger is not None and kind == "evaluate.heads":
         ledger.check_unchanged()
     return reply
@@ -80,10 +80,10 @@ def _check_kind(kind: str, run: AppConfig, node: NodeConfig) -> None:
             "this node answers within its account only (dp-max-epsilon): a run with dp-epsilon whose noise is added "
             "before anything leaves (dp-where = sites or local)"
         )
-    if node.require_secure_sums and not kind.startswith(SECURE):
-        raise RejectedRequest("this node takes part in secure sums only (require-secure-sums): secure-sums = 'on'")
+    if node.secure_min_clients and not kind.startswith(SECURE):
+        raise RejectedRequest("this node takes part in secure sums only (secure-min-clients): secure-sums = 'on'")
     trains = kind.split(".")[0] == "train"
-    if (trains or kind in EVALUATIONS_OF_TRAINING) and (reason := node.refusal_to_train(evaluating=not trains)):
+    if (trains or kind in EVALUATIONS_OF_TRAINING) and (reason := node.refusal_to_train()):
         raise RefusedByPolicy(reason)
 
 

@@ -120,7 +120,7 @@ def make_release(node_config: Mapping[str, Value], run_config: Mapping[str, Valu
         raise ValueError("exact-sums: takes the number of all sites' samples, which a release is made without")
     node = NodeConfig.from_node_config(node_config)
     own_dataset(node.data_path, node.data_options(config.data))  # what is wrong with it is said here, and not in a log
-    options = config.backbone_for(own_data=True, weights=node.backbone_weights, engine=node.engine)
+    options = config.backbone_for(own_data=True, weights=node.backbone_weights)
     backbone = loaded_backbone(options, node.engine_root(config.cache))
     run_id = secrets.randbits(63)
     with task(run_id):

@@ -45,11 +45,15 @@ def _groups() -> list[tuple[str, Options]]:
 def run_config_lines() -> str:
     """Write every run-config key with its default and its sentence: in groups, then in tables."""
     lines: list[str] = []
+    shown: set[str] = set()
     tables: dict[str, list[str]] = {}
     for title, group in _groups():
         own: list[str] = []
         values = group.to_config()
         for key, option in type(group).keys().items():
+            if key in shown:
+                continue
+            shown.add(key)
             table, _, name = key.rpartition(".")
             start = f"{name} = {json.dumps(values[key])}".ljust(_COLUMN - 1)
             texts = textwrap.wrap(option.metadata["sentence"], _WIDTH - max(_COLUMN, len(start) + 1) - 2)

@@ -183,7 +183,7 @@ def test_a_sum_without_a_client_is_that_of_before_less_what_it_sent(
 ) -> None:
     nodes = nodes_of(tmp_path, SITES, ("ant", "bee"), images=6, min_gram_samples=1)
     options = {**OPTIONS, "method": "fedncm,fed3r,fedcof,fedcgs"}
-    folder = simulate(tmp_path, node_configs=nodes, save_client_statistics=True, **options)
+    folder = simulate(tmp_path, node_configs=nodes, save_statistics="clients", **options)
     client = json.loads((folder / "clients.jsonl").read_text().splitlines()[0])["client"]
     capsys.readouterr()
     assert main(["remove", str(folder), "--client", str(client), "--json"]) == 0

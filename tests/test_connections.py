@@ -100,7 +100,7 @@ def use_every_command(folder: Path) -> None:
         Image.fromarray(np.random.default_rng(number).integers(0, 255, (16, 16, 3), np.uint8)).save(image)
     picture, settings = str(data / "a" / "0.png"), RUN.format(data=data) + f" output-dir='{folder}'"
     commands = [
-        ("run", settings, "save-client-statistics=true"),
+        ("run", settings, "save-statistics='clients'"),
         ("check", "--data", settings),
         ("release", str(data), "--out", "site.fedstats", "-c", NETWORK),
         (

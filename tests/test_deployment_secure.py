@@ -131,7 +131,7 @@ def survived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Survived]:
         memory = b"".join(memory_of(one) for one in [superlink.pid, *descendants(superlink.pid)])
         left = [{"data-path": site["data-path"], "min-gram-samples": 1} for site in sites[:-1]]
         clear = simulate(
-            home / "clear", node_configs=left, method="fed3r", exact_sums=True, save_client_statistics=True, **QUICK
+            home / "clear", node_configs=left, method="fed3r", exact_sums=True, save_statistics="clients", **QUICK
         )
         yield Survived(ended(), noisy, clear, ids, memory, home)
     finally:

@@ -78,7 +78,7 @@ def pair(tmp_path: Path, **settings: Any) -> Pair:
 
 @pytest.fixture(scope="module")
 def closed_form(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return pair(tmp_path_factory.mktemp("closed"), save_client_statistics=True, seed=3)
+    return pair(tmp_path_factory.mktemp("closed"), save_statistics="clients", seed=3)
 
 
 def are_alike(runs: Pair) -> None:

@@ -144,7 +144,7 @@ def test_fedmezo_tunes_a_language_model_and_the_run_folder_predicts_with_it(tmp_
     replica_of.cache_clear()
     # Every solved head separates these texts and leaves nothing to learn.
     settings = {"method": "fedncm", "fine_tune": "fedmezo", "fedmezo.tune": "norm", "start_head": "random"}
-    folder = run(tmp_path, reviews, **settings, num_server_rounds=24, evaluate_every=24)
+    folder = run(tmp_path, reviews, **settings, num_server_rounds=24)
     scored = rounds(folder, "random-fedmezo")
     assert scored[-1]["loss"] < scored[0]["loss"]
     result = read_json(folder, "results.json")["training"]["random-fedmezo"]

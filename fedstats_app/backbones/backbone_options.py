@@ -27,6 +27,7 @@ from fedstats_app.backbones.names import (
 )
 from fedstats_app.base.option import Check, Options, is_absolute, number, one_of, option, text, whole
 
+MOST_PIXELS = 4096
 BACKBONES = (
     "efficientnet_lite0",
     "squeezenet1_1",
@@ -135,7 +136,9 @@ class BackboneOptions(Options):
     backbone_arguments: str = option(
         "", network_arguments, 'of timm\'s networks, such as "img_size=224,init_values=1e-5"'
     )
-    backbone_pooling: str = option("auto", one_of(*POOLINGS), "auto = the model's own | pooled | cls | mean | cls+mean")
+    backbone_pooling: str = option(
+        "auto", one_of(*POOLINGS), "auto = the model's own | mean | cls, the first token | images: pooled | cls+mean"
+    )
     feature_power: float | Literal["auto"] = option(
         "auto",
         number(0.0, 2.0, open_low=True, word="auto"),
@@ -146,13 +149,11 @@ class BackboneOptions(Options):
         feature_map,
         "unit = length one | relu:D = random projection (FedCGS) | fourier:D:WIDTH = random Fourier (Fed3R-RF)",
     )
-    input_size: int = option(0, whole(0, 4096), "pixels; 0 = 64 for builtin, else the backbone's own")
+    input_size: int = option(
+        0, whole(0, 1_000_000), "pixels, of texts tokens; 0 = the backbone's own, or 64 for builtin"
+    )
     input_mean: str = option("", channels(-1.0, 2.0), '"0.5" or "0.49,0.48,0.45" (RGB); "" = the weights\' own')
     input_std: str = option("", channels(0.0, 10.0), "likewise")
-    text_max_length: int = option(0, whole(0, 1_000_000), "tokens of a text; 0 = the model's own")
-    text_pooling: Literal["auto", "mean", "first"] = option(
-        "auto", one_of("auto", "mean", "first"), "mean | first token; auto = the model's own, else mean"
-    )
     text_template: str = option(
         "", text_template, 'a prompt: "{text} It was {mask}."; of two columns: "{first}? {mask}, {second}"'
     )
@@ -162,7 +163,6 @@ class BackboneOptions(Options):
     batch_size: int | Literal["auto"] = option(
         16, whole(1, 4096, word="auto"), "per forward pass, decides the last bits; auto = by device"
     )
-    read_threads: int = option(0, whole(0, 64), "reading images ahead")
     device: str = option("auto", device_name, "auto | cpu | cuda | cuda:N | mps")
     autocast: str = option("none", one_of("none", "bf16", "fp16"), "none | bf16 | fp16")
     # The architecture's own normalisation layers, or GroupNorm in the place of BatchNorm: training asks for it.
@@ -191,6 +191,17 @@ class BackboneOptions(Options):
         return is_text_backbone(self.backbone)
 
     @property
+    def text_pooling(self) -> Literal["auto", "mean", "first"]:
+        """How a text's token vectors become its features; "auto" for images."""
+        found: dict[str, Literal["mean", "first"]] = {"mean": "mean", "cls": "first"}
+        return found.get(self.backbone_pooling, "auto") if self.takes_text else "auto"
+
+    @property
+    def image_pooling(self) -> str:
+        """How an image's tokens become its features; "auto" for texts."""
+        return "auto" if self.takes_text else self.backbone_pooling
+
+    @property
     def has_own_size(self) -> bool:
         """Whether model or arguments say how large its images are, so that small samples do not."""
         return is_folder_model(self.backbone.removeprefix("random:")) or "img_size=" in self.backbone_arguments
@@ -198,13 +209,11 @@ class BackboneOptions(Options):
     def problems(self) -> list[str]:
         """Refuse options of texts for images, of images for texts, and what the network's kind has not."""
         name, text, with_it = self.backbone.removeprefix("random:"), self.takes_text, f"with backbone {self.backbone!r}"
-        poolings = f"is for {TIMM}NAME and {VISION}NAME"
+        poolings = f"is for {TIMM}NAME, {VISION}NAME and texts"
         # Key, value if it is given, whether it may be, and for what it is.
         rules: list[tuple[str, object, bool, str]] = [
             ("backbone-arguments", self.backbone_arguments, name.startswith(TIMM), f"are for {TIMM}NAME"),
-            ("backbone-pooling", _given(self.backbone_pooling), name.startswith((TIMM, VISION)), poolings),
-            ("text-max-length", self.text_max_length, text, "is for text backbones"),
-            ("text-pooling", _given(self.text_pooling), text, "is for text backbones"),
+            ("backbone-pooling", _given(self.backbone_pooling), text or name.startswith((TIMM, VISION)), poolings),
             ("text-template", self.text_template, text, "is for text backbones"),
             ("feature-power", "" if self.power == 1.0 else self.power, not text, "is for images"),
             ("input-mean", self.input_mean, not text, "is for images"),
@@ -213,10 +222,11 @@ class BackboneOptions(Options):
         problems = [
             f"{key}: {why}, got {value!r} {with_it}" for key, value, allowed, why in rules if value and not allowed
         ]
-        if self.text_template and self.text_pooling != "auto":
-            problems.append(f"text-pooling: must be auto with text-template, got {self.text_pooling!r}")
-        if self.takes_text and self.input_size:
-            problems.append(f"input-size: is for images, text-max-length for texts, got {self.input_size}")
+        poolings = "auto" if self.text_template else "auto, mean or cls"
+        if text and self.backbone_pooling not in poolings.replace(" or", ",").split(", "):
+            problems.append(f"backbone-pooling: must be {poolings} {with_it}, got {self.backbone_pooling!r}")
+        if not text and self.input_size > MOST_PIXELS:
+            problems.append(f"input-size: must be at most {MOST_PIXELS} {with_it}, got {self.input_size}")
         if self.engine.startswith(OPENVINO):
             with_it = f"with engine {self.engine!r}"
             if self.device not in ("auto", "cpu"):

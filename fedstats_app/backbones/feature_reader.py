@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,29 +44,6 @@ def check_kind(dataset: Dataset, backbone: Backbone) -> None:
         )
 
 
-def read_ahead(read: Callable[[int], T], indices: Iterable[int], threads: int) -> Iterator[Callable[[], T]]:
-    """Call a function on every index, some of them ahead of the consumer.
-
-    What it yields returns the result for the next index, or raises what the function raised. Without threads
-    everything is read when it is taken.
-    """
-    if not threads:
-        yield from (functools.partial(read, index) for index in indices)
-        return
-    waiting: deque[Future[T]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="read-ahead") as pool:
-        try:
-            for index in indices:
-                waiting.append(pool.submit(read, index))
-                if len(waiting) > _WAITING * threads:
-                    yield waiting.popleft().result
-            while waiting:
-                yield waiting.popleft().result
-        finally:  # the consumer has stopped
-            for one in waiting:
-                one.cancel()
-
-
 @dataclass
 class FeatureReader:
     """Reads samples, runs the backbone and keeps features on disk if asked to.
@@ -80,8 +54,6 @@ class FeatureReader:
         Folder of the feature cache, None for none.
     num_unreadable : int
         Samples that could not be read so far.
-    read_threads : int
-        Threads that read, decode and transform images ahead of the network; texts are read when they are wanted.
     counter : callable
         Is told how many samples are read; what it opens meanwhile is told of how many more there are features, and
         whether these come from the cache.
@@ -90,7 +62,6 @@ class FeatureReader:
     backbone: Backbone
     cache_root: Path | None = None
     num_unreadable: int = 0
-    read_threads: int = 0
     counter: Callable[[int], AbstractContextManager[Noted]] = lambda total: nullcontext(lambda number, known: None)
 
     def blocks(self, dataset: Dataset, indices: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -152,22 +123,16 @@ class FeatureReader:
         self, dataset: Dataset, indices: NDArray[np.int64], missing: NDArray[np.int64], read: list[int]
     ) -> Iterator[Tensor]:
         """Yield the samples that can be read, transformed, and append their positions to ``read``."""
-        places, transform = missing.tolist(), self.backbone.transform
-
-        def transformed(index: int) -> Tensor:
-            return transform(dataset.sample(index))
-
-        results = read_ahead(transformed, indices[missing].tolist(), self.read_threads * (dataset.kind == "image"))
-        for position, result in zip(places, results, strict=True):
+        for position in missing.tolist():
             try:
-                one = result()
+                sample = self.backbone.transform(dataset.sample(int(indices[position])))
             except UnreadableSampleError as error:
                 self.num_unreadable += 1
                 # The name stays in this site's own log: file names can be personal data.
                 logger.warning("left out: %s", error)
                 continue
             read.append(position)
-            yield one
+            yield sample
 
     def _cache(self, dataset: Dataset) -> FeatureCache | None:
         if self.cache_root is None:

@@ -237,7 +237,7 @@ def loaded_backbone(options: BackboneOptions, engine_cache: Path | None = None) 
     backbone = load_backbone(
         options.backbone,
         weights=options.backbone_weights,
-        input_size=options.text_max_length if options.takes_text else options.input_size,
+        input_size=options.input_size,
         mean=per_channel(options.input_mean),
         std=per_channel(options.input_std),
         batch_size=options.batch_size,
@@ -247,7 +247,7 @@ def loaded_backbone(options: BackboneOptions, engine_cache: Path | None = None) 
         norm=options.norm,
         text=TextOptions(options.text_pooling, options.text_template),
         arguments=options.backbone_arguments,
-        pooling=options.backbone_pooling,
+        pooling=options.image_pooling,
         feature_power=options.power,
         feature_map=options.feature_map,
         engine=options.engine,

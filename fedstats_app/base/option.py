@@ -18,7 +18,7 @@ import difflib
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -117,6 +117,10 @@ class Options:
     def problems(self) -> list[str]:
         """Return what is wrong with the values together, one line each; a group overrides it."""
         return []
+
+    def conflicts(self, config: Any) -> Iterable[str]:
+        """Yield what is wrong with the values beside those of a run's other groups; a group overrides it."""
+        return ()
 
     def to_config(self) -> dict[str, Any]:
         """Return the values by key, from which :meth:`read` makes the group again."""

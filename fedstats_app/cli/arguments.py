@@ -283,7 +283,7 @@ COMMANDS = {
         "run_folders.remove",
         "take a site or a class out of a run",
         "Solve the heads of a run again without some of its clients, from what it kept of each "
-        "(save-client-statistics), or without a class. The new heads are in a folder "
+        "(save-statistics = clients), or without a class. The new heads are in a folder "
         "of their own; those of the old one are marked as superseded.",
         (
             _RUN_FOLDER,

@@ -153,7 +153,7 @@ def merge(arguments: argparse.Namespace) -> int:
     try:
         config = {**_usual(arguments.test, list(releases.values()), str(out.parent)), **given}
         _refuse_what_does_not_fit(releases, AppConfig.from_run_config(config))
-        nodes = [{"release": _absolute(path)} for path in releases]
+        nodes = [{"data-path": f"release:{_absolute(path)}"} for path in releases]
         run_on(nodes, config, name=out.name)
     except (ConfigError, UnknownFlower, WeightsError, ModuleNotFoundError) as error:
         raise CommandError(str(error)) from error
@@ -169,7 +169,7 @@ def _usual(test: str, releases: Sequence[Release], output_dir: str) -> dict[str,
     usual: dict[str, Any] = {
         "method": ",".join(_methods(releases)) or "all",
         "wire-dtype": releases[0].request.wire_dtype,
-        "save-client-statistics": True,  # the files are here anyway, and a site can be taken out again
+        "save-statistics": "clients",  # the files are here anyway, and a site can be taken out again
         "min-clients": len(releases),
         "settle-seconds": 0.0,
         "output-dir": output_dir,

@@ -28,9 +28,7 @@ def score_heads(msg: Message, context: Context, client_id: int | None) -> dict[s
     site.check(request)
     split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
     reader = site.reader(request.backbone_fingerprint)
-    return evaluate_heads(
-        reader, split, request, heads, min_class_count=site.floor, mask_absent=site.config.run.mask_absent
-    )
+    return evaluate_heads(reader, split, request, heads, min_class_count=site.floor)
 
 
 def evaluate_heads(
@@ -40,12 +38,11 @@ def evaluate_heads(
     heads: Mapping[str, LinearHead],
     *,
     min_class_count: int,
-    mask_absent: bool,
 ) -> dict[str, ClientScores]:
     """Count each head's predictions and margins for the held-out samples, and choose its temperature.
 
     Classes of which fewer than ``min_class_count`` samples can be read count without their name, in no histogram and
-    for no temperature (:mod:`fedstats_app.privacy.evaluation`). ``mask_absent`` never predicts absent classes.
+    for no temperature (:mod:`fedstats_app.privacy.evaluation`).
     """
     labels = torch.from_numpy(split.dataset.labels[split.held_out])
     named = named_samples(labels, request.num_classes, min_class_count)
@@ -61,7 +58,7 @@ def evaluate_heads(
         features = features.cpu()
         for name, head in heads.items():
             logits = head.logits(features)
-            predictions[name].append(head.predict(features, mask_absent=mask_absent))
+            predictions[name].append(logits.argmax(dim=1))
             bins[name].append(margin_bins(logits))
             kept = named[positions]
             losses[name].append(sample_losses(logits[kept], labels[positions][kept], temperatures))

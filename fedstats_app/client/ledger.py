@@ -55,7 +55,10 @@ KEPT_RUNS = 64
 MEGABYTE = 1_000_000
 
 QUESTIONS, BITS, ROUNDS = "statistics questions", "bits of evaluation", "rounds of training"
-LIMITS = {QUESTIONS: "max-statistics-questions", BITS: "max-evaluation-bits", ROUNDS: "max-training-rounds"}
+# An owner's keys for them.
+LIMITS = {QUESTIONS: " (max-statistics-questions)", BITS: " (max-evaluation-bits)", ROUNDS: ""}
+# Rounds of training that are answered for one version of the data.
+MAX_ROUNDS = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +119,7 @@ class Ledger:
 
     def layout(self) -> Layout:
         """Return the layout of the data as they are now; new samples get a cell once they are as many as the floor."""
-        share = self._node.holdout_fraction
-        if share is None:
-            share = float(self._file.fact("holdout-fraction", str(self._data.holdout_fraction)))
+        share = float(self._file.fact("holdout-fraction", str(self._data.holdout_fraction)))
         dataset, files = self._files()
         key = _digest([files, self._floor, share])
         if (kept := self._kept(key)) is not None:
@@ -183,14 +184,14 @@ class Ledger:
 
     def spend(self, kind: str, questions: Iterable[str]) -> None:
         """Note questions before they are answered, or refuse where they would be too many."""
-        limit = {QUESTIONS: self._node.max_questions, BITS: self._node.max_bits, ROUNDS: self._node.max_rounds}[kind]
+        limit = {QUESTIONS: self._node.max_questions, BITS: self._node.max_bits, ROUNDS: MAX_ROUNDS}[kind]
         generation = self.layout().generation
         try:
             self._file.spend(generation, kind, questions, limit)
         except Exhausted as error:
-            logger.error("refused: %s (%s)", error, LIMITS[kind])
+            logger.error("refused: %s%s", error, LIMITS[kind])
             raise RefusedByPolicy(
-                f"this node answers at most {limit} different {kind} ({LIMITS[kind]}) for one version of its data"
+                f"this node answers at most {limit} different {kind}{LIMITS[kind]} for one version of its data"
             ) from None
 
     def identity(self, *, noisy: bool = False) -> bytes:

@@ -49,7 +49,6 @@ class _Client:
     test: Samples
     reader: FeatureReader
     policy: NodePolicy
-    mask_absent: bool
 
     @property
     def floor(self) -> int:
@@ -71,8 +70,7 @@ class _Client:
         """Return how many of the test samples a model predicts right."""
         if not self.num_test:
             return 0
-        present = predictable if self.mask_absent else None
-        matrix = evaluate(model, self.test, present=present).confusion.matrix
+        matrix = evaluate(model, self.test, present=predictable).confusion.matrix
         return int(matrix.diagonal().sum())
 
 
@@ -125,7 +123,7 @@ def _client(task: TrainingTask, context: Context, client_id: int | None) -> _Cli
     request, site = task.request, Site.of(context, client_id)
     split, reader = site.split_for(request), site.reader(request.backbone_fingerprint)
     training, test = (samples_of(request, reader, split.dataset, part)[0] for part in (split.kept, split.held_out))
-    return _Client(site.number, training, test, reader, site.policy, site.config.run.mask_absent)
+    return _Client(site.number, training, test, reader, site.policy)
 
 
 def _start_model(task: PersonalTask, client: _Client) -> TunedModel:
@@ -167,5 +165,5 @@ def _num_head_correct(head: LinearHead, client: _Client) -> int:
     if not client.num_test:
         return 0
     features = client.test.inputs(torch.arange(len(client.test.labels)))
-    predictions = head.predict(features, mask_absent=client.mask_absent)
+    predictions = head.predict(features)
     return int((predictions == client.test.labels).sum())

@@ -18,7 +18,7 @@ from fedstats_app.client.ledger import ledger_of
 from fedstats_app.secure.overlaps import MIN_HOLDERS
 from fedstats_app.secure.party import Party, Unsafe
 from fedstats_app.secure.plan import IDENTITY_BYTES
-from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.settings.node_config import LEAST_CLIENTS, NodeConfig
 from fedstats_app.settings.of_message import node_of, run_of
 from fedstats_app.wire.reading import RejectedRequest
 from fedstats_app.wire.secure import (
@@ -58,7 +58,7 @@ def shares(msg: Message, context: Context, client_id: int | None) -> Message:
     plan, history = read_shares_request(msg)
     with remembered(context, client_id) as party:
         node = node_of(context.node_config)
-        number, least = len(plan.parties), node.secure_min_clients
+        number, least = len(plan.parties), max(node.secure_min_clients, LEAST_CLIENTS)
         if number < least:
             raise Unsafe(f"{number} clients take part, secure-min-clients of this node's owner wants {least} or more")
         everybodys = [one.hex() for one in history]
@@ -82,7 +82,7 @@ def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
     node = node_of(context.node_config)
     with remembered(context, client_id) as party:
         kind, holders, names = party.notes.get(str(turn), ("", None, []))
-        if (left := len(survivors)) < (least := node.secure_min_clients):
+        if (left := len(survivors)) < (least := max(node.secure_min_clients, LEAST_CLIENTS)):
             raise Unsafe(f"{left} clients are left, secure-min-clients of this node's owner wants {least} or more")
         if holders is not None and holders - (party.notes["present"] - left) < MIN_HOLDERS:
             raise Unsafe(f"of a class fewer than {MIN_HOLDERS} clients that have it may be left")

@@ -113,7 +113,7 @@ class Site:
     def reader(self, fingerprint: str) -> FeatureReader:
         """Return a reader with the backbone that the server asks for, or refuse another before any image is read."""
         node, config = self.node, self.config
-        options = config.backbone_for(own_data=bool(node.data_path), weights=node.backbone_weights, engine=node.engine)
+        options = config.backbone_for(own_data=bool(node.data_path), weights=node.backbone_weights)
         backbone = loaded_backbone(options, node.engine_root(config.cache))
         if fingerprint and backbone.fingerprint != fingerprint:
             raise RejectedRequest(
@@ -127,7 +127,7 @@ class Site:
                 return _in_own_log(f"{backbone.kind}s", total)
             return nullcontext(lambda number, known: add_to_tally(root, tally, number, known=known))
 
-        return FeatureReader(backbone, node.cache_root(config.cache), 0, options.read_threads, counter)
+        return FeatureReader(backbone, node.cache_root(config.cache), 0, counter)
 
     def check(self, request: StatisticsRequest) -> None:
         """Refuse statistics that the owner does not allow, or too many of them; errors as of :class:`NodePolicy`."""

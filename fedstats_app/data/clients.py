@@ -60,7 +60,6 @@ def partitions(data: DataOptions, options: PartitionOptions, seed: int) -> list[
         alpha=options.dirichlet_alpha,
         column=options.partition_column,
         classes_per_client=options.classes_per_client,
-        uniform_share=options.partition_uniform_share,
         seed=seed,
     )
     if not options.samples_per_client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -103,9 +104,6 @@ class PartitionOptions(Options):
     classes_per_client: int = option(
         2, whole(1, 1_000_000), "of a client (pathological)", key="partition.classes-per-client"
     )
-    partition_uniform_share: float = option(
-        0.2, number(0.0, 1.0), "share of samples from all classes (fedpac)", key="partition.uniform-share"
-    )
     samples_per_class: int = option(
         0, whole(0, 1_000_000_000), "most training samples of a class; 0 = all", key="partition.samples-per-class"
     )
@@ -130,6 +128,12 @@ class PartitionOptions(Options):
             "training-flips": self.training_flips != "none",
         }
         return [name for name, value in each.items() if value]
+
+    def conflicts(self, config: Any) -> Iterator[str]:
+        """Refuse flips of texts."""
+        if config.backbone.takes_text and self.training_flips != "none":
+            with_it = f"with backbone {config.backbone.backbone!r}"
+            yield f"partition.flips: are for images, got {self.training_flips!r} {with_it}"
 
     def problems(self) -> list[str]:
         """Refuse a split by a column that is not named, and 0 clients where no column says how many there are."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from fedstats_app.base.option import Options, flag, number, one_of, option, run_folder, whole
 from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON, PLACES, Promise
@@ -75,9 +77,7 @@ class FederationOptions(Options):
     wait_timeout: float = option(120.0, number(0.0, 1e7, open_low=True), "seconds to wait for SuperNodes")
     settle_seconds: float = option(10.0, number(0.0, 1e7), "seconds without a new SuperNode before a run starts")
     reply_timeout: float = option(600.0, number(0.0, 1e7, open_low=True), "seconds per client and request")
-    window_megabytes: int = option(128, whole(1, 100_000), "of replies at a time")
     min_class_count: int = option(0, whole(0, 1_000_000), "smaller classes do not leave a client")
-    max_classes: int = option(0, whole(0, 1_000_000), "of all clients; 0 = what half of the server's memory takes")
     max_client_samples: int = option(1_000_000, whole(1, 2**62), "a client that claims more is rejected")
     extend: str = option("", run_folder, "/PATH/TO/RUN_FOLDER to add clients to")
 
@@ -124,25 +124,32 @@ class FederationOptions(Options):
         usual, given = FederationOptions().to_config(), self.to_config()
         return [f"{key}: needs a dp-epsilon" for key in _OF_NOISE if given[key] != usual[key]]
 
+    def conflicts(self, config: Any) -> Iterator[str]:
+        """Say what needs to see single clients, or sends something of them in clear, beside sums alone."""
+        if not self.sums_only:
+            return
+        because = "dp-epsilon" if self.secure_sums == "off" else "secure-sums"
+        for key, found, is_allowed, allowed in (
+            ("fine-tune", config.run.fine_tune, config.run.fine_tune == "none", "none"),
+            ("personalise", config.personal.personalise, not config.personal.approaches, "none"),
+            ("save-statistics", config.run.save_statistics, not config.run.saves_clients, "sum or none"),
+            ("resume", config.run.resume, not config.run.resume, "empty"),
+            ("extend", self.extend, not self.extend, "empty"),
+            ("fraction-train", self.fraction_train, self.fraction_train == 1.0, "1"),
+        ):
+            if not is_allowed:
+                yield f"{because}: {key} must be {allowed}, because only sums over clients are used, got {found!r}"
+        for name in config.methods:
+            with contextlib.suppress(ValueError):  # the run's options refuse an unknown variant
+                method = config.configured(name)
+                if reason := method.cannot_be_noisy if self.is_noisy else method.cannot_add:
+                    yield f"{'dp-epsilon' if self.is_noisy else 'secure-sums'}: {reason}"
+        if self.is_noisy and config.backbone.expands_features:
+            yield f"dp-epsilon: feature-map must be none or unit, got {config.backbone.feature_map!r}"
+        if self.is_noisy and (flips := config.partition.training_flips) != "none":
+            yield f"dp-epsilon: partition.flips must be none, because a sample would count twice, got {flips}"
+
     def classes_allowed(self, feature_dim: int, num_methods: int) -> int | None:
-        """Return the most classes of all clients together: as set, or as many as half of the memory takes.
-
-        Parameters
-        ----------
-        feature_dim : int
-            d of the backbone.
-        num_methods : int
-            Methods of the run.
-
-        Returns
-        -------
-        int or None
-            None where neither is known.
-        """
+        """Return how many classes of all clients half of the memory takes; None if the memory is not known."""
         memory = machine_bytes()
-        return self.max_classes or (None if memory is None else classes_that_fit(feature_dim, num_methods, memory // 2))
-
-    @property
-    def window_bytes(self) -> int:
-        """Replies outstanding at a time, in bytes."""
-        return self.window_megabytes * 2**20
+        return None if memory is None else classes_that_fit(feature_dim, num_methods, memory // 2)

@@ -35,7 +35,9 @@ class Fed3ROptions(Options):
     solver: Literal["cholesky", "pinv32"] = option(
         "cholesky", one_of("cholesky", "pinv32"), "pinv32 = float32 pseudo-inverse, as in the papers"
     )
-    class_balance: bool = option(False, flag, "classes weigh alike (long tails)")
+    class_balance: bool = option(
+        False, flag, "fed3r, fedcgs, fedroot: classes weigh alike (long tails)", key="class-balance"
+    )
 
     def problems(self) -> list[str]:
         """List what is wrong with the values together."""

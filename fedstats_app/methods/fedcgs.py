@@ -33,7 +33,9 @@ class FedCGSOptions(Options):
     shrinkage: float | Literal["auto"] = option(
         "auto", number(0.0, word="auto"), "auto, or a number times tr(Sigma)/d (paper: 0)"
     )
-    class_balance: bool = option(False, flag, "classes weigh alike (long tails)")
+    class_balance: bool = option(
+        False, flag, "fed3r, fedcgs, fedroot: classes weigh alike (long tails)", key="class-balance"
+    )
 
 
 def _solve(statistics: FeatureStatistics, options: FedCGSOptions) -> LinearHead:

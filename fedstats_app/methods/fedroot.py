@@ -43,7 +43,9 @@ class FedRootOptions(Options):
     shrinkage: float | Literal["auto"] = option(
         "auto", number(0.0, word="auto"), "of head within: auto, or a number times tr(Sigma)/d"
     )
-    class_balance: bool = option(False, flag, "classes weigh alike (long tails)")
+    class_balance: bool = option(
+        False, flag, "fed3r, fedcgs, fedroot: classes weigh alike (long tails)", key="class-balance"
+    )
 
 
 def _specify(options: FedRootOptions) -> StatisticsSpec:

@@ -80,7 +80,7 @@ def common_metadata(
         "backbone": options.backbone,
         "backbone-weights": options.backbone_weights,
         "backbone-arguments": options.backbone_arguments,
-        "backbone-pooling": options.backbone_pooling,
+        "backbone-pooling": options.image_pooling,
         "backbone-features": backbone.features,
         "backbone-precision": "bfloat16" if backbone.engine == BFLOAT16 else "float32",
         "backbone-licence": backbone.licence,
@@ -148,8 +148,8 @@ def _calibrated(calibration: Calibration | None, evaluated_on: str) -> dict[str,
 
 # What may be another value in the run that goes on: none of these changes a number.
 FREE_KEYS = frozenset(
-    {"resume", "output-dir", "num-server-rounds", "wait-timeout", "settle-seconds", "reply-timeout", "window-megabytes"}
-    | {"cache-dir", "feature-cache", "plots", "checkpoint-every", "read-threads"}
+    {"resume", "output-dir", "num-server-rounds", "wait-timeout", "settle-seconds", "reply-timeout", "plots"}
+    | {"cache-dir", "feature-cache", "checkpoint-every"}
 )
 
 

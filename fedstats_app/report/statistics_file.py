@@ -101,8 +101,8 @@ def load_statistics(run_folder: str | Path) -> CollectedStatistics:
     path = path / STATISTICS_FILE if path.is_dir() else path
     if not path.is_file():
         raise FileNotFoundError(
-            f"no statistics at {path}; a run leaves {STATISTICS_FILE} in its folder if save-statistics is true and at "
-            "least one client was merged"
+            f"no statistics at {path}; a run leaves {STATISTICS_FILE} in its folder if at least one client was merged, "
+            "unless save-statistics is none"
         )
     tensors, metadata = _read(path, STATISTICS_FORMAT)
     try:
@@ -222,7 +222,7 @@ def load_client_statistics(folder: Path, client: MergedClient, class_names: Sequ
     if not path.is_file():
         raise FileNotFoundError(
             f"{folder}: what client {client.client} of run {client.run} sent was not kept by itself "
-            "(save-client-statistics), so it cannot be told apart from the others"
+            "(save-statistics = clients), so it cannot be told apart from the others"
         )
     tensors, metadata = read_tensors(path)
     if metadata.get("format") != CLIENT_FORMAT or metadata.get("digest") != client.digest:

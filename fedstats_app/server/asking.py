@@ -131,7 +131,7 @@ class Asked:
             self.kept.add(client, received.statistics)
             if self._keeps_labels:
                 self.label_counts[client] = received.statistics.rows.class_counts().numpy()
-            if self._options.save_client_statistics:
+            if self._options.saves_clients:
                 self.save(client, received.statistics)
 
     def save(self, client: int, statistics: ClientStatistics) -> None:

@@ -82,7 +82,7 @@ def keep(run: Run, strategy: StatisticsStrategy) -> CollectedStatistics:
     """Write down statistics and heads before the evaluation, so that an error there does not cost them."""
     collected = strategy.collection.collected(run.class_names, run.folder.run_id)
     # Of sums with noise there are no statistics that clients could be added to.
-    if run.config.run.save_statistics and not run.config.federation.is_noisy:
+    if run.config.run.saves_sum and not run.config.federation.is_noisy:
         with run.progress.doing("writing the statistics"):
             save_statistics(run.folder.path, collected)
     _save_heads(run, strategy, NO_SCORES)
@@ -94,12 +94,9 @@ def evaluate(run: Run, strategy: StatisticsStrategy) -> Scores:
     """Score the heads on the server's test set, or on what clients hold out."""
     if run.config.federation.sums_only and run.test_set is None:
         return NO_SCORES  # what single clients hold out would say something of each
-    masked = run.config.run.mask_absent
     with run.progress.doing("evaluating"):
         released = run.federation.statistics_only
-        return score(
-            strategy, run.grid, run.test_set, run.holdout, run.progress, mask_absent=masked, statistics_only=released
-        )
+        return score(strategy, run.grid, run.test_set, run.holdout, run.progress, statistics_only=released)
 
 
 def report(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores, phases: Phases) -> None:
@@ -159,7 +156,7 @@ def _begun(run: Run, strategy: StatisticsStrategy) -> Asked:
     run.extension.apply(strategy, run.class_names)
     folder.forget_clients()
     forget_client_statistics(folder.path)
-    if options.save_client_statistics:
+    if options.saves_clients:
         run.extension.take_over_clients(folder.path, progress.say)
     progress.say(f"asking {len(clients)} clients for the statistics of their features")
     run.grid.reply_bytes = strategy.expected_reply_bytes
@@ -194,7 +191,7 @@ def _watching(
         if run.test_set is None:
             return
         strategy.solve()
-        confusion = run.test_set.evaluate(strategy.heads, mask_absent=run.config.run.mask_absent)
+        confusion = run.test_set.evaluate(strategy.heads)
         scores = {name: matrix.accuracy for name, matrix in confusion.items()}
         entries = {name: {"accuracy": one, "wire_bytes": strategy.wire_bytes(name)} for name, one in scores.items()}
         merged = strategy.collection.num_merged
@@ -257,7 +254,7 @@ def _kept_statistics(folder: Path) -> CollectedStatistics:
     if not (folder / STATISTICS_FILE).is_file():
         raise ValueError(
             "resume: personal models need the statistics of the first stage, which this run did not keep "
-            "(save-statistics was false): start a new run"
+            "(save-statistics was none): start a new run"
         )
     return load_statistics(folder)
 

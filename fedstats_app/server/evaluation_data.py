@@ -55,26 +55,26 @@ class ServerTestSet:
             return DatasetSamples(self.dataset, np.arange(len(self.dataset)), self._reader.backbone)
         return TensorSamples(torch.cat([block for block, _ in self.blocks]), self.labels())
 
-    def evaluate(self, heads: Mapping[str, LinearHead], *, mask_absent: bool) -> dict[str, ConfusionMatrix]:
+    def evaluate(self, heads: Mapping[str, LinearHead]) -> dict[str, ConfusionMatrix]:
         """Return the confusion matrix of every head."""
         num_classes = len(self.dataset.class_names)
         total = {name: ConfusionMatrix.zeros(num_classes) for name in heads}
         for features, labels in self.blocks:
             for name, head in heads.items():
-                predictions = head.predict(features, mask_absent=mask_absent)
+                predictions = head.predict(features)
                 total[name] += ConfusionMatrix.from_predictions(labels, predictions, num_classes)
         return total
 
-    def score(self, heads: Mapping[str, LinearHead], *, mask_absent: bool) -> Scores:
+    def score(self, heads: Mapping[str, LinearHead]) -> Scores:
         """Measure all that the test samples say of every head, the temperature that leads to, and who is right where.
 
-        Only predictions can be of absent classes. Of the temperatures only those are measured that can be best, as a
+        Of the temperatures only those are measured that can be best, as a
         few samples tell, unless they were wrong; the errors after the best one are counted again.
         """
         found, calibrations, right = {}, {}, {}
         num_classes = len(self.dataset.class_names)
         for name, head in heads.items():
-            blocks = partial(self._logits, head, mask_absent=mask_absent)
+            blocks = partial(self._logits, head)
             if 4 * self.num_readable * num_classes <= MAX_LOGIT_BYTES:
                 kept = list(blocks())
                 blocks = partial(iter, kept)
@@ -86,12 +86,11 @@ class ServerTestSet:
         unreadable = self._reader.num_unreadable
         return Scores("server", found, right=right, calibrations=calibrations, num_unreadable=unreadable)
 
-    def _logits(self, head: LinearHead, *, mask_absent: bool) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _logits(self, head: LinearHead) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield a head's logits (b, C), -inf for absent classes, labels (b,) and predictions (b,), block by block."""
         for features, labels in self.blocks:
-            logits = head.logits(features, mask_absent=False)
-            masked = head.masked(logits)
-            yield masked, labels, (masked if mask_absent else logits).argmax(dim=1)
+            logits = head.logits(features)
+            yield logits, labels, logits.argmax(dim=1)
 
     def _likely_temperatures(self, head: LinearHead) -> Sequence[float]:
         num_examples = self.num_readable

@@ -89,7 +89,7 @@ class Extension:
         if missing:
             say(
                 f"{len(missing)} of {len(self._clients)} earlier clients were not kept one by one "
-                "(save-client-statistics), so no client can be removed from this run"
+                "(save-statistics = clients), so no client can be removed from this run"
             )
 
     def to_json(self) -> dict[str, object] | None:

@@ -149,14 +149,14 @@ def head_of_file(path: Path, backbone: Backbone, class_names: Sequence[str]) -> 
     names = json.loads(metadata["class-names"])
     if sorted(names) != sorted(class_names):
         raise ValueError(
-            f"start-head-file: {path} is for the classes {', '.join(names[:20])}; "
+            f"start-head: {path} is for the classes {', '.join(names[:20])}; "
             f"this run's are {', '.join(class_names[:20])}"
         )
     if metadata["backbone-fingerprint"] != backbone.fingerprint:
         tuned = metadata.get("tuned-backbone", "")
         advice = f"; backbone-weights can name the weights tuned with it, {path.with_name(tuned)}" if tuned else ""
         raise ValueError(
-            f"start-head-file: {path} is for features of {metadata['backbone']}, fingerprint "
+            f"start-head: {path} is for features of {metadata['backbone']}, fingerprint "
             f"{metadata['backbone-fingerprint'][:16]}; this run's are of {backbone.name}, fingerprint "
             f"{backbone.fingerprint[:16]}{advice}"
         )

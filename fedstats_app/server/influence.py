@@ -88,10 +88,10 @@ def examine_clients(
     outcomes = _with_shares(strategy.outcomes, asked.kept, total, suspicion, class_names)
     if harm is None:
         return Examined(outcomes, [], None)
-    for client, statistics in asked.kept if run.save_statistics else ():
+    for client, statistics in asked.kept if run.saves_sum else ():
         if client in harm.clients:
             asked.save(client, statistics)
-    found = {} if test_set is None else test_set.evaluate(harm.heads, mask_absent=run.mask_absent)
+    found = {} if test_set is None else test_set.evaluate(harm.heads)
     without = {name: matrix.accuracy for name, matrix in found.items()}
     lines = _harm_lines(harm, outcomes, class_names, str(asked.folder))
     return Examined(outcomes, lines, {"clients": list(harm.clients), "accuracy": without})

@@ -70,7 +70,7 @@ class Removal:
 def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "") -> Removal:
     """Solve a run's heads again without some of its clients.
 
-    All that is left is folded anew, in the order of before, from what each client sent (save-client-statistics): the
+    All that is left is folded anew, in the order of before, from what each client sent (save-statistics = clients): the
     same bits as if they had never been in it. Where the run kept only what these clients sent, because they harm the
     others, that is subtracted: the same statistics to the rounding of float64.
 

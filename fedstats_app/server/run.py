@@ -247,10 +247,9 @@ def prepare(
             f"max-classes: the run has {len(class_names)} classes, this machine's memory takes {allowed} of "
             f"{backbone.feature_dim} features: fewer methods, or a larger max-classes if you know better"
         )
-    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache), read_threads=options.read_threads)
+    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
     test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader, progress)
-    timeout, window = config.federation.reply_timeout, config.federation.window_bytes
-    clients = ClientGrid(grid, federation.hosts, reply_timeout=timeout, window_bytes=window)
+    clients = ClientGrid(grid, federation.hosts, reply_timeout=config.federation.reply_timeout)
     clients.on_reply, clients.progress = on_reply, progress
     run = Run(
         config=config,

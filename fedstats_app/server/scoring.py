@@ -24,7 +24,6 @@ def score(
     holdout: float,
     progress: Progress,
     *,
-    mask_absent: bool,
     statistics_only: Collection[int] = (),
 ) -> Scores:
     """Evaluate the heads of a finished strategy, without a test set on what clients hold out.
@@ -33,7 +32,7 @@ def score(
     """
     if test_set is not None:
         progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
-        return test_set.score(strategy.heads, mask_absent=mask_absent)
+        return test_set.score(strategy.heads)
     merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
     if not (able := {client: number for client, number in merged.items() if client not in statistics_only}):
         progress.say("not evaluated: releases hold no samples (test-dataset, or --test of fedstats merge, names some)")

@@ -141,8 +141,7 @@ class Training(ABC):
         if self._test is None:
             return self._score_held_out(number)
         with self.run.progress.doing("evaluating on the test samples"):
-            present = self.head.head.present if self.run.config.run.mask_absent else None
-            scores = evaluate(self.model, self._test, batch_size=self._batch_size, present=present)
+            scores = evaluate(self.model, self._test, batch_size=self._batch_size, present=self.head.head.present)
         return scores.confusion.accuracy, scores.loss
 
     def _score_held_out(self, number: int) -> tuple[float | None, float | None]:
@@ -165,17 +164,13 @@ class Training(ABC):
         self.rounds = [one for one in self.recorded() if one.round <= last]
         self.say(f"going on after round {last}")
 
-    def is_due(self, number: int) -> bool:
-        """Return whether a round is to be evaluated."""
-        return number in (0, self.tuning.num_server_rounds) or number % self.tuning.evaluate_every == 0
-
     def record(self, number: int, failures: Mapping[int, str], **costs: Any) -> None:
         """Score :attr:`model` where a round is due, write it down, and say how it went.
 
         ``failures`` are the reasons of all clients that are not in the average; ``costs`` as :class:`RoundRecord`.
         """
         progress = self.run.progress
-        accuracy, loss = self.score(number) if self.is_due(number) else (None, None)
+        accuracy, loss = self.score(number) if self.tuning.is_scored(number) else (None, None)
         of_round = (self.trainer.name, self.start, number, accuracy, loss)
         record = RoundRecord(*of_round, num_failed=len(failures), **costs)
         self.rounds.append(record)
@@ -232,8 +227,7 @@ class Training(ABC):
         request, run = self.request, self.run
         head = self.model.to_head(self.head.head.present)
         if self._test is not None:
-            masked = run.config.run.mask_absent
-            scores = score_head(self.model, head, self._test, batch_size=self._batch_size, mask_absent=masked)
+            scores = score_head(self.model, head, self._test, batch_size=self._batch_size)
             fitted = scores.calibration.fit()
             if fitted is not None and self.on_features:  # they are at hand: the errors after it are counted again
                 fitted = fitted.counted(head_logits(self.model, head, self._test, batch_size=FEATURE_BATCH))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from fedstats_app.backbones.backbone_options import BackboneOptions
 from fedstats_app.base.option import (
@@ -26,7 +24,6 @@ from fedstats_app.fedmezo.mezo_options import FedMeZOOptions
 from fedstats_app.grid.federation_options import FederationOptions
 from fedstats_app.methods import (
     METHODS,
-    PERSONAL_METHODS,
     ConfiguredMethod,
     method_list,
     record_of,
@@ -34,7 +31,7 @@ from fedstats_app.methods import (
 )
 from fedstats_app.training.personal_options import PersonalOptions
 from fedstats_app.training.trainers import TRAINERS, Trainer
-from fedstats_app.training.training_options import FILE_HEAD, MADE_HEADS, ClientOptions, OptimizerOptions, TuningOptions
+from fedstats_app.training.training_options import ClientOptions, OptimizerOptions, TuningOptions
 
 # Options that say what clients send, which are the same for all variants of a method.
 _SENT_ONCE = {"rank of the scatter's factors": "rank", "type of the scatter's factors": "factor_dtype"}
@@ -59,12 +56,38 @@ class RunOptions(Options):
     means_per_class: int = option(1, whole(1, 10_000), "disjoint means per class and client (FedCOF, FedRoot)")
     samples_per_mean: int = option(2, whole(2, 1_000_000), "fewest samples of each of several means")
     seed: int = option(0, whole(0, 2**31 - 1), "same seed, same bytes")
-    mask_absent: bool = option(True, flag, "never predict a class without samples; false = the papers' zero logit")
     resume: str = option("", run_folder_or_latest, "/PATH/TO/RUN_FOLDER of an interrupted run, or latest")
     output_dir: str = option("", absolute, 'absolute; "" = ~/fedstats-runs')
     plots: bool = option(True, flag, "PNG files in the run folder")
-    save_statistics: bool = option(True, flag, "for a later run to extend (sensitive)")
-    save_client_statistics: bool = option(False, flag, "what each client sent, for fedstats remove (more sensitive)")
+    save_statistics: Literal["none", "sum", "clients"] = option(
+        "sum",
+        one_of("none", "sum", "clients"),
+        "none | sum, for a later run to extend (sensitive) | clients, each one's too, for fedstats remove (more so)",
+    )
+
+    def conflicts(self, config: AppConfig) -> Iterator[str]:
+        """Say which variants are none, and what one pass cannot serve together."""
+        chosen: dict[str, Any] = {}
+        for name in config.methods:
+            try:
+                chosen[name] = config.options_of(name)
+            except ValueError as error:  # with the run's other options, of which a variant has the rest
+                yield f"method: {error}"
+        for words, option_name in _SENT_ONCE.items():
+            found = {name: getattr(one, option_name) for name, one in chosen.items() if hasattr(one, option_name)}
+            if len(set(found.values())) > 1:
+                listed = ", ".join(f"{name}: {value}" for name, value in found.items())
+                yield f"method: one run asks for one {words}, got {listed}"
+
+    @property
+    def saves_sum(self) -> bool:
+        """Whether the run folder keeps the sums of the statistics."""
+        return self.save_statistics != "none"
+
+    @property
+    def saves_clients(self) -> bool:
+        """Whether the run folder keeps what each client sent."""
+        return self.save_statistics == "clients"
 
 
 @dataclass(frozen=True)
@@ -129,10 +152,10 @@ class AppConfig:
         """The heads that stage 2 starts from, in the order asked for; ("best",) for the most accurate one."""
         return self.tuning.start_heads(self.methods)
 
-    def backbone_for(self, *, own_data: bool, weights: str = "", engine: str = "") -> BackboneOptions:
+    def backbone_for(self, *, own_data: bool, weights: str = "") -> BackboneOptions:
         """Return the backbone's options as they are used, on nodes with data of their own or not.
 
-        A node's own path to the weights and its own engine win; "" leaves those of the run.
+        A node's own path to the weights wins; "" leaves that of the run.
         """
         sized = self.backbone.takes_text or self.backbone.has_own_size
         small = self.data.dataset == "builtin" and not own_data and not sized
@@ -141,7 +164,6 @@ class AppConfig:
             self.backbone,
             input_size=size,
             backbone_weights=weights or self.backbone.backbone_weights,
-            engine=engine or self.backbone.engine,
             norm="group" if self.tuning.batch_norm == "groupnorm" else "batch",
             feature_map="unit" if self.federation.is_noisy else self.backbone.feature_map,
         )
@@ -189,7 +211,7 @@ class AppConfig:
                 # Who divides by the folders below the classes has said which are the classes.
                 config = replace(config, data=replace(config.data, folder_levels="class"))
             problems = [problem for group in config.groups for problem in group.problems()]
-            problems += config._contradictions()
+            problems += [problem for group in config.groups for problem in group.conflicts(config)]
             if not problems:
                 return config
         raise ConfigError(f"{len(problems)} problem(s) in the run configuration:\n  " + "\n  ".join(problems))
@@ -202,69 +224,3 @@ class AppConfig:
     @classmethod
     def _own(cls) -> list[Field[Any]]:
         return [one for one in fields(cls) if one.name != "method_options"]
-
-    def _contradictions(self) -> Iterator[str]:
-        """Say what is wrong with groups together."""
-        run, federation, tuning, text = self.run, self.federation, self.tuning, self.backbone.takes_text
-        if run.save_client_statistics and not run.save_statistics:
-            yield "save-client-statistics: needs save-statistics, got false"
-        if federation.sums_only:
-            yield from self._contradictions_of_sums()
-        yield from self._contradictions_of_methods()
-        unsolved = [name for name in self.start_heads if name not in (*self.methods, *MADE_HEADS, FILE_HEAD, "best")]
-        if self.trainer and unsolved:
-            yield f"start-head: method must name {', '.join(unsolved)} too, got method {run.method!r}"
-        if text and (flips := self.partition.training_flips) != "none":
-            yield f"partition.flips: are for images, got {flips!r} with backbone {self.backbone.backbone!r}"
-        if text and self.local.flip:
-            yield f"training.flip: is for images, got true with backbone {self.backbone.backbone!r}"
-        if tuning.label_words and not self.backbone.text_template:
-            yield f"label-words: need a text-template, got {tuning.label_words!r} without"
-        if (FILE_HEAD in self.start_heads) != bool(tuning.start_head_file):
-            given = f"start-head {tuning.start_head!r} and start-head-file {tuning.start_head_file!r}"
-            yield f"start-head-file: goes with start-head file, got {given}"
-        if "label-words" in self.start_heads and not tuning.label_words:
-            yield "start-head: label-words needs the words in label-words, got none"
-        if self.trainer:
-            yield from self.trainer.problems(tuning)
-        if self.personal.approaches and not any(record_of(name).name in PERSONAL_METHODS for name in self.methods):
-            allowed = " or ".join(name for name in METHODS if name in PERSONAL_METHODS)
-            yield f"personalise: method must name {allowed}, got method {run.method!r}"
-
-    def _contradictions_of_sums(self) -> Iterator[str]:
-        """Say what needs to see single clients, or sends something of them in clear."""
-        run, federation = self.run, self.federation
-        because = "secure-sums" if federation.secure_sums != "off" else "dp-epsilon"
-        for key, usual, found in (
-            ("fine-tune", "none", run.fine_tune),
-            ("personalise", "none", "none" if not self.personal.approaches else "other"),
-            ("save-client-statistics", False, run.save_client_statistics),
-            ("resume", "", run.resume),
-            ("extend", "", federation.extend),
-            ("fraction-train", 1.0, federation.fraction_train),
-        ):
-            if found != usual:
-                yield f"{because}: {key} must be {json.dumps(usual)}, because only sums over clients are used"
-        for name in self.methods:
-            with contextlib.suppress(ValueError):  # what is no variant is said elsewhere
-                method = self.configured(name)
-                if reason := method.cannot_be_noisy if federation.is_noisy else method.cannot_add:
-                    yield f"{'dp-epsilon' if federation.is_noisy else 'secure-sums'}: {reason}"
-        if federation.is_noisy and self.backbone.expands_features:
-            yield f"dp-epsilon: feature-map must be none or unit, got {self.backbone.feature_map!r}"
-        if federation.is_noisy and (flips := self.partition.training_flips) != "none":
-            yield f"dp-epsilon: partition.flips must be none, because a sample would count twice, got {flips}"
-
-    def _contradictions_of_methods(self) -> Iterator[str]:
-        """Say which variants are none, and what one pass cannot serve together."""
-        chosen: dict[str, Any] = {}
-        for name in self.methods:
-            try:
-                chosen[name] = self.options_of(name)
-            except ValueError as error:  # with the run's other options, of which a variant has the rest
-                yield f"method: {error}"
-        for words, option_name in _SENT_ONCE.items():
-            found = {name: getattr(one, option_name) for name, one in chosen.items() if hasattr(one, option_name)}
-            if len(set(found.values())) > 1:
-                listed = ", ".join(f"{name}: {value}" for name, value in found.items())
-                yield f"method: one run asks for one {words}, got {listed}"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from fedstats_app.backbones.backbone_options import backbone_name, network_arguments
-from fedstats_app.backbones.engine import NODE_ENGINES
-from fedstats_app.base.option import ConfigError, Options, flag, number, one_of, option, some_of, text, whole
+from fedstats_app.base.option import ConfigError, Options, number, one_of, option, some_of, text, whole
 from fedstats_app.data.data_options import CacheOptions, DataOptions
 from fedstats_app.data.feature_cache import default_cache_root
 from fedstats_app.data.layout import FOLDER_LEVELS
@@ -22,6 +22,10 @@ from fedstats_app.training.limits import MAX_CLIENT_NAME, NO_LIMITS, RequestLimi
 TRAINING = "training"
 # On a node with data of its own, unless its owner says otherwise.
 DEFAULT_MIN_CLASS_COUNT = 5
+# A sum over two clients tells each of them the other's part.
+LEAST_CLIENTS = 3
+# Begins a data-path that names a file of `fedstats release`.
+RELEASE = "release:"
 STATE_FOLDER = "state"
 _MANY = whole(0, 1_000_000_000)
 
@@ -33,8 +37,22 @@ def allowed_method_list(value: object) -> tuple[str, ...] | None:
 
 
 def backbone_list(value: object) -> tuple[str, ...]:
-    """Return the backbones that an owner allows."""
-    return tuple(str(backbone_name(name.strip())) for name in str(value).split(","))
+    """Return the backbones that an owner allows, each by its name or as ``NAME[ARGUMENTS]``."""
+    found = []
+    for entry in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", str(value)):
+        name, _, arguments = entry.strip().removesuffix("]").partition("[")
+        found.append(with_arguments(str(backbone_name(name)), str(network_arguments(arguments))))
+    return tuple(found)
+
+
+def with_arguments(backbone: str, arguments: str) -> str:
+    """Write a backbone with the arguments of its constructor, as an owner allows it."""
+    return f"{backbone}[{arguments}]" if arguments else backbone
+
+
+def least_clients(value: object) -> object:
+    """Check for 0 or a number of clients whose sum hides each of them."""
+    return value if value == 0 and not isinstance(value, bool) else whole(LEAST_CLIENTS, 1_000_000)(value)
 
 
 def client_name(value: object) -> object:
@@ -59,16 +77,14 @@ class NodeConfig(Options):
     Attributes
     ----------
     data_path : str
-        A folder of images or text files per class, or of parquet or CSV files. It wins over a partition: the node is
-        one client.
+        A folder of images or text files per class, or of parquet or CSV files; or ``release:FILE``, a file that
+        `fedstats release` made. It wins over a partition: the node is one client.
     partition_id, num_partitions : int or None
         The node hosts some partitions of the run's data set.
     backbone_weights : str
         Wins over the run-config key of the same name: where things lie is the node's business.
     cache_dir : str
         Wins over it too. A node with data of its own keeps features only where its owner names a place.
-    trains : bool
-        ``train``: false on a node that cannot train (memory, power); it is used for statistics and evaluation only.
     min_class_count : int or None
         A class with fewer samples does not leave the node; None for what is usual (:meth:`class_floor`).
     min_gram_samples : int or None
@@ -77,10 +93,6 @@ class NodeConfig(Options):
         The closed-form methods, and "training", that the node works for; None for all.
     state_dir : str
         Folder of FedMeZO's replica; "" for a folder beside the feature cache.
-    any_app : bool
-        Whether any app's code runs here: what `fedstats node --any-app` says.
-    deployed : bool
-        Whether the node may be another's than the server: what `fedstats node` says. Always so on data of its own.
     allowed_datasets : tuple of str
         Besides the built-in one, the data sets that a run may name on a deployed node that hosts partitions.
     image_column, text_column, label_column : str
@@ -88,24 +100,15 @@ class NodeConfig(Options):
     folder_levels : str
         What the folders at ``data_path`` are. A run cannot choose that either.
     allowed_backbones : tuple of str or None
-        All that may be loaded; None for those that are known by name alone, without a hub or a folder.
-    engine : str
-        What computes features here; "" for what the run says.
-    backbone_arguments : str
-        All that a run may give to a network's constructor, on data of the owner's.
-    holdout_fraction : float or None
-        Share that the node keeps for evaluation, on data of its own; None for that of the first run.
-    max_questions, max_bits, max_rounds : int
-        How many different statistics questions, bits of evaluation and rounds of training are answered for one version
-        of data of its own.
+        All that may be loaded, a network with arguments as ``NAME[ARGUMENTS]``; None for those that are known by name
+        alone, without a hub, a folder or arguments.
+    max_questions, max_bits : int
+        How many different statistics questions and bits of evaluation are answered for one version of data of its own.
     client_name : str
         By which a server knows data of the node's own again when they have changed; "" for none.
-    release : str
-        A file that `fedstats release` made, from which the node answers instead of from data.
-    require_secure_sums : bool
-        Whether statistics leave the node in secure sums only, and nothing else of its data does.
     secure_min_clients : int
-        Of fewer clients nothing is unmasked.
+        Above 0, statistics leave the node in secure sums only, over at least so many clients, and nothing else of its
+        data does.
     secure_key, secure_peers : str
         Files of the node's private Ed25519 key, and of all sites' public ones; "" for none.
     dp_max_epsilon, dp_max_delta : float or None
@@ -115,8 +118,13 @@ class NodeConfig(Options):
         What all of it must hide: each "sample", or the "client" with all of its samples.
     dp_classes : tuple of str
         That the owner declares, so that their list says nothing of the data; () for none.
-    limits : RequestLimits or None
-        What the owner says of single requests; None for what is usual (:attr:`request_limits`).
+    release : str
+        The file of a ``data_path`` that names one.
+    any_app : bool
+        Whether any app's code runs here: `fedstats node --any-app`. No owner's key.
+    deployed : bool
+        Whether the node may be another's than the server: `fedstats node`. Always so on data of its own. No
+        owner's key.
     """
 
     data_path: str = option("", str)
@@ -124,36 +132,29 @@ class NodeConfig(Options):
     num_partitions: int | None = option(None, whole(1, 1_000_000_000))
     backbone_weights: str = option("", str)
     cache_dir: str = option("", str)
-    trains: bool = option(True, flag, key="train")
     min_class_count: int | None = option(None, _MANY)
     min_gram_samples: int | None = option(None, _MANY)
     allowed_methods: tuple[str, ...] | None = option(None, allowed_method_list)
     state_dir: str = option("", str)
-    any_app: bool = option(False, lambda value: value is True)
-    deployed: bool = option(False, lambda value: value is True)
     allowed_datasets: tuple[str, ...] = option((), lambda value: tuple(str(value).split(",")))
     image_column: str = option("", text)
     text_column: str = option("", text)
     label_column: str = option("", text)
     folder_levels: str = option("auto", one_of(*FOLDER_LEVELS))
     allowed_backbones: tuple[str, ...] | None = option(None, backbone_list)
-    engine: str = option("", one_of(*NODE_ENGINES))
-    backbone_arguments: str = option("", network_arguments)
-    holdout_fraction: float | None = option(None, number(0.0, 0.9, open_low=True))
     max_questions: int = option(8, _MANY, key="max-statistics-questions")
     max_bits: int = option(100, _MANY, key="max-evaluation-bits")
-    max_rounds: int = option(10_000, _MANY, key="max-training-rounds")
     client_name: str = option("", client_name)
-    release: str = option("", str)
-    require_secure_sums: bool = option(False, flag)
-    secure_min_clients: int = option(3, whole(3, 1_000_000))
+    secure_min_clients: int = option(0, least_clients)
     secure_key: str = option("", str)
     secure_peers: str = option("", str)
     dp_max_epsilon: float | None = option(None, number(0.0, MOST_EPSILON, open_low=True))
     dp_max_delta: float | None = option(None, number(0.0, MOST_DELTA, open_low=True))
     dp_unit: Literal["sample", "client"] = option("sample", one_of("sample", "client"))
     dp_classes: tuple[str, ...] = option((), class_list)
-    limits: RequestLimits | None = None
+    release: str = ""
+    any_app: bool = False
+    deployed: bool = False
 
     def data_options(self, run: DataOptions) -> DataOptions:
         """Return a run's options with this node's columns, and all of its data."""
@@ -163,12 +164,8 @@ class NodeConfig(Options):
     @property
     def request_limits(self) -> RequestLimits:
         """What one request may ask: the usual where there is data of its own, nothing in a simulation."""
-        if self.limits is not None:
-            return self.limits
-        if not self.data_path:
-            return NO_LIMITS
-        # A batch is as large as a class must be, unless its owner says otherwise.
-        return RequestLimits(DEFAULT_MIN_CLASS_COUNT if self.min_class_count is None else self.min_class_count)
+        # A batch is as large as a class must be.
+        return RequestLimits(self.class_floor(0)) if self.data_path else NO_LIMITS
 
     @property
     def is_owners(self) -> bool:
@@ -211,12 +208,12 @@ class NodeConfig(Options):
         """Return what all virtual nodes of a machine have in common."""
         return replace(self, partition_id=None, num_partitions=None)
 
-    def refusal_to_train(self, *, evaluating: bool = False) -> str:
+    def refusal_to_train(self) -> str:
         """Return why the node's clients take no part in training, or in the evaluation of what is trained; else ""."""
         if self.allowed_methods is not None and TRAINING not in self.allowed_methods:
             allowed = ", ".join(self.allowed_methods) or "none"
             return f"{TRAINING} is not among this node's allowed-methods ({allowed})"
-        return "" if self.trains or evaluating else "this node does not train (train=false in its node-config)"
+        return ""
 
     @classmethod
     def from_node_config(cls, node_config: Mapping[str, object]) -> NodeConfig:
@@ -230,7 +227,9 @@ class NodeConfig(Options):
         if "approved-apps" in node_config:
             # The command leaves it out when it has seen to it.
             raise ConfigError("node-config: approved-apps is for `fedstats node`: flower-supernode runs any app")
-        known = [*cls.keys(), *RequestLimits.keys()]
+        any_app, deployed = (node_config.get(key) is True for key in ("any-app", "deployed"))
+        node_config = {key: value for key, value in node_config.items() if key not in ("any-app", "deployed")}
+        known = list(cls.keys())
         unknown = []
         for key in node_config.keys() - known:
             near = difflib.get_close_matches(key, known, n=1)
@@ -238,16 +237,13 @@ class NodeConfig(Options):
         if unknown:
             raise ConfigError("\n".join(sorted(unknown)))
         try:
-            node = cls.read(node_config)
-            if RequestLimits.keys().keys() & node_config.keys():
-                usual = DEFAULT_MIN_CLASS_COUNT if node.min_class_count is None else node.min_class_count
-                node = replace(node, limits=RequestLimits.read({"min-batch-size": usual, **node_config}))
+            node = replace(cls.read(node_config), any_app=any_app, deployed=deployed)
         except ConfigError as error:
             raise ConfigError("\n".join(f"node-config: {line}" for line in str(error).splitlines())) from error
-        if node.data_path and node.release:
-            raise ConfigError("node-config: must name data-path or release, got both")
-        if node.release and node.require_secure_sums:
-            raise ConfigError("node-config: a release leaves in clear: it excludes require-secure-sums")
+        if node.data_path.startswith(RELEASE):
+            node = replace(node, data_path="", release=node.data_path.removeprefix(RELEASE))
+        if node.release and node.secure_min_clients:
+            raise ConfigError("node-config: a release leaves in clear: it excludes secure-min-clients")
         if bool(node.secure_key) != bool(node.secure_peers):
             raise ConfigError("node-config: secure-key goes with secure-peers")
         if node.dp_max_epsilon is not None and not (node.data_path and node.dp_max_delta and node.dp_classes):
@@ -258,7 +254,7 @@ class NodeConfig(Options):
             return node.without_partition()
         if node.partition_id is None or node.num_partitions is None:
             raise ConfigError(
-                "node-config: must name data-path (a folder of this node's own images), release, or partition-id "
-                f"and num-partitions, got the keys {sorted(node_config)}"
+                "node-config: must name data-path (a folder of this node's own images, or release:FILE), or "
+                f"partition-id and num-partitions, got the keys {sorted(node_config)}"
             )
         return node

@@ -11,11 +11,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedstats_app.backbones.engine import BFLOAT16
 from fedstats_app.data.clients import data_spec
 from fedstats_app.data.data_options import is_table
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.node_config import NodeConfig
+from fedstats_app.settings.node_config import NodeConfig, with_arguments
 
 # All that the server is told; what was asked for stands in the node's log.
 REFUSED = "refused by this node's owner (the reason is in the log of this node)"
@@ -41,19 +40,14 @@ def refused_choice(run: AppConfig, node: NodeConfig) -> str:
     name, weights = run.backbone.backbone, run.backbone.backbone_weights
     if weights not in ("", "random") and not node.backbone_weights:
         return f"backbone-weights: the run names {weights!r}, the node-config has none"
-    arguments = run.backbone.backbone_arguments
-    if arguments and arguments != node.backbone_arguments:
-        # They say how large a network is that must be built before its weights are seen not to fit.
-        own = node.backbone_arguments or "none"
-        return f"backbone-arguments: the run asks for {arguments!r}, the node-config has {own!r}"
-    if run.backbone.engine == BFLOAT16 and node.engine:
-        return f"engine: the run asks for {BFLOAT16!r}, the node-config has {node.engine!r}"
+    # Arguments say how large a network is that must be built before its weights are seen not to fit.
+    chosen = with_arguments(name, run.backbone.backbone_arguments)
     if node.allowed_backbones is None:
         # Those with another prefix are looked up on a hub, or in a folder of that name.
-        if ":" in name.removeprefix("random:"):
-            return f"backbone: the run names {name!r}, which must be among allowed-backbones of the node-config"
-    elif name not in node.allowed_backbones:
-        return f"backbone: the run names {name!r}, allowed-backbones has {', '.join(node.allowed_backbones)}"
+        if chosen != name or ":" in name.removeprefix("random:"):
+            return f"backbone: the run names {chosen!r}, which must be among allowed-backbones of the node-config"
+    elif chosen not in node.allowed_backbones:
+        return f"backbone: the run names {chosen!r}, allowed-backbones has {', '.join(node.allowed_backbones)}"
     return ""
 
 

@@ -69,18 +69,15 @@ def evaluate(
     return total
 
 
-def score_head(
-    model: TunedModel, head: LinearHead, samples: Samples, *, batch_size: int = 64, mask_absent: bool = True
-) -> HeadScores:
+def score_head(model: TunedModel, head: LinearHead, samples: Samples, *, batch_size: int = 64) -> HeadScores:
     """Return all that samples say of the head that a training leaves, on the features of the model it is in.
 
-    The head is as :meth:`TunedModel.to_head` gives it, without the temperature; with ``mask_absent`` it never predicts
-    absent classes.
+    The head is as :meth:`TunedModel.to_head` gives it, without the temperature.
     """
     total = HeadScores.zeros(head.num_classes)
     for features, labels in _features(model, samples, batch_size):
-        predictions = head.predict(features.cpu(), mask_absent=mask_absent)
-        total.count(head.logits(features.cpu()), labels, predictions)
+        logits = head.logits(features.cpu())
+        total.count(logits, labels, logits.argmax(dim=1))
     return total
 
 

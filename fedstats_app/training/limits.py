@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from fedstats_app.base.option import Options, number, option, whole
 from fedstats_app.training.training_options import LocalOptions
 
 # A step multiplies the parameters by one less the learning rate times what pulls them to zero or to the start. Where
@@ -23,8 +22,8 @@ class RefusedByPolicy(Exception):
 
 
 @dataclass(frozen=True)
-class RequestLimits(Options):
-    """Bounds of single requests, by default those of a node with data of its own; every preset keeps to them.
+class RequestLimits:
+    """Bounds of single requests to a node with data of its own; every preset keeps to them.
 
     Attributes
     ----------
@@ -39,55 +38,53 @@ class RequestLimits(Options):
     max_run_megabytes : int
         That one run gets in all.
     max_decay : float
-        Of a step; no owner changes it.
+        Of a step.
     """
 
-    min_batch_size: int = option(5, whole(0, _ANY))
-    max_local_epochs: int = option(100, whole(1, _ANY))
-    max_local_steps: int = option(100_000, whole(1, _ANY))
-    max_learning_rate: float = option(1.0, number(0.0, open_low=True))
-    max_directions: int = option(16, whole(1, _ANY))
-    max_features: int = option(10_000, whole(1, _ANY))
-    max_classes: int = option(
-        10_000, whole(1, _ANY), "of all clients; 0 = as many as half of the server's memory takes"
-    )
-    max_run_megabytes: int = option(20_000, whole(1, _ANY))
+    min_batch_size: int = 5
+    max_local_epochs: int = 100
+    max_local_steps: int = 100_000
+    max_learning_rate: float = 1.0
+    max_directions: int = 16
+    max_features: int = 10_000
+    max_classes: int = 10_000
+    max_run_megabytes: int = 100_000
     max_decay: float = field(default=LARGEST_DECAY, repr=False)  # what a ledger tells questions apart by has it not
 
     def check_training(self, options: LocalOptions, num_examples: int) -> None:
         """Refuse training of too many steps, of too few samples, or that keeps the last of them alone."""
-        self.check_batch("train-batch-size", options.batch_size, num_examples)
+        self.check_batch("training.batch-size", options.batch_size, num_examples)
         steps = options.epochs * math.ceil(num_examples / options.batch_size)
         decay = options.learning_rate * (options.weight_decay + options.proximal_mu)
-        _check_bound("local-epochs", options.epochs, "max-local-epochs", self.max_local_epochs)
-        _check_bound("steps of one call", steps, "max-local-steps", self.max_local_steps)
-        _check_bound("learning-rate", options.learning_rate, "max-learning-rate", self.max_learning_rate)
-        _check_bound("learning-rate times weight-decay", decay, "with proximal-mu", self.max_decay)
+        _check_bound("local-epochs", options.epochs, self.max_local_epochs)
+        _check_bound("steps of one call", steps, self.max_local_steps)
+        _check_bound("learning-rate", options.learning_rate, self.max_learning_rate)
+        _check_bound("learning-rate times weight-decay, with proximal-mu", decay, self.max_decay)
 
     def check_batch(self, key: str, batch_size: float, num_examples: int) -> None:
         """Refuse batches of this size to a node with so many samples, 0 where that is not known; it is not said."""
         if batch_size < self.min_batch_size:
-            raise RefusedByPolicy(f"{key}: must be at least {self.min_batch_size} (min-batch-size), got {batch_size}")
+            raise RefusedByPolicy(f"{key}: must be at least {self.min_batch_size} (min-class-count), got {batch_size}")
         if 0 < num_examples < self.min_batch_size:
             raise RefusedByPolicy(
-                f"this node has fewer than {self.min_batch_size} samples to train on (min-batch-size)"
+                f"this node has fewer than {self.min_batch_size} samples to train on (min-class-count)"
             )
 
     def check_size(self, num_classes: int, num_features: int) -> None:
         """Refuse a request about so many classes, or with so many features of a map."""
-        _check_bound("classes", num_classes, "max-classes", self.max_classes)
-        _check_bound("features of the feature-map", num_features, "max-features", self.max_features)
+        _check_bound("classes", num_classes, self.max_classes)
+        _check_bound("features of the feature-map", num_features, self.max_features)
 
     def check_mezo(self, num_directions: int, batch_size: int, num_examples: int = 0) -> None:
         """Refuse a round of FedMeZO along so many directions, or on so few samples; a batch size of 0 is all."""
-        _check_bound("directions", num_directions, "max-directions", self.max_directions)
-        self.check_batch("mezo-batch-size", batch_size or self.min_batch_size, num_examples)
+        _check_bound("directions", num_directions, self.max_directions)
+        self.check_batch("fedmezo.batch-size", batch_size or self.min_batch_size, num_examples)
 
 
 # In a simulation all is the same user's.
 NO_LIMITS = RequestLimits(0, _ANY, _ANY, math.inf, _ANY, _ANY, _ANY, _ANY, math.inf)
 
 
-def _check_bound(what: str, value: float, key: str, bound: float) -> None:
+def _check_bound(subject: str, value: float, bound: float) -> None:
     if value > bound:
-        raise RefusedByPolicy(f"{what}: must be at most {bound:g} ({key}), got {value:g}")
+        raise RefusedByPolicy(f"{subject}: must be at most {bound:g}, got {value:g}")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fedstats_app.base.option import Options, number, option, some_of, whole
+from fedstats_app.methods import METHODS, PERSONAL_METHODS, record_of
 from fedstats_app.training.training_options import LocalOptions
 
 # Ways to a personal model for every client, and what they are compared with.
 APPROACHES = ("global", "local-only", "one-shot", "closed-form")
 # FedCGS's, after FedPAC.
-MOMENTUM, WEIGHT_DECAY = 0.5, 5e-4
+BATCH_SIZE, MOMENTUM, WEIGHT_DECAY = 128, 0.5, 5e-4
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,14 @@ class PersonalOptions(Options):
         key="personalise",
     )
     epochs: int = option(20, whole(1, 100_000), "of local-only and one-shot")
-    batch_size: int = option(128, whole(1, 1_000_000), "samples per step")
     learning_rate: float = option(0.01, number(0.0, open_low=True), "of SGD")
     alignment_weight: float = option(1.0, number(0.0), "pulls features to class means (one-shot)")
+
+    def conflicts(self, config: Any) -> Iterator[str]:
+        """Refuse a run without a method that makes personal heads."""
+        if self.approaches and not any(record_of(name).name in PERSONAL_METHODS for name in config.methods):
+            allowed = " or ".join(name for name in METHODS if name in PERSONAL_METHODS)
+            yield f"personalise: method must name {allowed}, got method {config.run.method!r}"
 
     @property
     def approaches(self) -> tuple[str, ...]:
@@ -45,7 +52,7 @@ class PersonalOptions(Options):
         """Return how clients train."""
         return LocalOptions(
             epochs=self.epochs,
-            batch_size=self.batch_size,
+            batch_size=BATCH_SIZE,
             learning_rate=self.learning_rate,
             momentum=MOMENTUM,
             weight_decay=WEIGHT_DECAY,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
-from fedstats_app.base.option import Options, absolute, flag, number, one_of, option, whole, word_list
+from fedstats_app.base.option import Options, flag, is_absolute, number, one_of, option, whole, word_list
 from fedstats_app.methods import method_list
 
 OPTIMIZERS = ("fedavg", "fedprox", "fedadam")
@@ -14,6 +15,8 @@ OPTIMIZERS = ("fedavg", "fedprox", "fedadam")
 FIXED_RATE = 0.01
 _RATE = "auto = probe: from class means and local steps, else 0.01; 0.001 of full and features"
 
+# Scores of one training, evenly spaced over its rounds, beside those of the start and the end.
+EVALUATIONS = 20
 # Heads to start from that no statistics are needed for.
 MADE_HEADS = ("random", "zero", "label-words")
 # The head of an earlier run, by the path of its file.
@@ -71,6 +74,11 @@ class ClientOptions(_SgdOptions):
 
     learning_rate: float | Literal["auto"] = option("auto", number(0.0, open_low=True, word="auto"), _RATE)
 
+    def conflicts(self, config: Any) -> Iterator[str]:
+        """Refuse flips of texts."""
+        if config.backbone.takes_text and self.flip:
+            yield f"training.flip: is for images, got true with backbone {config.backbone.backbone!r}"
+
     def with_rate(self, found: float = FIXED_RATE) -> LocalOptions:
         """Return how clients train; ``found`` is the learning rate if none is set."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -92,16 +100,20 @@ class OptimizerOptions(Options):
     )
 
 
+def _start_heads(value: object) -> object:
+    """Check for methods and made heads, or for the absolute path of a head."""
+    return value if isinstance(value, str) and is_absolute(value) else method_list(MADE_HEADS, "best", "all")(value)
+
+
 @dataclass(frozen=True)
 class TuningOptions(Options):
     """Training from the head: from where, for how long, and how it is scored."""
 
     start_head: str = option(
         "best",
-        method_list((*MADE_HEADS, FILE_HEAD), "best", "all"),
-        "best | all | some methods, random, zero, label-words, file",
+        _start_heads,
+        "best | all | some methods, random, zero, label-words | /PATH/TO/RUN_FOLDER/heads/NAME.safetensors",
     )
-    start_head_file: str = option("", absolute, 'for start-head "file": /PATH/TO/RUN_FOLDER/heads/NAME.safetensors')
     label_words: str = option("", word_list, 'one word per class: "terrible,great"')
     num_server_rounds: int = option(20, whole(1, 1_000_000), "aggregations")
     fraction_tune: float = option(1.0, number(0.0, 1.0, open_low=True), "share of clients in a round")
@@ -120,13 +132,30 @@ class TuningOptions(Options):
     batch_norm: Literal["frozen", "groupnorm"] = option(
         "frozen", one_of("frozen", "groupnorm"), "frozen | groupnorm", key="training.batch-norm"
     )
-    evaluate_every: int = option(1, whole(1, 1_000_000), "rounds between evaluations")
     checkpoint_every: int = option(10, whole(0, 1_000_000), "rounds between checkpoints; 0 = none")
+
+    def conflicts(self, config: Any) -> Iterator[str]:
+        """Refuse heads that are not made in the run, words without a template, and what the trainer does not take."""
+        start = self.start_heads(config.methods)
+        unsolved = [name for name in start if name not in (*config.methods, *MADE_HEADS, FILE_HEAD, "best")]
+        if config.trainer and unsolved:
+            yield f"start-head: method must name {', '.join(unsolved)} too, got method {config.run.method!r}"
+        if self.label_words and not config.backbone.text_template:
+            yield f"label-words: need a text-template, got {self.label_words!r} without"
+        if "label-words" in start and not self.label_words:
+            yield "start-head: label-words needs the words in label-words, got none"
+        if config.trainer:
+            yield from config.trainer.problems(self)
 
     @property
     def max_share(self) -> float | None:
         """The most that one client counts for in a round; None for what the strategies have by themselves."""
         return None if self.max_tuning_share == "auto" else self.max_tuning_share
+
+    def is_scored(self, number: int) -> bool:
+        """Return whether the model is scored after a round: the start, the last one, and some between."""
+        last = self.num_server_rounds
+        return number in (0, last) or number % max(1, last // EVALUATIONS) == 0
 
     @property
     def logit_temperature(self) -> float:
@@ -140,4 +169,11 @@ class TuningOptions(Options):
 
     def start_heads(self, methods: tuple[str, ...]) -> tuple[str, ...]:
         """Return the heads to start from, in the order asked for; ("best",) for the most accurate one."""
+        if self.start_head_file:
+            return (FILE_HEAD,)
         return (*methods, "random") if self.start_head == "all" else tuple(self.start_head.split(","))
+
+    @property
+    def start_head_file(self) -> str:
+        """The path of the head to start from; "" if none is named."""
+        return self.start_head if is_absolute(self.start_head) else ""

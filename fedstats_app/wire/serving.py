@@ -89,7 +89,7 @@ def reason_to_send(error: BaseException, context: Context) -> str:
     Texts of most errors can name files, columns or people. So from a node that is not the server's only those leave
     whose class says that they are written for the server (``for_server``); of others the type, and where the rest is.
     """
-    theirs = context.node_config.keys() & {"data-path", "release", "deployed"}
+    theirs = context.node_config.keys() & {"data-path", "deployed"}
     if not theirs or getattr(error, "for_server", False):
         return reason_of(error)
     return f"{type(error).__name__}: {WITHHELD}"

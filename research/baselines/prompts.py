@@ -69,7 +69,7 @@ class PromptedEncoder(PooledEncoder):
         if most is not None and ids.shape[1] + number > most:
             raise ValueError(
                 f"texts of {ids.shape[1]} tokens and {number} prompts must be at most {most} together: set "
-                f"text-max-length to {most - number} or less"
+                f"input-size to {most - number} or less"
             )
         words = among_tokens(self.model.get_input_embeddings()(ids), prompts)
         seen = torch.cat([mask[:, :1], mask.new_ones(mask.shape[0], number), mask[:, 1:]], dim=1)

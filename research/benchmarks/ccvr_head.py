@@ -1,7 +1,7 @@
 """CCVR's head of a run's clients, as a file that the run's training starts from (FedCOF's table 10).
 
     python -m research.benchmarks.ccvr_head "dataset=builtin num-clients=10" /PATH/ccvr.safetensors
-    fedstats run -c "num-clients=10 fine-tune='probe' start-head='file' start-head-file='/PATH/ccvr.safetensors'"
+    fedstats run -c "num-clients=10 fine-tune='probe' start-head='/PATH/ccvr.safetensors'"
 
 Of the settings, those of data, partition, seed and backbone count: they must be the run's.
 """

@@ -2,7 +2,7 @@
 
     python -m research.benchmarks.engines forward
     python -m research.benchmarks.engines client --images 1000 --pixels 500
-    python -m research.benchmarks.engines client --images 200 --pixels 3000 --read-threads 1
+    python -m research.benchmarks.engines client --images 200 --pixels 3000
     python -m research.benchmarks.engines heads "dataset=builtin"
 
 `forward` is the network alone, on batches that are ready. `client` is all that a client does for its statistics, from
@@ -99,13 +99,13 @@ def reading(transform: InputTransform, dataset: Dataset) -> int:
     return sum(len(transform(dataset.sample(index))) > 0 for index in range(len(dataset)))
 
 
-def client(backbone: Backbone, dataset: Dataset, read_threads: int) -> int:
+def client(backbone: Backbone, dataset: Dataset) -> int:
     """Do what a client does for its statistics."""
     labels, num_classes = torch.from_numpy(np.array(dataset.labels)), len(dataset.class_names)
     accumulator = StatisticsSpec(gram=True).accumulator(
         labels, num_classes, backbone.feature_dim, device=backbone.device
     )
-    reader = FeatureReader(backbone, read_threads=read_threads)
+    reader = FeatureReader(backbone)
     for block, _ in reader.blocks(dataset, np.arange(len(dataset))):
         accumulator.update(block)
     return int(accumulator.statistics().rows.num_examples)
@@ -129,7 +129,7 @@ def work_of(
     if dataset is None:
         return {engine: functools.partial(forward, backbone, options.batches) for engine, backbone in found.items()}
     work: dict[str, Callable[[], int]] = {
-        engine: functools.partial(client, backbone, dataset, options.read_threads) for engine, backbone in found.items()
+        engine: functools.partial(client, backbone, dataset) for engine, backbone in found.items()
     }
     for backbone in [*found.values()][:1]:
         work["reading"] = functools.partial(reading, backbone.transform, dataset)
@@ -178,7 +178,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu", help="as the run-config key, and the next")
     parser.add_argument("--autocast", default="none")
     parser.add_argument("--images", type=int, default=1000, help="JPEGs in a turn of `client`")
-    parser.add_argument("--read-threads", type=int, default=0, help="the run-config key, of `client`")
     parser.add_argument("--pixels", type=int, default=500, help="sides of the JPEGs")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)

@@ -1,6 +1,6 @@
 """PFPT beside FedAvg-PT and FedProx-PT: accuracy and bytes round by round, from a random head and from Fed3R's.
 
-    python -m research.benchmarks.prompts "dataset=parquet:/data/trec6 backbone=all-MiniLM-L6-v2 text-max-length=32 \\
+    python -m research.benchmarks.prompts "dataset=parquet:/data/trec6 backbone=all-MiniLM-L6-v2 input-size=32 \\
       partition.samples-per-class=40 dirichlet-alpha=0.5" --rounds 3
 
 The backbone is one that takes prompts: a ViT of torchvision, or a text encoder. FedAvg-PT and FedProx-PT put the whole

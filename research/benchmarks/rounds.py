@@ -70,7 +70,7 @@ def measure(training: str, clients: int, rounds: int) -> Measurement:
     """
     settings = (
         f"method='fedncm' fine-tune='{training}' start-head='fedncm' keep='last' num-clients={clients} "
-        f"num-server-rounds={rounds} evaluate-every={rounds} fraction-tune=1.0 learning-rate=0.01 plots=false"
+        f"num-server-rounds={rounds} fraction-tune=1.0 learning-rate=0.01 plots=false"
     )
     flwr_run = f'--stream --federation-config "num-supernodes={SUPERNODES}" --run-config'
     with tempfile.TemporaryDirectory() as folder, simulation(Path(folder)) as flower:

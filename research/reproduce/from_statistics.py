@@ -108,7 +108,7 @@ def _covariance(statistics: FeatureStatistics) -> Tensor:
 
 def _accuracy(config: AppConfig, head: LinearHead) -> float:
     features, labels = _test_features(config)
-    return float((head.predict(features, mask_absent=config.run.mask_absent) == labels).double().mean())
+    return float((head.predict(features) == labels).double().mean())
 
 
 @functools.lru_cache(maxsize=1)

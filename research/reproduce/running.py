@@ -22,7 +22,7 @@ from research.reproduce.simulated import complete, of_app, run_of_app
 # Run-config keys to the run folder of a completed run, as `fedstats_app.simulate`.
 Simulate = Callable[[Mapping[str, Any]], Path]
 SETTINGS = "settings.toml"
-# Begins a start-head-file that the run of another column of the same row and seed leaves: /column:NAME/heads/FILE.
+# Begins a start-head that the run of another column of the same row and seed leaves: /column:NAME/heads/FILE.
 OF_COLUMN = "/column:"
 
 
@@ -130,7 +130,7 @@ def make_runs(
 
 def _with_start_head(run: PlannedRun, runs: Sequence[PlannedRun], made: Mapping[str, Path]) -> Mapping[str, Any]:
     """Return a run's settings, with the head of another column's run where they name one."""
-    path = str(run.settings.get("start-head-file", ""))
+    path = str(run.settings.get("start-head", ""))
     if not path.startswith(OF_COLUMN):
         return run.settings
     column, _, file = path.removeprefix(OF_COLUMN).partition("/")
@@ -138,7 +138,7 @@ def _with_start_head(run: PlannedRun, runs: Sequence[PlannedRun], made: Mapping[
     wanted = (cell.row.name, column, cell.seed)
     for other in runs:
         if other.name in made and any(cell.key == wanted for cell, _ in other.cells):
-            return {**run.settings, "start-head-file": str(made[other.name] / file)}
+            return {**run.settings, "start-head": str(made[other.name] / file)}
     raise RunFailedError(f"{run.title()} starts from a head of the column {column!r}: ask for that one, too")
 
 

@@ -194,8 +194,7 @@ def train(config: AppConfig, simulation: Simulation, start: str, name: str, fold
     def after_round() -> None:
         nonlocal began
         number = len(rounds)
-        scored = number in (0, tuning.num_server_rounds) or number % tuning.evaluate_every == 0
-        found = evaluate(model, samples) if scored else None
+        found = evaluate(model, samples) if tuning.is_scored(number) else None
         rounds.append(
             RoundRecord(
                 name.removeprefix(f"{start}-"),

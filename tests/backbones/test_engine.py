@@ -23,8 +23,6 @@ from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.base.option import ConfigError
 from fedstats_app.data import load_dataset
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.settings.of_message import refused_choice
 from tests.backbones.conftest import features, random_images
 
 openvino = pytest.importorskip("openvino", reason="the extra `fast` is not installed")
@@ -236,18 +234,6 @@ def test_contradicting_keys_are_refused() -> None:
     ]:
         with pytest.raises(ConfigError, match=problem):
             AppConfig.of(engine="openvino", **more)
-
-
-def test_an_owner_chooses_the_engine_of_a_node_but_not_bfloat16() -> None:
-    node = NodeConfig.from_node_config({"data-path": "/data", "engine": "torch"})
-    config = AppConfig.of(engine="openvino")
-    assert config.backbone_for(own_data=True, engine=node.engine).engine == "torch"
-    assert config.backbone_for(own_data=True).engine == "openvino"
-    assert refused_choice(config, node) == ""
-    asked = AppConfig.of(engine="openvino-bf16")
-    assert refused_choice(asked, node) == "engine: the run asks for 'openvino-bf16', the node-config has 'torch'"
-    with pytest.raises(ConfigError, match="engine: must be one of auto, torch, openvino"):
-        NodeConfig.from_node_config({"data-path": "/data", "engine": "openvino-bf16"})
 
 
 def test_openvino_is_imported_only_to_compute(cache: Path, fast: Backbone) -> None:

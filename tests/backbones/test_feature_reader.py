@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedstats_app.backbones.feature_reader import BLOCK_SIZE, FeatureReader, read_ahead
+from fedstats_app.backbones.feature_reader import BLOCK_SIZE, FeatureReader
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.base.option import ConfigError
 from fedstats_app.client.site import Site
@@ -23,7 +22,6 @@ from fedstats_app.data.clients import split_holdout
 from fedstats_app.data.dataset import SampleSource
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from tests.support.simulation import site_folder
 
 
 @pytest.fixture(scope="module")
@@ -133,38 +131,3 @@ def test_the_cache_is_on_in_simulation_and_where_a_node_s_owner_names_a_place(tm
     named = replace(own, cache_dir="/site/cache")
     assert named.cache_root(config.cache) == Path("/site/cache")
     assert named.cache_root(replace(config.cache, feature_cache="off")) is None
-
-
-def test_it_reads_ahead_but_not_everything() -> None:
-    read: list[int] = []
-    second = threading.Event()
-
-    def note(index: int) -> int:
-        read.append(index)
-        if index == 1:
-            second.set()
-        return index
-
-    results = read_ahead(note, range(1000), 1)
-    assert next(results)() == 0
-    assert second.wait(10), "the next is read while the first is used"
-    results.close()  # type: ignore[attr-defined]  # a generator
-    assert len(read) < 20
-
-
-def test_features_are_the_same_bits_with_any_number_of_threads(tmp_path: Path) -> None:
-    folder = Path(site_folder(tmp_path / "train", ("ant", "bee"), seed=1, images=20))
-    next(folder.rglob("*.png")).write_bytes(b"no image")
-    dataset = load_dataset(f"folder:{tmp_path}", "train")
-    backbone = load_backbone("random:tiny", batch_size=4, device="cpu")
-
-    def features(threads: int) -> tuple[torch.Tensor, int]:
-        reader = FeatureReader(backbone, read_threads=threads)
-        blocks = [block for block, _ in reader.blocks(dataset, np.arange(len(dataset)))]
-        return torch.cat(blocks), reader.num_unreadable
-
-    alone, unreadable = features(0)
-    assert unreadable == 1 and len(alone) == len(dataset) - 1
-    for threads in (1, 3):
-        found, number = features(threads)
-        assert torch.equal(found, alone) and number == 1

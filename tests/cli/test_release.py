@@ -228,7 +228,7 @@ SPECS = (StatisticsSpec(), StatisticsSpec(True), StatisticsSpec(scatter=SQRT), S
 @pytest.mark.parametrize("spec", SPECS, ids=in_words)
 def test_what_a_release_contains_is_answered_from_it(sites: Path, tmp_path: Path, spec: StatisticsSpec) -> None:
     """In whatever order the run numbers the classes, and as a node with the data themselves would."""
-    found = answered({"release": str(sites / "east.fedstats")}, asked(spec, holdout=0.2))
+    found = answered({"data-path": f"release:{sites / 'east.fedstats'}"}, asked(spec, holdout=0.2))
     expected = answered({"data-path": str(sites / "east"), "state-dir": str(tmp_path)}, asked(spec))
     one, other = found.statistics, expected.statistics
     assert found.num_examples == expected.num_examples == 24
@@ -253,12 +253,12 @@ def test_what_a_release_contains_is_answered_from_it(sites: Path, tmp_path: Path
     ],
 )
 def test_what_it_does_not_contain_is_refused_by_name(sites: Path, request_: StatisticsRequest, reason: str) -> None:
-    reply = ask({"release": str(sites / "east.fedstats")}, request_.to_content(), "query.statistics")
+    reply = ask({"data-path": f"release:{sites / 'east.fedstats'}"}, request_.to_content(), "query.statistics")
     assert reply.error.reason.startswith("RefusedByPolicy: ") and reason in reply.error.reason
 
 
 def test_a_node_that_serves_a_release_says_its_classes_and_refuses_all_that_needs_samples(sites: Path) -> None:
-    node: dict[str, object] = {"release": str(sites / "east.fedstats")}
+    node: dict[str, object] = {"data-path": f"release:{sites / 'east.fedstats'}"}
     info = read_node_info(ask(node, RecordDict(), "query.clients"))
     assert info == NodeInfo(class_names=("black", "grey"), trains=False, client_name="east")
     for kind in [kind for kind in client_app.ANSWERS if kind != "query.statistics"]:
@@ -266,7 +266,7 @@ def test_a_node_that_serves_a_release_says_its_classes_and_refuses_all_that_need
         assert reason.startswith(f"RefusedByPolicy: {kind}: this node serves a release, which holds statistics and no")
     cautious = ask(node, asked(StatisticsSpec()).to_content(), "query.statistics", **{"min-class-count": 13})
     assert "min-class-count: the run asks for 13 samples a class" in cautious.error.reason
-    lost = ask({"release": str(sites / "lost")}, RecordDict(), "query.clients").error.reason
+    lost = ask({"data-path": f"release:{sites / 'lost'}"}, RecordDict(), "query.clients").error.reason
     assert lost == "ValueError: the reason is in the log of this node"
     both = ask({**node, "data-path": str(sites / "east")}, RecordDict(), "query.clients").error.reason
     assert "must name data-path or release, got both" in both

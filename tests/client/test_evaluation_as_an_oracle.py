@@ -31,7 +31,7 @@ def scores(
 ) -> dict[str, ClientScores]:
     request = StatisticsRequest(len(split.dataset.class_names))
     reader = FeatureReader(victim.backbone)
-    return evaluate_heads(reader, split, request, heads, min_class_count=floor, mask_absent=True)
+    return evaluate_heads(reader, split, request, heads, min_class_count=floor)
 
 
 def line(direction: Tensor, offset: float) -> LinearHead:

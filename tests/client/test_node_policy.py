@@ -141,7 +141,6 @@ EVALUATIONS = ("evaluate.model", "evaluate.mezo", "evaluate.personal")
     [
         ({"allowed_methods": "fedncm"}, (*TRAININGS, *EVALUATIONS), "training is not among"),
         ({"allowed_methods": "fedncm,training"}, (), ""),
-        ({"train": False}, TRAININGS, "this node does not train"),
     ],
 )
 def test_nothing_is_trained_where_an_owner_does_not_want_it(

@@ -73,7 +73,7 @@ class Sites:
     where: Place = "sites"
 
     def __post_init__(self) -> None:
-        nodes = nodes_of(self.root, self.names, CLASSES, images=2, secure_min_clients=3)
+        nodes = nodes_of(self.root, self.names, CLASSES, images=2)
         own = [{"state-dir": str(self.root / "state" / name)} for name in self.names]
         self.nodes = [{**node, **state, **self.rules} for node, state in zip(nodes, own, strict=True)]
         masks = "on" if self.where == "sites" else "off"
@@ -256,7 +256,7 @@ def test_less_noise_than_the_run_declares_is_charged_in_full_or_refused(tmp_path
     ("rules", "reason"),
     [
         (ACCOUNT, r"whose noise is added before anything leaves \(dp-where = sites or local\)"),
-        ({"require-secure-sums": True}, "secure sums only"),
+        ({"secure-min-clients": 3}, "secure sums only"),
         ({}, "only if its owner sets min-class-count and min-gram-samples to 0"),
         ({"min-class-count": 0}, "min-class-count and min-gram-samples"),
         ({"min-class-count": 2, "min-gram-samples": 0}, "min-class-count and min-gram-samples"),

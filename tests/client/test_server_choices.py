@@ -194,10 +194,10 @@ def test_a_server_cannot_say_how_large_a_network_is_built(node: Node, caplog: py
 
     assert ask(node, **run).error.reason == f"RefusedByPolicy: {REFUSED}"
     assert "depth=2,img_size=32" in caplog.text
-    assert not ask({**node, "backbone-arguments": "img_size=32, depth=2"}, **run).has_error()
-    assert ask({**node, "backbone-arguments": "img_size=32"}, **run).has_error()
-    with pytest.raises(ConfigError, match=r"node-config: backbone-arguments: must be arguments .*'checkpoint_path'"):
-        NodeConfig.from_node_config({**node, "backbone-arguments": "checkpoint_path=x"})
+    assert not ask({**node, "allowed-backbones": f"resnet18,{name}[img_size=32, depth=2]"}, **run).has_error()
+    assert ask({**node, "allowed-backbones": f"{name}[img_size=32]"}, **run).has_error()
+    with pytest.raises(ConfigError, match=r"node-config: allowed-backbones: must be arguments .*'checkpoint_path'"):
+        NodeConfig.from_node_config({**node, "allowed-backbones": f"{name}[checkpoint_path=x]"})
 
 
 def test_an_allowed_name_is_that_name_only(node: Node) -> None:

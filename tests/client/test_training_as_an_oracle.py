@@ -44,10 +44,12 @@ def train(victim: Victim, options: LocalOptions) -> Message:
     return victim.ask(content, "train")
 
 
-def test_one_sample_a_step_and_a_decay_that_forgets_all_others_gave_the_last_sample(tmp_path: Path) -> None:
+def test_one_sample_a_step_and_a_decay_that_forgets_all_others_gave_the_last_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With learning rate 1 and weight decay 1 the head is the last batch's gradient: (p - y) times a feature."""
     forgetful = LocalOptions(batch_size=1, learning_rate=1.0, weight_decay=1.0)
-    unprotected = Victim.of(tmp_path, images=20, min_batch_size=1, max_learning_rate=1.0)
+    unprotected = Victim.of(tmp_path, images=20)
     split = unprotected.site.split(CLASSES, holdout=0.0, seed=0)
     samples = unprotected.samples(replace(split, held_out=split.kept))
     model = TunedModel((START["head.weight"], START["head.bias"]), tune="probe")
@@ -58,35 +60,41 @@ def test_one_sample_a_step_and_a_decay_that_forgets_all_others_gave_the_last_sam
 
     row = leaked[0] / leaked[0].norm()
     assert min(relative_difference(sign * row, last / last.norm()) for sign in (1, -1)) < 1e-5
+    monkeypatch.setattr(NodeConfig, "request_limits", RequestLimits(min_batch_size=1))
     reply = train(unprotected, forgetful)
     assert reply.error.reason == (
-        "RefusedByPolicy: learning-rate times weight-decay: must be at most 0.1 (with proximal-mu), got 1"
+        "RefusedByPolicy: learning-rate times weight-decay, with proximal-mu: must be at most 0.1, got 1"
     )
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (LocalOptions(batch_size=4), r"train-batch-size: must be at least 5 \(min-batch-size\), got 4"),
-        (LocalOptions(epochs=101), r"local-epochs: must be at most 100 \(max-local-epochs\), got 101"),
-        (LocalOptions(learning_rate=2.0), r"learning-rate: must be at most 1 \(max-learning-rate\), got 2"),
-        (LocalOptions(learning_rate=0.5, weight_decay=0.3), "learning-rate times weight-decay: must be at most 0.1"),
-        (LocalOptions(learning_rate=0.5, proximal_mu=0.3), "learning-rate times weight-decay: must be at most 0.1"),
+        (LocalOptions(batch_size=4), r"training.batch-size: must be at least 5 \(min-class-count\), got 4"),
+        (LocalOptions(epochs=101), r"local-epochs: must be at most 100, got 101"),
+        (LocalOptions(learning_rate=2.0), r"learning-rate: must be at most 1, got 2"),
+        (
+            LocalOptions(learning_rate=0.5, weight_decay=0.3),
+            "learning-rate times weight-decay, with proximal-mu: must be at most 0.1",
+        ),
+        (
+            LocalOptions(learning_rate=0.5, proximal_mu=0.3),
+            "learning-rate times weight-decay, with proximal-mu: must be at most 0.1",
+        ),
     ],
 )
 def test_a_request_over_a_bound_is_refused(victim: Victim, options: LocalOptions, reason: str) -> None:
     assert re.search(f"RefusedByPolicy: {reason}", train(victim, options).error.reason)
 
 
-def test_an_owner_sets_the_bounds(tmp_path: Path) -> None:
-    strict = Victim.of(tmp_path, images=20, min_batch_size=41, max_local_steps=3)
+def test_few_samples_and_many_steps_are_refused(monkeypatch: pytest.MonkeyPatch, victim: Victim) -> None:
+    monkeypatch.setattr(NodeConfig, "request_limits", RequestLimits(min_batch_size=41))
+    few, small = train(victim, LocalOptions(batch_size=64)), train(victim, LocalOptions(batch_size=8))
 
-    few, steps = train(strict, LocalOptions(batch_size=64)), train(strict, LocalOptions(batch_size=8))
-
-    assert few.error.reason.endswith("this node has fewer than 41 samples to train on (min-batch-size)")
-    assert "must be at least 41" in steps.error.reason
-    strict.node_config["min-batch-size"] = 5
-    assert "steps of one call: must be at most 3" in train(strict, LocalOptions(batch_size=8)).error.reason
+    assert few.error.reason.endswith("this node has fewer than 41 samples to train on (min-class-count)")
+    assert "must be at least 41" in small.error.reason
+    monkeypatch.setattr(NodeConfig, "request_limits", RequestLimits(max_local_steps=3))
+    assert "steps of one call: must be at most 3" in train(victim, LocalOptions(batch_size=8)).error.reason
 
 
 def test_what_keeps_to_the_bounds_is_trained(victim: Victim) -> None:
@@ -152,7 +160,7 @@ def test_a_head_that_singles_a_sample_out_learns_no_more_of_its_loss_than_a_coun
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"batch_size": 1}, "mezo-batch-size: must be at least 5 (min-batch-size), got 1"),
+        ({"batch_size": 1}, "fedmezo.batch-size: must be at least 5 (min-class-count), got 1"),
         ({"num_directions": 1024}, "directions: must be at most 16 (max-directions), got 1024"),
     ],
 )
@@ -182,18 +190,7 @@ def test_every_preset_keeps_to_the_defaults(path: Path) -> None:
     limits.check_mezo(config.fedmezo.num_z, config.fedmezo.batch_size, 50_000)
 
 
-def test_a_simulation_has_no_bounds_unless_its_node_config_says_so() -> None:
-    partition: dict[str, object] = {"partition-id": 0, "num-partitions": 1}
-
-    assert NodeConfig.from_node_config(partition).request_limits == NO_LIMITS
-    assert NodeConfig.from_node_config({**partition, "max-directions": 2}).request_limits == RequestLimits(
-        max_directions=2
-    )
+def test_a_simulation_has_no_bounds_and_a_batch_is_as_large_as_a_class() -> None:
+    assert NodeConfig.from_node_config({"partition-id": 0, "num-partitions": 1}).request_limits == NO_LIMITS
     assert NodeConfig("/d").request_limits == RequestLimits()
-
-
-@pytest.mark.parametrize(("more", "smallest"), [({}, 5), ({"min-class-count": 9}, 9), ({"min-batch-size": 3}, 3)])
-def test_a_batch_is_as_large_as_a_class_unless_its_owner_says_otherwise(more: dict[str, int], smallest: int) -> None:
-    limits = NodeConfig.from_node_config({"data-path": "/d", **more}).request_limits
-
-    assert limits.min_batch_size == smallest
+    assert NodeConfig("/d", min_class_count=9).request_limits == RequestLimits(min_batch_size=9)

@@ -39,7 +39,7 @@ def run_config(image_folder: Path) -> dict[str, str | int | float | bool]:
         "fine-tune": "probe",
         "num-server-rounds": 3,
         "checkpoint-every": 2,
-        "save-client-statistics": True,
+        "save-statistics": "clients",
     }
 
 

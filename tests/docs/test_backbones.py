@@ -30,5 +30,5 @@ def test_the_node_on_the_page_answers_the_run_on_the_page() -> None:
     assert node.is_owners
     assert refused_choice(run, node) == ""
     other = replace(run, backbone=replace(run.backbone, backbone_arguments="depth=99"))
-    assert "backbone-arguments" in refused_choice(other, node)
+    assert "UNI[depth=99]" in refused_choice(other, node)
     assert "allowed-backbones" in refused_choice(AppConfig.of(backbone="timm:hf-hub:MahmoodLab/UNI2-h"), node)

@@ -22,7 +22,6 @@ from fedstats_app.data import PARTITIONERS
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.training.limits import RequestLimits
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.reading import to_values
@@ -105,15 +104,6 @@ def test_keys_that_are_explained_are_keys() -> None:
     assert listed and {key.strip("`") for key in listed} <= set(DEFAULTS)
 
 
-def test_bounds_of_a_request_are_listed_with_their_defaults() -> None:
-    listed = {}
-    for item, _ in items(DOCS / "node-policy.md", "Limits of one request"):
-        keys, _, defaults = item.partition(" (")
-        listed.update(zip(re.findall(r"`([^`]+)`", keys), defaults.removesuffix(")").split(", "), strict=True))
-    bounds = {key: str(one.default).removesuffix(".0") for key, one in RequestLimits.keys().items()}
-    assert {key: listed[key] for key in bounds} == bounds | {"min-batch-size": "as `min-class-count`"}
-
-
 def test_partitioners_described_are_all_there_are() -> None:
     described = [re.findall(r"`([^`]+)`", item[0]) for item in items(DOCS / "data.md", "Partitions")]
     assert {names[0] for names in described} == set(PARTITIONERS)
@@ -137,7 +127,7 @@ def test_hyphenated_words_in_code_are_names_that_exist() -> None:
     # Keys of requests are made of the names of fields.
     requests = to_values(MezoSetup(TrainingRequest(2))) | to_values(StatisticsRequest(2))
     deviations = tomllib.loads((REPOSITORY / "research" / "presets" / "catalogue.toml").read_text())["deviations"]
-    known = {*DEFAULTS, *requests, *NodeConfig.keys(), *RequestLimits.keys(), *simulation_options(), *deviations}
+    known = {*DEFAULTS, *requests, *NodeConfig.keys(), *simulation_options(), *deviations}
     named = [(name(path), code) for path in (README, *DOCUMENTS) for code in inline_code(path)]
     words = {(page, code) for page, code in named if re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", code)}
     assert {

@@ -157,7 +157,7 @@ def test_what_cannot_be_extended_is_a_clear_error(
 def test_statistics_are_kept_by_default_for_their_owner_only_and_the_readme_says_so(
     tmp_path: Path, nodes: Nodes, whole: Path
 ) -> None:
-    not_kept = simulate(tmp_path, node_configs=nodes, save_statistics=False)
+    not_kept = simulate(tmp_path, node_configs=nodes, save_statistics="none")
 
     file = whole / "statistics.safetensors"
     assert os.name == "nt" or stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -170,7 +170,7 @@ def test_statistics_are_kept_by_default_for_their_owner_only_and_the_readme_says
 
 def test_a_client_whose_data_changed_is_replaced_and_not_counted_twice(tmp_path: Path, nodes: Nodes) -> None:
     """By a name that its owner gives: refused beside what it sent before, and merged where that was removed."""
-    options: dict[str, object] = {"save_client_statistics": True, "min_clients": 1}
+    options: dict[str, object] = {"save_statistics": "clients", "min_clients": 1}
     named = [{**node, "client-name": f"site {letter}"} for letter, node in zip("abc", nodes, strict=True)]
     first = simulate(tmp_path, node_configs=named[:2], **options)
     changed = {"data-path": site_folder(tmp_path / "changed", SITES["a"], seed=5, images=20), "client-name": "site a"}

@@ -219,8 +219,8 @@ def test_an_owner_sees_the_account_and_no_reset_forgets_it(made: Path, capsys: p
         ({"dp_where": "local", "secure_sums": "off", "method": "fedcof"}, "dp-epsilon: fedcof is not served"),
         ({"dp_where": "local", "secure_sums": "off", "fine_tune": "probe"}, 'dp-epsilon: fine-tune must be "none"'),
         (
-            {"dp_where": "server", "secure_sums": "off", "save_client_statistics": True},
-            "dp-epsilon: save-client-statistics must be false",
+            {"dp_where": "server", "secure_sums": "off", "save_statistics": "clients"},
+            "dp-epsilon: save-statistics must be sum or none",
         ),
         ({"dp_where": "nowhere"}, "dp-where"),
         ({"dp_epsilon": 0.0, "dp_where": "local"}, "dp-where: needs a dp-epsilon"),

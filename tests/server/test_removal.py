@@ -30,7 +30,7 @@ METHODS = ("fedncm", "fed3r", "fedcof", "fedcgs", "fedroot")
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return simulate(tmp_path_factory.mktemp("whole"), save_client_statistics=True, **SETTINGS)
+    return simulate(tmp_path_factory.mktemp("whole"), save_statistics="clients", **SETTINGS)
 
 
 def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int, **settings: Any) -> Path:
@@ -96,7 +96,7 @@ def test_heads_and_statistics_are_those_of_a_run_that_never_had_it(
 
 def test_a_client_of_the_extending_or_of_the_extended_run_can_go(tmp_path: Path) -> None:
     early, late = nodes_of(tmp_path / "x", "abc", ("ant", "bee")), nodes_of(tmp_path / "y", "d", ("ant", "cat", "bee"))
-    kept: dict[str, Any] = {"save_client_statistics": True, "min_clients": 1}
+    kept: dict[str, Any] = {"save_statistics": "clients", "min_clients": 1}
     first = simulate(tmp_path / "1", node_configs=early, **kept)
     second = simulate(tmp_path / "2", node_configs=late, extend=str(first), **kept)
     merged = load_statistics(second).clients
@@ -128,7 +128,7 @@ def test_what_is_kept_takes_as_much_as_was_sent_and_is_its_owners(whole: Path) -
 
 def test_what_cannot_be_removed_is_a_clear_error(tmp_path: Path, whole: Path) -> None:
     sums_only = simulate(tmp_path, method="fedncm", num_clients=2, min_clients=1)
-    with pytest.raises(FileNotFoundError, match=r"client 0 of run 7 sent was not kept .*save-client-statistics"):
+    with pytest.raises(FileNotFoundError, match=r"client 0 of run 7 sent was not kept .*save-statistics"):
         remove_clients(sums_only, ["0"])
     assert read_head(sums_only / "heads" / "fedncm.safetensors")[1].get(SUPERSEDED) is None
     with pytest.raises(ValueError, match=r"client must be one of the run's.*7/0, 7/1.*got '9'"):
@@ -204,7 +204,7 @@ def test_who_harms_is_named_and_can_be_removed_at_once(tmp_path: Path, monkeypat
     assert {path.name.split("-")[0] for path in (folder / "clients").iterdir()} == {"2", "5"}
     assert main([*how.removeprefix("heads without: fedstats ").split(), "--output-dir", str(tmp_path / "removed")]) == 0
     (removed,) = (tmp_path / "removed").iterdir()
-    whole = simulate(tmp_path / "whole", save_client_statistics=True, **settings)
+    whole = simulate(tmp_path / "whole", save_statistics="clients", **settings)
     folded = remove_clients(whole, ["2", "5"], str(tmp_path / "folded")).folder
     for method in ("fedncm", "fed3r"):
         found, expected = (read_head(run / "heads" / f"{method}.safetensors")[0] for run in (removed, folded))
@@ -230,7 +230,7 @@ def test_ctrl_c_leaves_nothing_half_written(
 def test_variants_are_solved_anew_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method = "fedcof@shrinkage=1,fed3r@between-class=false"
     settings = {"method": method, "means_per_class": 1}
-    run = simulate(tmp_path / "whole", **{**SETTINGS, **settings}, save_client_statistics=True)
+    run = simulate(tmp_path / "whole", **{**SETTINGS, **settings}, save_statistics="clients")
     removal = remove_clients(run, ["2"], str(tmp_path / "removed"))
     expected = without(tmp_path / "without", monkeypatch, 2, **settings)
     for name in method.split(","):

@@ -151,7 +151,7 @@ def test_of_too_few_nothing_is_unmasked(tmp_path: Path) -> None:
         ("fine_tune", "probe", 'fine-tune must be "none"'),
         ("personalise", "all", 'personalise must be "none"'),
         ("fraction_train", 0.5, "fraction-train must be 1.0"),
-        ("save_client_statistics", True, "save-client-statistics must be false"),
+        ("save_statistics", "clients", "save-statistics must be sum or none"),
         ("extend", "/x", 'extend must be ""'),
         ("resume", "/x", 'resume must be ""'),
     ],
@@ -196,7 +196,7 @@ def test_nobody_is_told_to_resume_what_cannot_go_on(
 
 
 def sites(tmp_path: Path, names: str = "abcdef", **options: object) -> list[Mapping[str, object]]:
-    return nodes_of(tmp_path, names, CLASSES, images=6, require_secure_sums=True, **options)
+    return nodes_of(tmp_path, names, CLASSES, images=6, **{"secure_min_clients": 3, **options})
 
 
 OWN: dict[str, Any] = {"method": "fedncm,fed3r", "secure_sums": "on", "max_client_samples": 1000, "min_clients": 3}
@@ -204,7 +204,7 @@ OWN: dict[str, Any] = {"method": "fedncm,fed3r", "secure_sums": "on", "max_clien
 
 def test_nodes_that_require_secure_sums_send_nothing_else(tmp_path: Path) -> None:
     nodes = sites(tmp_path)
-    with pytest.raises(TooFewClients, match=r"takes part in secure sums only \(require-secure-sums\)"):
+    with pytest.raises(TooFewClients, match=r"takes part in secure sums only \(secure-min-clients\)"):
         simulate(tmp_path, node_configs=nodes, method="fedncm")
     folder = simulate(tmp_path, node_configs=nodes, **OWN)
     assert [one["outcome"] for one in clients(folder)] == ["merged"] * 6
@@ -230,8 +230,8 @@ def test_sites_without_a_class_in_common_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_release_is_no_secure_sum() -> None:
-    with pytest.raises(ConfigError, match="a release leaves in clear: it excludes require-secure-sums"):
-        NodeConfig.from_node_config({"release": "/x", "require-secure-sums": True})
+    with pytest.raises(ConfigError, match="a release leaves in clear: it excludes secure-min-clients"):
+        NodeConfig.from_node_config({"data-path": "release:/x", "secure-min-clients": 3})
 
 
 def test_a_second_sum_less_one_client_is_refused(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_a_second_sum_of_other_samples_of_the_same_clients_is_refused(
     tmp_path: Path, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a floor of 8 it would lack one client's classes of 6 alone: two sums would give them."""
-    nodes = nodes_of(tmp_path, "abcde", CLASSES, images=12, require_secure_sums=True) + sites(tmp_path, "f")
+    nodes = nodes_of(tmp_path, "abcde", CLASSES, images=12, secure_min_clients=3) + sites(tmp_path, "f")
     simulate(tmp_path, node_configs=nodes, **OWN)
     if other == "hold-out":
         monkeypatch.setattr(Run, "holdout", 0.5)
@@ -464,7 +464,7 @@ def test_a_key_goes_with_peers() -> None:
 
 
 def test_a_class_of_two_holders_is_in_no_sum(tmp_path: Path) -> None:
-    nodes = sites(tmp_path, "abcd") + nodes_of(tmp_path, "ef", (*CLASSES, "dog"), images=6, require_secure_sums=True)
+    nodes = sites(tmp_path, "abcd") + nodes_of(tmp_path, "ef", (*CLASSES, "dog"), images=6, secure_min_clients=3)
     folder = simulate(tmp_path, node_configs=nodes, **OWN)
     summed = load_statistics(folder).total.summed()
     kept = load_statistics(folder).class_names

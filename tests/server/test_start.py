@@ -11,7 +11,6 @@ import torch
 from flwr.app import Context, Message
 
 from fedstats_app import client_app
-from fedstats_app.base.option import ConfigError
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.training.evaluation import losses_by_temperature
@@ -26,7 +25,7 @@ def test_training_goes_on_from_a_trained_head(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"method": "fedncm", "fine_tune": "probe", "learning_rate": 0.1, "temperature": 1.0}
     first = simulate(tmp_path / "b", **settings, num_server_rounds=1)
     path = first / "heads" / "fedncm-probe.safetensors"
-    second = simulate(tmp_path / "c", **settings, num_server_rounds=1, start_head="file", start_head_file=str(path))
+    second = simulate(tmp_path / "c", **settings, num_server_rounds=1, start_head=str(path))
     ended, begun = rounds(first, "fedncm-probe")[-1], rounds(second, "file-probe")[0]
     assert (begun["accuracy"], begun["loss"]) == (ended["accuracy"], ended["loss"])
     one, other = (
@@ -35,27 +34,21 @@ def test_training_goes_on_from_a_trained_head(tmp_path: Path) -> None:
     )
     assert not torch.equal(one, other)  # and it goes on
     settings["fine_tune"] = "full"
-    full = simulate(tmp_path / "d", **settings, num_server_rounds=1, start_head="file", start_head_file=str(path))
+    full = simulate(tmp_path / "d", **settings, num_server_rounds=1, start_head=str(path))
     assert rounds(full, "file-full")[0]["loss"] == pytest.approx(ended["loss"], rel=1e-5)
 
 
 def test_a_head_of_another_backbone_or_other_classes_is_refused_before_any_client_is_asked(tmp_path: Path) -> None:
     first = simulate(tmp_path / "a", method="fedncm")
     path = str(first / "heads" / "fedncm.safetensors")
-    settings: dict[str, Any] = {"method": "fedncm", "fine_tune": "probe", "start_head": "file", "num_server_rounds": 1}
-    with pytest.raises(ValueError, match=r"start-head-file: .* is for features of random:tiny, fingerprint"):
-        simulate(tmp_path / "b", **settings, start_head_file=path, input_size=24)
+    settings: dict[str, Any] = {"method": "fedncm", "fine_tune": "probe", "num_server_rounds": 1}
+    with pytest.raises(ValueError, match=r"start-head: .* is for features of random:tiny, fingerprint"):
+        simulate(tmp_path / "b", **settings, start_head=path, input_size=24)
     with pytest.raises(ValueError, match=r"is for the classes .*; this run's are"):
-        simulate(tmp_path / "c", **settings, start_head_file=path, classes="5")
+        simulate(tmp_path / "c", **settings, start_head=path, classes="5")
     with pytest.raises(FileNotFoundError, match="no head at"):
-        simulate(tmp_path / "d", **settings, start_head_file=path + "x")
+        simulate(tmp_path / "d", **settings, start_head=path + "x")
     assert all(not list(tmp_path.glob(f"{run}/runs/*/results.json")) for run in "bcd")
-
-
-@pytest.mark.parametrize("settings", [{"start_head": "file"}, {"start_head_file": "/a/b.safetensors"}])
-def test_word_and_path_go_together(settings: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="start-head-file: goes with start-head file"):
-        AppConfig.of(fine_tune="probe", **settings)
 
 
 FOUND: Mapping[str, Any] = {"method": "fed3r", "num_server_rounds": 5, "fine_tune": "probe"}

@@ -60,7 +60,7 @@ def scores_of_all(test_set: ServerTestSet, head: LinearHead) -> HeadScores:
 @pytest.mark.parametrize("scale", [1e-4, 0.02, 1.0, 30.0, 1e4])
 def test_scores_are_those_of_all_temperatures_to_the_bit(scale: float, by_class: bool) -> None:
     test_set, head = a_test_set_and_a_head(scale, by_class=by_class)
-    found = test_set.score({"one": head}, mask_absent=True).heads["one"]
+    found = test_set.score({"one": head}).heads["one"]
     whole = scores_of_all(test_set, head)
     assert len(found.calibration.temperatures) <= 2 * LIKELY_STEPS + 2 < len(TEMPERATURES)
     assert found.calibration.fit() == whole.calibration.fit()
@@ -71,7 +71,7 @@ def test_scores_are_those_of_all_temperatures_to_the_bit(scale: float, by_class:
 def test_where_the_few_mislead_all_temperatures_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     test_set, head = a_test_set_and_a_head(1.0, by_class=False)
     monkeypatch.setattr(evaluation_data, "likely_temperatures", lambda logits, labels, n: (1.0, *TEMPERATURES[-3:]))
-    found = test_set.score({"one": head}, mask_absent=True).heads["one"]
+    found = test_set.score({"one": head}).heads["one"]
     assert found.calibration.temperatures == TEMPERATURES
     assert found.calibration.fit() == scores_of_all(test_set, head).calibration.fit()
 
@@ -91,21 +91,20 @@ def test_where_no_sample_can_be_read_nothing_is_scored() -> None:
     features, labels = test_set.evenly_spaced(5)
     assert features.shape == (0, D) and labels.shape == (0,) and labels.dtype == torch.int64
     head = LinearHead(torch.eye(C, D), torch.zeros(C))
-    assert test_set.score({"one": head}, mask_absent=True).heads["one"].confusion.num_examples == 0
+    assert test_set.score({"one": head}).heads["one"].confusion.num_examples == 0
 
 
-@pytest.mark.parametrize("mask_absent", [False, True])
-def test_heads_that_lack_a_class_are_scored_as_they_predict(mask_absent: bool) -> None:
+def test_heads_that_lack_a_class_are_scored_as_they_predict() -> None:
     test_set, head = a_test_set_and_a_head(1.0, by_class=False)
     head = LinearHead(head.weight.double(), head.bias.double(), torch.arange(C) != 1)
     parts = [(head.logits(features), labels) for features, labels in test_set.blocks]
-    predictions = [head.predict(features, mask_absent=mask_absent) for features, _ in test_set.blocks]
+    predictions = [head.predict(features) for features, _ in test_set.blocks]
     found = [HeadScores.zeros(C).count(*part, one) for part, one in zip(parts, predictions, strict=True)]
     whole = sum(found, HeadScores.zeros(C))
     fitted = whole.calibration.fit()
     assert fitted is not None
 
-    scores = test_set.score({"one": head}, mask_absent=mask_absent)
+    scores = test_set.score({"one": head})
 
     assert scores.calibrations["one"] == fitted.counted(parts)
     assert int(scores.right["one"].sum()) == whole.confusion.num_correct

@@ -95,7 +95,7 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
     assert main(["release", f"{script.folder}/images/site-b", "--out", str(released), *words]) == 0
     faults = {
         "no-data": 'name="nobody"',
-        "released": f'release="{released}"',
+        "released": f'data-path="release:{released}"',
         "other-network": f'data-path="{script.folder}/images/site-a" backbone-weights="{weights}"',
     }
     beside.register(*SITES, *faults)
@@ -108,7 +108,7 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
         "flwr", "run", ".", "demo", "--stream", "-c",
         f"input-size=64 min-clients=1 wait-timeout=600 settle-seconds=5 test-dataset='folder:{script.folder}/server' "
         f"method='fedncm' fine-tune='fedmezo' fedmezo.temperature=2.0 fedmezo.learning-rate=0.0004 "
-        f"num-server-rounds={MEZO_ROUNDS} evaluate-every={MEZO_ROUNDS} "
+        f"num-server-rounds={MEZO_ROUNDS} "
         f"plots=false output-dir='{tmp_path}/runs'",
     )  # fmt: skip
     log = f"flwr-{beside.commands}"

@@ -172,9 +172,7 @@ def _length(model: _Model, wanted: int) -> int:
     limits = (model.tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
     limit = min(limit for limit in limits if limit is not None)
     if wanted > limit:
-        raise ValueError(
-            f"text-max-length must be at most {limit}, the most tokens that {model.name} takes, got {wanted}"
-        )
+        raise ValueError(f"input-size must be at most {limit}, the most tokens that {model.name} takes, got {wanted}")
     return wanted or (model.layout and model.layout.max_length) or min(limit, LONGEST_BY_DEFAULT)
 
 
@@ -220,7 +218,9 @@ def _encoder(
         return *_prompt_encoder(network, transform), "prompt"
     layout = model.layout
     if layout and options.pooling != "auto":
-        raise ValueError(f"text-pooling must be auto for {model.name}, whose folder says how, got {options.pooling}")
+        raise ValueError(
+            f"backbone-pooling must be auto for {model.name}, whose folder says how, got {options.pooling}"
+        )
     pooling = layout.pooling if layout else "mean" if options.pooling == "auto" else options.pooling
     module = PooledEncoder(network, pooling, normalise=bool(layout and layout.normalise))
     return module, None, f"{pooling}{', normalised' if module.normalise else ''}"

@@ -35,7 +35,7 @@ Made = TypeVar("Made")
 def check_data(config: AppConfig, node: NodeConfig | None, step: Step) -> Iterator[Finding]:
     """Check what a run loads, on a node with data of its own or in a simulation; nothing is downloaded."""
     own = node or NodeConfig()
-    options = config.backbone_for(own_data=node is not None, weights=own.backbone_weights, engine=own.engine)
+    options = config.backbone_for(own_data=node is not None, weights=own.backbone_weights)
     step.at(0, f"loading backbone {options.backbone}")
     started = time.perf_counter()
     backbone, failure = _offline(lambda: loaded_backbone(options))

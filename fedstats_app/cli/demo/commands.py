@@ -7,13 +7,10 @@ import sys
 from pathlib import Path
 
 # What runs are told: two rounds of training on the images of the sample, the same without weights, and on one's own.
-PROBE = (
-    "input-size=64 min-clients=3 wait-timeout=300 settle-seconds=1 "
-    "fine-tune='probe' num-server-rounds=2 evaluate-every=2"
-)
+PROBE = "input-size=64 min-clients=3 wait-timeout=300 settle-seconds=1 fine-tune='probe' num-server-rounds=2"
 MEZO = (
     "input-size=64 min-clients=3 wait-timeout=300 settle-seconds=1 "
-    "fine-tune='fedmezo' fedmezo.temperature=1.8 fedmezo.learning-rate=0.0005 num-server-rounds=2 evaluate-every=2 "
+    "fine-tune='fedmezo' fedmezo.temperature=1.8 fedmezo.learning-rate=0.0005 num-server-rounds=2 "
     "test-dataset='folder:{folder}/server'"
 )
 OWN = "min-clients={sites} wait-timeout=300 settle-seconds=1 reply-timeout=3600"

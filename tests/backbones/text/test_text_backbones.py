@@ -162,9 +162,9 @@ def test_weights_that_are_missing_in_the_file_are_not_made_up(bert: Path, tmp_pa
     [
         ("transformers:{tmp_path}", {}, WeightsError, r"neither config\.json nor modules\.json"),
         ("sentence:some/model", {}, WeightsError, "HF_HUB_OFFLINE forbids .*download some/model .*backbone-weights"),
-        ("transformers:{bert}", {"input_size": 129}, ValueError, "text-max-length must be at most 128"),
+        ("transformers:{bert}", {"input_size": 129}, ValueError, "input-size must be at most 128"),
         ("tiny-text", {}, WeightsError, "no weights of its own: use 'random:tiny-text'"),
-        (MINILM, {"text": TextOptions("first")}, ValueError, "text-pooling must be auto for all-MiniLM-L6-v2"),
+        (MINILM, {"text": TextOptions("first")}, ValueError, "backbone-pooling must be auto for all-MiniLM-L6-v2"),
         (MINILM, {"weights": "/no/such"}, WeightsError, "no weights file and no folder of a model at '/no/such'"),
     ],
 )

@@ -76,7 +76,7 @@ def test_prompts_of_texts_are_attended_to_and_not_pooled(pooling: str) -> None:
     assert same_bits(encoder(tokens, numbers(3, 4)), encoder(tokens))
     encoder(tokens, numbers(3, 4))
     assert echo.seen.tolist() == [[1] * 7 + [0] * 2, [1] * 9]
-    with pytest.raises(ValueError, match=r"6 tokens and 4 prompts must be at most 9 .* text-max-length to 5"):
+    with pytest.raises(ValueError, match=r"6 tokens and 4 prompts must be at most 9 .* input-size to 5"):
         encoder(tokens, numbers(4, 4))
 
 

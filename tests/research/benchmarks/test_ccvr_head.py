@@ -22,6 +22,6 @@ def test_a_training_starts_from_it(tmp_path: Path, capsys: pytest.CaptureFixture
         "num_clients": 5,
         "seed": 1,
     }
-    training = {"method": "fedncm", "fine_tune": "probe", "start_head": "file", "start_head_file": str(file)}
+    training = {"method": "fedncm", "fine_tune": "probe", "start_head": str(file)}
     folder = simulate(tmp_path, **settings, **training, num_server_rounds=1)
     assert 100 * rounds(folder, "file-probe")[0]["accuracy"] == pytest.approx(float(said[2]), abs=0.006)

@@ -8,9 +8,7 @@ pytest.importorskip("openvino", reason="the extra `fast` is not installed")
 SMALL = ["--networks", "tiny", "--input-size", "16", "--turns", "1", "--engines", "torch", "openvino"]
 
 
-@pytest.mark.parametrize(
-    "what", [["forward", "--batches", "1"], ["client", "--images", "3", "--pixels", "48", "--read-threads", "1"]]
-)
+@pytest.mark.parametrize("what", [["forward", "--batches", "1"], ["client", "--images", "3", "--pixels", "48"]])
 def test_rates_of_every_engine_are_printed_against_the_first(
     what: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

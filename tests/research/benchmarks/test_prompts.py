@@ -19,7 +19,7 @@ SMALL = ("--clients", "2", "--rounds", "2", "--pool", "4", "--tokens", "2", "--t
 def test_lines_and_table(measured: Callable[..., list[Any]], tmp_path: Path) -> None:
     for split, each in (("train", 8), ("test", 4)):
         text_folder(tmp_path / split, each=each)
-    experiment = f"dataset='folder:{tmp_path}' backbone=random:tiny-text text-max-length=16 partitioner=iid"
+    experiment = f"dataset='folder:{tmp_path}' backbone=random:tiny-text input-size=16 partitioner=iid"
     lines = measured(prompts, prompts.Tuned, experiment, *SMALL)
     methods = ["head only", "FedAvg-PT", "FedProx-PT", "FedAvg-PT, chosen", "PFPT"]
     assert [(line.start, line.method) for line in lines] == [(s, m) for s in ("random", "Fed3R") for m in methods]

@@ -99,5 +99,5 @@ def small_texts(small: Mapping[str, Any], tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="session")
 def prompted_texts(small_texts: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same for prompts among the tokens of a text, in place of a table's images."""
-    given = {"input-size": 0, "text-max-length": 64, "label-column": "label", "partition.flips": "none"}
+    given = {"input-size": 64, "label-column": "label", "partition.flips": "none"}
     return {**{key: value for key, value in small_texts.items() if key != "label-words"}, **given}

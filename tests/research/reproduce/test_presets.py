@@ -29,9 +29,7 @@ def test_every_cell_is_a_valid_run_and_has_its_number(name: str) -> None:
     if "The values are only drawn" in preset.notes:
         return
     for row, numbers in zip(preset.rows, published, strict=True):
-        steps = {
-            str(column.keys.get("start-head-file", "")) for column in preset.columns
-        }  # nothing is published of them
+        steps = {str(column.keys.get("start-head", "")) for column in preset.columns}  # nothing is published of them
         run_here = {
             column.name
             for column in preset.columns
@@ -41,7 +39,7 @@ def test_every_cell_is_a_valid_run_and_has_its_number(name: str) -> None:
 
 
 # Keys that differ from preset to preset and ask for nothing new; of others, these words count and not only the key.
-SIZES = ("backbone", "dataset", "dirichlet-alpha", "evaluate-every", "image-column", "input-size", "label-column")
+SIZES = ("backbone", "dataset", "dirichlet-alpha", "image-column", "input-size", "label-column")
 SIZES += ("local-epochs", "num-clients", "num-server-rounds", "text-column")
 WORDS = ("fine-tune", "personalise", "partitioner", "optimizer", "method")
 
@@ -130,7 +128,7 @@ def test_fine_tuning_starts_from_the_head_of_the_column_that_it_names(small: Map
     for probe, full in zip(probes, tuned, strict=True):
         ended = read_json(probe, "results.json")["training"]["random-probe"]["accuracy"]
         began = read_json(full, "results.json")["training"]["file-full"]["start_accuracy"]
-        named = read_json(full, "config.json")["run_config"]["start-head-file"]
+        named = read_json(full, "config.json")["run_config"]["start-head"]
         assert (began, named) == (ended, str(probe / "heads" / "random-probe.safetensors"))
 
 
