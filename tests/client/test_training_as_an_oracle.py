@@ -161,7 +161,7 @@ def test_a_head_that_singles_a_sample_out_learns_no_more_of_its_loss_than_a_coun
     ("settings", "reason"),
     [
         ({"batch_size": 1}, "fedmezo.batch-size: must be at least 5 (min-class-count), got 1"),
-        ({"num_directions": 1024}, "directions: must be at most 16 (max-directions), got 1024"),
+        ({"num_directions": 1024}, "directions: must be at most 16, got 1024"),
     ],
 )
 def test_a_thousand_directions_of_one_sample_are_refused_and_leave_nothing(
