@@ -16,6 +16,7 @@ from fedstats_app.statistics import (
     ScatterSpec,
     StatisticsSpec,
 )
+from fedstats_app.training.limits import RequestLimits
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.evaluation import MAX_HEADS, evaluation_content
@@ -107,8 +108,11 @@ def test_a_message_brings_so_many_heads(victim: Victim) -> None:
         (START, 64, "RefusedByPolicy: this node has fewer than 41 samples"),
     ],
 )
-def test_a_refused_start_is_not_kept(tmp_path: Path, start: dict[str, torch.Tensor], batch: int, reason: str) -> None:
-    victim = Victim.of(tmp_path, images=20, min_batch_size=41)
+def test_a_refused_start_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: dict[str, torch.Tensor], batch: int, reason: str
+) -> None:
+    victim = Victim.of(tmp_path, images=20)
+    monkeypatch.setattr(NodeConfig, "request_limits", RequestLimits(min_batch_size=41))
 
     reply = mezo(victim, start, batch=batch)
 
@@ -138,8 +142,9 @@ def test_a_node_keeps_the_replicas_of_few_trainings(tmp_path: Path) -> None:
 
 def test_a_run_gets_so_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The factor of a Gram matrix of 40 samples and 2,000 features is 0.6 megabytes."""
-    victim = Victim.of(tmp_path, images=20, max_run_megabytes=1, min_gram_samples=0)
+    victim = Victim.of(tmp_path, images=20, min_gram_samples=0)
     victim = Victim(victim.path, victim.rules, {"feature_map": "relu:2000"})
+    monkeypatch.setattr(NodeConfig, "request_limits", RequestLimits(max_run_megabytes=1))
 
     def ask(means: int) -> Message:
         spec = StatisticsSpec(gram=True, means_per_class=means)
@@ -149,4 +154,4 @@ def test_a_run_gets_so_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     first, second = map(ask, (1, 2))
 
     assert not first.has_error()
-    assert second.error.reason == ("RefusedByPolicy: this node has sent as much in this run as it sends in one")
+    assert second.error.reason == "RefusedByPolicy: this node has sent as much in this run as it sends in one"

@@ -217,7 +217,7 @@ def test_an_owner_sees_the_account_and_no_reset_forgets_it(made: Path, capsys: p
         ({"secure_sums": "exact"}, "dp-epsilon: needs secure-sums = on, got exact"),
         ({"dp_where": "server"}, "dp-epsilon: needs secure-sums = off, got on, with dp-where = server"),
         ({"dp_where": "local", "secure_sums": "off", "method": "fedcof"}, "dp-epsilon: fedcof is not served"),
-        ({"dp_where": "local", "secure_sums": "off", "fine_tune": "probe"}, 'dp-epsilon: fine-tune must be "none"'),
+        ({"dp_where": "local", "secure_sums": "off", "fine_tune": "probe"}, "dp-epsilon: fine-tune must be none"),
         (
             {"dp_where": "server", "secure_sums": "off", "save_statistics": "clients"},
             "dp-epsilon: save-statistics must be sum or none",
@@ -226,7 +226,7 @@ def test_an_owner_sees_the_account_and_no_reset_forgets_it(made: Path, capsys: p
         ({"dp_epsilon": 0.0, "dp_where": "local"}, "dp-where: needs a dp-epsilon"),
         ({"min_class_count": 5}, "dp-epsilon: needs min-class-count = 0, got 5"),
         ({"partitioner": "iid", "partition.flips": "both"}, "dp-epsilon: partition.flips must be none"),
-        ({"fine_tune": "probe"}, 'secure-sums: fine-tune must be "none"'),
+        ({"fine_tune": "probe"}, "secure-sums: fine-tune must be none"),
         ({"dp_epsilon": 0.0}, "dp-delta: needs a dp-epsilon"),
         ({"dp_epsilon": 0.0, "dp_unit": "client"}, "dp-unit: needs a dp-epsilon"),
         ({"dp_unit": "site"}, "dp-unit"),

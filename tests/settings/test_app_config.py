@@ -238,7 +238,10 @@ TIMM = {"backbone": "timm:x"}
         ({**TIMM, "backbone-arguments": "img_size"}, "backbone-arguments: must be key=value pairs"),
         ({**TIMM, "backbone-pooling": "max"}, r"backbone-pooling: must be one of auto, .*cls\+mean"),
         ({"backbone": "resnet18", "backbone-arguments": "a=1"}, "backbone-arguments: are for timm:NAME"),
-        ({"backbone": "resnet18", "backbone-pooling": "cls"}, "backbone-pooling: is for timm:NAME, vision:NAME and texts"),
+        (
+            {"backbone": "resnet18", "backbone-pooling": "cls"},
+            "backbone-pooling: is for timm:NAME, vision:NAME and texts",
+        ),
         ({"backbone": "timm:local-dir:models/uni"}, "absolute path after timm:local-dir:"),
         ({"backbone": "timm:hf-hub:"}, "a model of the hub after timm:hf-hub:"),
     ],
