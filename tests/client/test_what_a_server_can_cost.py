@@ -12,6 +12,7 @@ import fedstats_app.backbones.backbone as backbone_module
 from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.heads import LinearHead
+from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import (
     ScatterSpec,
     StatisticsSpec,
