@@ -3,8 +3,7 @@
 It holds `class-counts` (C,) int64, `class-sums` (C, d) float64, with a Gram matrix `gram` (d (d + 1) / 2,) float64, its
 upper triangle row by row, for FedCOF and FedRoot `row-class-ids` and `row-counts` (M,) int64 and `row-sums` (M, d) as
 they came, and for FedRoot `scatter` (d (d + 1) / 2,) float64, the sum of the factors' products, and `left-out` ()
-float64. Float64 because a later run adds to them, and is to end where one run
-would have.
+float64. Float64 because a later run adds to them, and is to end where one run would have.
 
 The file is sensitive: it holds the label histogram and class means of all clients together and, with rows, of each.
 Only its owner can read it, and its header says so.
@@ -23,7 +22,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,7 +51,18 @@ _IDS = "row-class-ids"
 def save_statistics(folder: Path, collected: CollectedStatistics) -> Path:
     """Write all that a run collected, with the runs that it extends; the same statistics give the same bytes."""
     total = collected.total
+    summed = total.summed()
+    tensors = {"class-counts": summed.class_counts, "class-sums": summed.class_sums}
+    if summed.gram is not None:
+        tensors["gram"] = pack_upper(summed.gram)
+    if total.keeps_rows:
+        tensors |= _rows_to_tensors(total.rows())
+    if total.has_scatter:
+        low_rank = total.low_rank(ClassMeanRows.zeros(total.num_classes, total.feature_dim))  # rows are there already
+        tensors["scatter"] = pack_upper(low_rank.scatter)
+        tensors["left-out"] = torch.tensor(low_rank.left_out, dtype=torch.float64)
     metadata = {
+        "format": STATISTICS_FORMAT,
         "sensitive": SENSITIVE,
         "class-names": json.dumps(list(collected.class_names)),
         "specification": json.dumps(collected.spec.to_dict()),
@@ -61,30 +70,9 @@ def save_statistics(folder: Path, collected: CollectedStatistics) -> Path:
         "backbone-fingerprint": collected.backbone_fingerprint,
         "clients": json.dumps([asdict(client) for client in collected.clients]),
     }
-    return _write(folder / STATISTICS_FILE, sum_to_tensors(total), {"format": STATISTICS_FORMAT, **metadata})
-
-
-def _write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
+    path = folder / STATISTICS_FILE
     write_tensors(path, tensors, metadata, mode=READABLE_BY_OWNER)
     return path
-
-
-def _read(path: Path, of_format: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    tensors, metadata = read_tensors(path)
-    if metadata.get("format") != of_format:
-        raise ValueError(f"{path}: format must be {of_format!r}, got {metadata.get('format')!r}")
-    return tensors, metadata
-
-
-def _under(parts: Mapping[Any, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Put each part's key, such as the number of the specification, and a dot before the names of its tensors."""
-    return {f"{key}.{name}": tensor for key, part in parts.items() for name, tensor in part.items()}
-
-
-def _own(tensors: Mapping[str, Tensor], prefix: object) -> dict[str, Tensor]:
-    """Take those whose names begin so and with a dot, without that."""
-    start = f"{prefix}."
-    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
 def load_statistics(run_folder: str | Path) -> CollectedStatistics:
@@ -104,63 +92,38 @@ def load_statistics(run_folder: str | Path) -> CollectedStatistics:
             f"no statistics at {path}; a run leaves {STATISTICS_FILE} in its folder if at least one client was merged, "
             "unless save-statistics is none"
         )
-    tensors, metadata = _read(path, STATISTICS_FORMAT)
+    tensors, metadata = read_tensors(path)
+    if metadata.get("format") != STATISTICS_FORMAT:
+        raise ValueError(f"{path}: format must be {STATISTICS_FORMAT!r}, got {metadata.get('format')!r}")
     try:
-        return _collected(tensors, metadata)
+        return CollectedStatistics(
+            tuple(json.loads(metadata["class-names"])),
+            StatisticsSpec.from_dict(json.loads(metadata["specification"])),
+            _sum_from_tensors(tensors, *json.loads(metadata["rows-and-pairs"])),
+            metadata["backbone-fingerprint"],
+            tuple(MergedClient(**client) for client in json.loads(metadata["clients"])),
+        )
     except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not hold collected statistics: {type(error).__name__}: {error}") from error
 
 
-def sum_to_tensors(total: StatisticsSum) -> dict[str, Tensor]:
-    """Return a sum as the tensors that the module's text names."""
-    summed = total.summed()
-    tensors = {"class-counts": summed.class_counts, "class-sums": summed.class_sums}
-    if summed.gram is not None:
-        tensors["gram"] = pack_upper(summed.gram)
-    if total.keeps_rows:
-        tensors |= rows_to_tensors(total.rows())
-    if total.has_scatter:
-        low_rank = total.low_rank(ClassMeanRows.zeros(total.num_classes, total.feature_dim))  # rows are there already
-        tensors["scatter"] = pack_upper(low_rank.scatter)
-        tensors["left-out"] = torch.tensor(low_rank.left_out, dtype=torch.float64)
-    return tensors
-
-
-def rows_to_tensors(rows: ClassMeanRows) -> dict[str, Tensor]:
+def _rows_to_tensors(rows: ClassMeanRows) -> dict[str, Tensor]:
     """Name the tensors of rows as the module's text does."""
     return {_IDS: rows.class_ids, "row-counts": rows.counts, "row-sums": rows.class_sums}
 
 
-def rows_from_tensors(found: Mapping[str, Tensor], num_classes: int) -> ClassMeanRows:
-    """Read the rows that :func:`rows_to_tensors` gave."""
+def _rows_from_tensors(found: Mapping[str, Tensor], num_classes: int) -> ClassMeanRows:
+    """Read the rows that :func:`_rows_to_tensors` gave."""
     return ClassMeanRows(found[_IDS], found["row-counts"], num_classes=num_classes, class_sums=found["row-sums"])
 
 
-def _collected(tensors: dict[str, Tensor], metadata: dict[str, str]) -> CollectedStatistics:
-    num_rows, num_pairs = json.loads(metadata["rows-and-pairs"])
-    return CollectedStatistics(
-        tuple(json.loads(metadata["class-names"])),
-        StatisticsSpec.from_dict(json.loads(metadata["specification"])),
-        sum_from_tensors(tensors, num_rows, num_pairs),
-        metadata["backbone-fingerprint"],
-        tuple(MergedClient(**client) for client in json.loads(metadata["clients"])),
-    )
-
-
-def sum_from_tensors(found: Mapping[str, Tensor], num_rows: int, num_pairs: int) -> StatisticsSum:
-    """Return the sum, of so many rows and pairs, that :func:`sum_to_tensors` made tensors of.
-
-    Raises
-    ------
-    ValueError, KeyError
-        If they are none of a sum.
-    """
+def _sum_from_tensors(found: Mapping[str, Tensor], num_rows: int, num_pairs: int) -> StatisticsSum:
     counts, sums = found["class-counts"], found["class-sums"]
     if not all(bool(torch.isfinite(one).all()) for one in found.values()):
         raise ValueError("all numbers must be finite")
     return StatisticsSum.resumed(
         FeatureStatistics(counts, sums, _square(found, "gram", sums.shape[1])),
-        rows_from_tensors(found, len(counts)) if _IDS in found else None,
+        _rows_from_tensors(found, len(counts)) if _IDS in found else None,
         num_rows=num_rows,
         num_pairs=num_pairs,
         scatter=_square(found, "scatter", sums.shape[1]),
@@ -195,7 +158,8 @@ def save_client_statistics(
     }
     path = _path_of(folder, client, digest)
     path.parent.mkdir(exist_ok=True, mode=0o700)
-    return _write(path, client_to_tensors(statistics), metadata)
+    write_tensors(path, client_to_tensors(statistics), metadata, mode=READABLE_BY_OWNER)
+    return path
 
 
 def forget_client_statistics(folder: Path) -> None:
@@ -258,7 +222,7 @@ def _path_of(folder: Path, client: int, digest: str) -> Path:
 
 def client_to_tensors(one: ClientStatistics) -> dict[str, Tensor]:
     """Name the tensors of a client's statistics as this module's text does, those that came as float32 in float32."""
-    tensors = rows_to_tensors(one.rows)
+    tensors = _rows_to_tensors(one.rows)
     if one.given_gram is not None:
         tensors["gram"] = _in_few_bytes(pack_upper(one.given_gram))
     elif isinstance(one.within, TriangularFactor):
@@ -279,7 +243,7 @@ def _in_few_bytes(tensor: Tensor) -> Tensor:
 
 def client_from_tensors(found: Mapping[str, Tensor], num_classes: int) -> ClientStatistics:
     """Read the statistics that :func:`client_to_tensors` gave, to the bit."""
-    rows, scatter = rows_from_tensors(found, num_classes), None
+    rows, scatter = _rows_from_tensors(found, num_classes), None
     within: Tensor | TriangularFactor | None = _square(found, "within", rows.feature_dim)
     if "within-factor" in found:
         within = TriangularFactor(found["within-factor"].to(torch.float64))
