@@ -164,37 +164,12 @@ def test_what_cannot_be_an_answer_is_an_error_on_the_client(statistics: ClientSt
 
 
 # What goes with the rows: a Gram matrix, or a factor of the scatter by its rank and dtype.
-WITH_ROWS = [
-    None,
-    *((rank, dtype) for rank in ("sqrt(n)", "full", "1", "0", "90%") for dtype in ("float16", "float32")),
-]
+WITH_ROWS = [None, *((rank, dtype) for rank in ("sqrt(n)", "full", "0") for dtype in ("float16", "float32", "int8"))]
 
 
 def spec_with(factor: tuple[str, str] | None, means_per_class: int = 1) -> StatisticsSpec:
     scatter = None if factor is None else scatter_of(*factor).scatter
     return StatisticsSpec(gram=factor is None, means_per_class=means_per_class, scatter=scatter)
-
-
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
-@given(
-    sample=samples(kinds=("random", "non-negative", "duplicates", "constant", "one constant feature", "low rank")),
-    wire_dtype=st.sampled_from(["float32", "float64"]),
-    factor=st.one_of(st.none(), st.sampled_from(WITH_ROWS)),
-    means_per_class=st.integers(1, 3),
-)
-def test_honest_replies_are_never_refused(
-    sample: Sample, wire_dtype: str, factor: tuple[str, str] | None, means_per_class: int
-) -> None:
-    """Features from 1e-6 to 1e6 and beyond, more dimensions than samples, one sample, none, duplicates, constants."""
-    request = StatisticsRequest(sample.num_classes, spec_with(factor, means_per_class), wire_dtype=wire_dtype)
-    made = request.statistics(sample.features, sample.labels)
-    # A row's sum of exactly zero on the wire is not what a network's features give.
-    assume(not bool((made.rows.class_sums.to(torch.float32) == 0).all(dim=1).any()))
-
-    reply = statistics_reply(instruction(request.to_content()), made)
-
-    received = read_statistics_reply(reply, request, feature_dim=sample.features.shape[1])
-    assert received.num_examples == len(sample.labels)
 
 
 @pytest.mark.parametrize("factor", WITH_ROWS[:3])
@@ -311,35 +286,36 @@ def test_who_has_only_the_gram_matrix_sends_a_factor_too_and_who_has_neither_is_
         statistics_reply(msg, ClientStatistics(received.statistics.rows))
 
 
+@settings(suppress_health_check=list(HealthCheck))
 @given(
-    samples(max_examples=40, kinds=("random", "non-negative", "duplicates", "low rank", "one constant feature")),
+    samples(kinds=("random", "non-negative", "duplicates", "constant", "low rank", "one constant feature")),
     st.sampled_from(list(NUMBER_BYTES)),
-    st.sampled_from(["gram", "float16", "int8"]),
+    st.sampled_from(WITH_ROWS),
+    st.integers(1, 3),
 )
-def test_every_honest_client_is_accepted_and_is_near_what_it_has(sample: Sample, kind: str, what: str) -> None:
-    spec = StatisticsSpec(gram=True) if what == "gram" else scatter_of("2", what)
-    request = request_for(spec, wire_dtype=kind)
+def test_every_honest_client_is_accepted_and_is_near_what_it_has(
+    sample: Sample, kind: str, factor: tuple[str, str] | None, means_per_class: int
+) -> None:
+    """Features from 1e-6 to 1e6 and beyond, more dimensions than samples, one sample, none, duplicates, constants."""
+    request = StatisticsRequest(sample.num_classes, spec_with(factor, means_per_class), wire_dtype=kind)
     norm = float(sample.features.double().square().sum(dim=1).max().sqrt()) if len(sample.features) else 1.0
     limits, dim = Limits(norm * (1 + 1e-6)), sample.features.shape[1]
-    labels = sample.labels.clamp(max=request.num_classes - 1)
-    made = request.statistics(sample.features, labels)
+    made = request.statistics(sample.features, sample.labels)
     # No network's features add up to exactly zero.
     assume(not bool((made.rows.class_sums.float() == 0).all(dim=1).any()))
     msg = instruction(request.to_content(), node=1)
     reply = statistics_reply(msg, made)
-    assert reply.content == statistics_reply(msg, request.statistics(sample.features, labels)).content
+    assert reply.content == statistics_reply(msg, request.statistics(sample.features, sample.labels)).content
+
     received = read_statistics_reply(reply, request, feature_dim=dim, limits=limits).statistics
-    size = max(float(made.rows.class_sums.abs().max()), 1e-30) if len(made.rows) else 1.0
-    within = {"float16": 1e-3, "int8": 1e-2}.get(kind, 1e-6)
-    assert (
-        float((received.rows.class_sums - made.rows.class_sums).abs().max()) <= within * size
-        if len(made.rows)
-        else True
-    )
-    if what == "gram" and received.gram is not None and made.gram is not None:
-        trace = float(made.gram.trace())
-        wide = {"float16": 5e-3, "int8": 0.1}.get(kind, 1e-5)
-        assert float((received.gram - made.gram).abs().max()) <= wide * max(trace, 1e-30)
+
+    assert received.rows.num_examples == len(sample.labels)
+    if len(made.rows):
+        near = {"float16": 1e-3, "int8": 1e-2}.get(kind, 1e-6) * max(float(made.rows.class_sums.abs().max()), 1e-30)
+        assert float((received.rows.class_sums - made.rows.class_sums).abs().max()) <= near
+    if received.gram is not None and made.gram is not None:
+        near = {"float16": 5e-3, "int8": 0.1}.get(kind, 1e-5) * max(float(made.gram.trace()), 1e-30)
+        assert float((received.gram - made.gram).abs().max()) <= near
 
 
 def test_sums_in_few_bits_add_up_without_bias() -> None:
