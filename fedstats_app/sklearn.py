@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from fedstats_app.heads import LinearHead
-from fedstats_app.methods import FED3R, FEDCGS, FEDCOF, FEDNCM, ConfiguredMethod, Method
+from fedstats_app.methods import Fed3RMethod, FedCGSMethod, FedCOFMethod, FedNCMMethod, Method
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics
 from fedstats_app.statistics.collected import StatisticsSum, sum_without_client
 
@@ -26,23 +26,17 @@ from fedstats_app.statistics.collected import StatisticsSum, sum_without_client
 class _Merged:
     """The sum of all samples seen, and the head, which is solved when it is first needed."""
 
-    def __init__(
-        self, kind: type[ClosedFormClassifier], options: Any, means: tuple[int, int], seed: int, total: StatisticsSum
-    ) -> None:
-        self.kind, self.options, self.means, self.seed, self.total = kind, options, means, seed, total
-
-    @property
-    def method(self) -> ConfiguredMethod:
-        return self.kind.record.configured(self.options, *self.means)  # made anew: records cannot be pickled
+    def __init__(self, method: Method[Any], seed: int, total: StatisticsSum) -> None:
+        self.method, self.seed, self.total = method, seed, total
 
     @cached_property
     def head(self) -> LinearHead:
-        return self.method.solve(self.total)
+        return self.method.head(self.total)
 
     def among(self, old: Any, new: Any) -> _Merged:
         """Return the same with the old classes numbered as in a sorted list that includes them."""
         total = self.total.renumbered(torch.from_numpy(np.searchsorted(new, old)), len(new))
-        return _Merged(self.kind, self.options, self.means, self.seed, total)
+        return _Merged(self.method, self.seed, total)
 
     def as_client(self) -> ClientStatistics:
         """Return everything as if of one client, to be added to another sum or taken out of it."""
@@ -72,7 +66,7 @@ class ClosedFormClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         d.
     """
 
-    record: ClassVar[Method[Any]]
+    method_type: ClassVar[type[Method[Any]]]
     classes_: Any
     _merged: _Merged
 
@@ -101,20 +95,18 @@ class ClosedFormClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         values = self.get_params(deep=False)
         seed = values.pop("seed")
         means = values.pop("means_per_class", 1), values.pop("samples_per_mean", 2)
-        options = self.record.options.of(**values)
-        method = self.record.configured(options, *means)
-        spec = method.specification
-        total = StatisticsSum(num_classes, X.shape[1], gram=spec.gram, keep_rows=method.keeps_rows)
-        return _Merged(type(self), options, means, seed, total)
+        method = self.method_type(self.method_type.options_type.of(**values), *means)
+        gram = method.specification.gram
+        return _Merged(method, seed, StatisticsSum(num_classes, X.shape[1], gram=gram, keep_rows=method.keeps_rows))
 
     def _combined(self, other: ClosedFormClassifier, combine: Callable[..., StatisticsSum]) -> Self:
         check_is_fitted(self)
         check_is_fitted(other)
         mine, its = self._merged, other._merged
-        if mine.method != its.method or self.n_features_in_ != other.n_features_in_:
+        if (mine.method, mine.seed) != (its.method, its.seed) or self.n_features_in_ != other.n_features_in_:
             raise ValueError(
-                f"classifiers to combine must have the same parameters and features, got {mine.options} for "
-                f"{self.n_features_in_} features and {its.options} for {other.n_features_in_}"
+                f"classifiers to combine must have the same parameters and features, got {mine.method} for "
+                f"{self.n_features_in_} features and {its.method} for {other.n_features_in_}"
             )
         known = np.union1d(self.classes_, other.classes_)
         merged = mine.among(self.classes_, known)
@@ -190,7 +182,7 @@ class FedNCMClassifier(ClosedFormClassifier):
         Not used: FedNCM draws nothing.
     """
 
-    record = FEDNCM
+    method_type = FedNCMMethod
 
     def __init__(self, *, seed: int = 0) -> None:
         self.seed = seed
@@ -214,7 +206,7 @@ class Fed3RClassifier(ClosedFormClassifier):
     array(['a', 'a', 'b', 'b'], dtype='<U1')
     """
 
-    record = FED3R
+    method_type = Fed3RMethod
 
     def __init__(
         self,
@@ -247,7 +239,7 @@ class FedCOFClassifier(ClosedFormClassifier):
         Draws which samples share a mean if there are several per class.
     """
 
-    record = FEDCOF
+    method_type = FedCOFMethod
 
     def __init__(
         self,
@@ -276,7 +268,7 @@ class FedCGSClassifier(ClosedFormClassifier):
         Not used: FedCGS draws nothing.
     """
 
-    record = FEDCGS
+    method_type = FedCGSMethod
 
     def __init__(
         self,

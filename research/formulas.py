@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from typing import Literal
 
-from fedstats_app.methods import METHODS, Uplink
+from fedstats_app.methods import METHODS, Method
 from fedstats_app.report.training_record import BYTES_PER_NUMBER, mezo_bytes, training_bytes
 
 
@@ -66,9 +66,9 @@ class TableSizes:
                 raise ValueError(f"{name} must be at least 0, got {size}")
 
 
-def uplink_formula(formula: Uplink) -> Callable[[TableSizes], int]:
+def uplink_formula(formula: Callable[[int, int, int, int], int | None]) -> Callable[[TableSizes], int]:
     """Return the bytes that all clients send by a method's formula of numbers."""
-    return lambda sizes: BYTES_PER_NUMBER * formula(sizes.rows, sizes.clients, sizes.classes, sizes.feature_dim)
+    return lambda sizes: BYTES_PER_NUMBER * (formula(sizes.rows, sizes.clients, sizes.classes, sizes.feature_dim) or 0)
 
 
 def _slora_bytes(sizes: TableSizes) -> int:
@@ -89,8 +89,9 @@ def _prompt_bytes(sizes: TableSizes) -> int:
 _LOCAL_HEADS = uplink_formula(lambda M, K, C, d: K * C * (d + 1))
 _CLASS_COVARIANCES = uplink_formula(lambda M, K, C, d: M * (d + d**2))
 
+_OF_PAPERS = {name: kind for name, kind in METHODS.items() if kind.uplink is not Method.uplink}
 FORMULAS: dict[str, Callable[[TableSizes], int]] = {
-    **{name: uplink_formula(method.uplink) for name, method in METHODS.items() if method.uplink is not None},
+    **{name: uplink_formula(kind.default().uplink) for name, kind in _OF_PAPERS.items()},
     "ccvr": _CLASS_COVARIANCES,
     "fedpft": lambda sizes: (
         BYTES_PER_NUMBER * sizes.clients * sizes.classes * sizes.components * (2 * sizes.feature_dim + 1)

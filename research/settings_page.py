@@ -34,7 +34,7 @@ stands in a table: `-c "fedcof.shrinkage=0.1"`, or below `[fedcof]` in a file. A
 
 def _groups() -> list[tuple[str, Options]]:
     """List the groups with their titles; the methods' have their paper's spelling."""
-    titles = {record.options: f"{record.display_name} ({record.paper})" for record in METHODS.values()}
+    titles = {record.options_type: f"{record.display_name} ({record.paper})" for record in METHODS.values()}
     made = []
     for group in AppConfig().groups:
         first = (type(group).__doc__ or "").split("\n")[0].split(":")[0].rstrip(".")

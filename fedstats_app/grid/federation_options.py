@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedstats_app.base.option import Options, flag, number, one_of, option, run_folder, whole
+from fedstats_app.methods import cannot_add, cannot_be_noisy
 from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON, PLACES, Promise
 
 _OF_NOISE = ("dp-delta", "dp-unit", "dp-where", "dp-samples")
@@ -142,7 +143,7 @@ class FederationOptions(Options):
         for name in config.methods:
             with contextlib.suppress(ValueError):  # the run's options refuse an unknown variant
                 method = config.configured(name)
-                if reason := method.cannot_be_noisy if self.is_noisy else method.cannot_add:
+                if reason := (cannot_be_noisy if self.is_noisy else cannot_add)(method):
                     yield f"{'dp-epsilon' if self.is_noisy else 'secure-sums'}: {reason}"
         if self.is_noisy and config.backbone.expands_features:
             yield f"dp-epsilon: feature-map must be none or unit, got {config.backbone.feature_map!r}"

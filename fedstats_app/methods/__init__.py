@@ -1,4 +1,4 @@
-"""The closed-form methods, one record per file; the only table of them. May import options, statistics and heads.
+"""The closed-form methods, one class per file; the only table of them. May import options, statistics and heads.
 
 Statistics and heads inside functions only: names and options are read where there is no torch.
 
@@ -8,28 +8,27 @@ Variants of one method stand beside each other in one run, solved from the same 
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from fedstats_app.base.option import Check, ConfigError, Options, from_text, some_of
-from fedstats_app.methods.fed3r import FED3R
-from fedstats_app.methods.fedcgs import FEDCGS
-from fedstats_app.methods.fedcof import FEDCOF
-from fedstats_app.methods.fedncm import FEDNCM
-from fedstats_app.methods.fedroot import FEDROOT
-from fedstats_app.methods.method import ConfiguredMethod, Method, Needs, Personal, Uplink
+from fedstats_app.methods.fed3r import Fed3RMethod
+from fedstats_app.methods.fedcgs import FedCGSMethod
+from fedstats_app.methods.fedcof import FedCOFMethod
+from fedstats_app.methods.fedncm import FedNCMMethod
+from fedstats_app.methods.fedroot import FedRootMethod
+from fedstats_app.methods.method import Method, Need, Personal
 
 __all__ = [
-    "FED3R",
-    "FEDCGS",
-    "FEDCOF",
-    "FEDNCM",
-    "FEDROOT",
     "METHODS",
-    "ConfiguredMethod",
+    "Fed3RMethod",
+    "FedCGSMethod",
+    "FedCOFMethod",
+    "FedNCMMethod",
+    "FedRootMethod",
     "Method",
-    "Needs",
+    "Need",
     "Personal",
-    "Uplink",
 ]
 
 # Such names are those of files, and a training's name goes on after a hyphen: a value has one in an exponent only.
@@ -42,12 +41,47 @@ OptionsType = TypeVar("OptionsType", bound=Options)
 MOST_METHODS = 16
 
 # In the order of tables and plots.
-METHODS: dict[str, Method[Any]] = {method.name: method for method in (FEDNCM, FED3R, FEDCOF, FEDCGS, FEDROOT)}
+_KINDS: tuple[type[Method[Any]], ...] = (
+    FedNCMMethod,
+    Fed3RMethod,
+    FedCOFMethod,
+    FedCGSMethod,
+    FedRootMethod,
+)
+METHODS = {kind.name: kind for kind in _KINDS}
 
 # Those that can make a head for one client; models that are trained start from the first of them that was solved.
-_PERSONAL = {name: record.personal_with(record.options()) for name, record in METHODS.items()}
+_PERSONAL = {name: kind.default().personal for name, kind in METHODS.items()}
 _PRIORITIES = {name: personal.priority for name, personal in _PERSONAL.items() if personal}
 PERSONAL_METHODS = tuple(sorted(_PRIORITIES, key=lambda name: -_PRIORITIES[name]))
+
+
+def cannot_add(method: Method[Any]) -> str:
+    """Say why a method cannot be solved from a sum over clients, and which can; "" if it can."""
+    if Need.SCATTER in method.needs:
+        return (
+            f"{method.full_name} sends factors, which stack and do not add up: take fed3r, which has the same scatter"
+        )
+    if not method.keeps_rows or (method.sums_rows and method.means_per_class == 1):
+        return ""
+    several = "several means per class" if method.sums_rows else "every client's means"
+    others = _alternatives(name for name, kind in METHODS.items() if not kind.keeps_rows)
+    return f"{method.full_name} needs {several}, which do not add up: {others}"
+
+
+def cannot_be_noisy(method: Method[Any]) -> str:
+    """Say why a method cannot be solved from sums with noise, and which can; "" if it can."""
+    if not method.takes_noise:
+        others = _alternatives(name for name, kind in METHODS.items() if kind.takes_noise)
+        return f"{method.full_name} is not served with noise: {others}"
+    if method.options != method.options_type():
+        return f"{method.full_name}: the noise says how it is solved, so {method.name} has no options with it"
+    return ""
+
+
+def _alternatives(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"take {', '.join(others)} or {last}"
 
 
 def head_parts(name: str) -> tuple[str, str]:
@@ -68,8 +102,8 @@ def is_method(name: str) -> bool:
     return name.partition("@")[0] in METHODS
 
 
-def record_of(method: str) -> Method[Any]:
-    """Return the record of a method or variant; KeyError where the name is of neither."""
+def method_type(method: str) -> type[Method[Any]]:
+    """Return the class of a method or variant; KeyError if the name is of neither."""
     return METHODS[method.partition("@")[0]]
 
 
@@ -77,13 +111,13 @@ def display_name(method: str) -> str:
     """Return a method's name as its paper spells it, a variant's with its options; an unknown one unchanged."""
     if not is_method(method):
         return method
-    name, changes = record_of(method).display_name, method.split("@")[1:]
+    name, changes = method_type(method).display_name, method.split("@")[1:]
     return f"{name} ({', '.join(change.replace('=', ' ') for change in changes)})" if changes else name
 
 
 def method_order(method: str) -> int:
     """Return where a method stands in tables, its variants with it; those that are not known come last."""
-    return list(METHODS).index(record_of(method).name) if is_method(method) else len(METHODS)
+    return list(METHODS).index(method_type(method).name) if is_method(method) else len(METHODS)
 
 
 def method_list(more: tuple[str, ...], *single: str) -> Check:
@@ -96,7 +130,7 @@ def method_list(more: tuple[str, ...], *single: str) -> Check:
             some_of((*METHODS, *more), *(single if plain == names else ()))(",".join(plain))
         for name in names:
             if name not in plain:
-                varied(record_of(name).options(), name)
+                varied(method_type(name).options_type(), name)
         if len(set(names)) < len(names) or len(names) > MOST_METHODS:
             raise ValueError(f"must name each once, and at most {MOST_METHODS}")
         return ",".join(names)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedstats_app.base.option import Options, flag, number, one_of, option
-from fedstats_app.methods.method import Method, Needs, Personal
+from fedstats_app.methods.method import Method, Need, Personal
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
+    from fedstats_app.heads.noisy import NoisyStatistics
     from fedstats_app.statistics import FeatureStatistics
 
 
@@ -46,28 +47,40 @@ class Fed3ROptions(Options):
         return []
 
 
-def _solve(statistics: FeatureStatistics, options: Fed3ROptions) -> LinearHead:
-    from fedstats_app.heads import solve_ridge
-    from fedstats_app.heads.scatter import with_equal_classes
+class Fed3RMethod(Method[Fed3ROptions]):
+    """Ridge regression on one-hot labels."""
 
-    return solve_ridge(
-        with_equal_classes(statistics) if options.class_balance else statistics,
-        ridge_lambda=options.ridge_lambda,
-        between_class=options.between_class,
-        fit_bias=options.fit_bias,
-        normalize=options.normalize,
-        solver=options.solver,
-    )
+    name = "fed3r"
+    display_name = "Fed3R"
+    paper = "Fani et al. 2024"
+    options_type = Fed3ROptions
+    needs = frozenset({Need.GRAM})
+    takes_noise = True
 
+    def solve(self, inputs: FeatureStatistics) -> LinearHead:
+        """Return the ridge regression."""
+        from fedstats_app.heads import solve_ridge
+        from fedstats_app.heads.scatter import with_equal_classes
 
-FED3R = Method(
-    name="fed3r",
-    display_name="Fed3R",
-    paper="Fani et al. 2024",
-    options=Fed3ROptions,
-    needs=Needs(gram=True),
-    solve=_solve,
-    uplink=lambda M, K, C, d: M * d + K * d**2,
-    personal=Personal("ridge_lambda", per_sample=True, priority=1),
-    noisy=lambda noisy: noisy.ridge(),
-)
+        options = self.options
+        return solve_ridge(
+            with_equal_classes(inputs) if options.class_balance else inputs,
+            ridge_lambda=options.ridge_lambda,
+            between_class=options.between_class,
+            fit_bias=options.fit_bias,
+            normalize=options.normalize,
+            solver=options.solver,
+        )
+
+    def uplink(self, M: int, K: int, C: int, d: int) -> int:
+        """Count class sums and Gram matrices."""
+        return M * d + K * d**2
+
+    @property
+    def personal(self) -> Personal:
+        """Heads with the federation's lambda for each sample."""
+        return Personal("ridge_lambda", per_sample=True, priority=1)
+
+    def solve_noisy(self, noisy: NoisyStatistics) -> LinearHead:
+        """Return the ridge regression from sums with noise."""
+        return noisy.ridge()

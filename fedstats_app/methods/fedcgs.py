@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedstats_app.base.option import Options, flag, number, one_of, option
-from fedstats_app.methods.method import Method, Needs, Personal
+from fedstats_app.methods.method import Method, Need, Personal
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
+    from fedstats_app.heads.noisy import NoisyStatistics
     from fedstats_app.statistics import FeatureStatistics
 
 
@@ -38,22 +39,33 @@ class FedCGSOptions(Options):
     )
 
 
-def _solve(statistics: FeatureStatistics, options: FedCGSOptions) -> LinearHead:
-    from fedstats_app.heads import solve_gaussian
-    from fedstats_app.heads.scatter import with_equal_classes
+class FedCGSMethod(Method[FedCGSOptions]):
+    """Linear discriminant analysis."""
 
-    statistics = with_equal_classes(statistics) if options.class_balance else statistics
-    return solve_gaussian(statistics, covariance=options.covariance, shrinkage=options.shrinkage)
+    name = "fedcgs"
+    display_name = "FedCGS"
+    paper = "Guan et al. 2025"
+    options_type = FedCGSOptions
+    needs = frozenset({Need.GRAM})
+    takes_noise = True
 
+    def solve(self, inputs: FeatureStatistics) -> LinearHead:
+        """Return the Gaussian discriminant."""
+        from fedstats_app.heads import solve_gaussian
+        from fedstats_app.heads.scatter import with_equal_classes
 
-FEDCGS = Method(
-    name="fedcgs",
-    display_name="FedCGS",
-    paper="Guan et al. 2025",
-    options=FedCGSOptions,
-    needs=Needs(gram=True),
-    solve=_solve,
-    uplink=lambda M, K, C, d: K * (C * d + d**2 + C),
-    personal=Personal("shrinkage", priority=2),
-    noisy=lambda noisy: noisy.gaussian(),
-)
+        statistics = with_equal_classes(inputs) if self.options.class_balance else inputs
+        return solve_gaussian(statistics, covariance=self.options.covariance, shrinkage=self.options.shrinkage)
+
+    def uplink(self, M: int, K: int, C: int, d: int) -> int:
+        """Count class sums of all classes, Gram matrices and class counts."""
+        return K * (C * d + d**2 + C)
+
+    @property
+    def personal(self) -> Personal:
+        """Heads with the federation's shrinkage."""
+        return Personal("shrinkage", priority=2)
+
+    def solve_noisy(self, noisy: NoisyStatistics) -> LinearHead:
+        """Return the Gaussian discriminant from sums with noise."""
+        return noisy.gaussian()

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedstats_app.base.option import Options, flag_or, number, option
-from fedstats_app.methods.method import Method, Needs
+from fedstats_app.methods.method import Method, Need
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
     from fedstats_app.heads.scatter import SummedRows
     from fedstats_app.statistics import ClassMeanRows
+    from fedstats_app.statistics.collected import StatisticsSum
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,27 @@ class FedCOFOptions(Options):
         return []
 
 
-def _solve(rows: ClassMeanRows | SummedRows, options: FedCOFOptions) -> LinearHead:
-    from fedstats_app.heads import solve_fedcof
+class FedCOFMethod(Method[FedCOFOptions]):
+    """Class covariances from the spread of the clients' class means."""
 
-    return solve_fedcof(rows, shrinkage=options.shrinkage, between_class=options.between_class)
+    name = "fedcof"
+    display_name = "FedCOF"
+    paper = "Goswami et al. 2025"
+    options_type = FedCOFOptions
+    needs = frozenset({Need.SEVERAL_MEANS})
+    keeps_rows = True
+    sums_rows = True
 
+    def inputs(self, statistics: StatisticsSum) -> ClassMeanRows:
+        """Return all clients' rows."""
+        return statistics.rows()
 
-FEDCOF = Method(
-    name="fedcof",
-    display_name="FedCOF",
-    paper="Goswami et al. 2025",
-    options=FedCOFOptions,
-    needs=Needs(several_means=True),
-    solve=_solve,
-    uplink=lambda M, K, C, d: M * d,
-    keeps_rows=True,
-    adds=True,
-)
+    def solve(self, inputs: ClassMeanRows | SummedRows) -> LinearHead:
+        """Return the head of estimated covariances."""
+        from fedstats_app.heads import solve_fedcof
+
+        return solve_fedcof(inputs, shrinkage=self.options.shrinkage, between_class=self.options.between_class)
+
+    def uplink(self, M: int, K: int, C: int, d: int) -> int:
+        """Count class means."""
+        return M * d

@@ -15,20 +15,28 @@ from fedstats_app.methods.method import Method
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
+    from fedstats_app.heads.noisy import NoisyStatistics
     from fedstats_app.statistics import FeatureStatistics
 
 
-def _solve(statistics: FeatureStatistics, options: Options) -> LinearHead:
-    from fedstats_app.heads import solve_ncm
+class FedNCMMethod(Method[Options]):
+    """Class means."""
 
-    return solve_ncm(statistics)
+    name = "fedncm"
+    display_name = "FedNCM"
+    paper = "Legate et al. 2023"
+    takes_noise = True
 
+    def solve(self, inputs: FeatureStatistics) -> LinearHead:
+        """Return the row-normalised class means."""
+        from fedstats_app.heads import solve_ncm
 
-FEDNCM = Method(
-    name="fedncm",
-    display_name="FedNCM",
-    paper="Legate et al. 2023",
-    solve=_solve,
-    uplink=lambda M, K, C, d: M * d,
-    noisy=lambda noisy: noisy.ncm(),
-)
+        return solve_ncm(inputs)
+
+    def uplink(self, M: int, K: int, C: int, d: int) -> int:
+        """Count class means."""
+        return M * d
+
+    def solve_noisy(self, noisy: NoisyStatistics) -> LinearHead:
+        """Return noisy class means."""
+        return noisy.ncm()

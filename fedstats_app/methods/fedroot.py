@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedstats_app.base.option import Options, flag, number, one_of, option
 from fedstats_app.base.rank_rule import RankRule, rank_rule
-from fedstats_app.methods.method import Method, Needs, Personal
+from fedstats_app.methods.method import Method, Need, Personal
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
-    from fedstats_app.statistics import FeatureStatistics, LowRankStatistics, StatisticsSpec
+    from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
+    from fedstats_app.statistics.collected import StatisticsSum
 
 
 @dataclass(frozen=True)
@@ -48,42 +49,41 @@ class FedRootOptions(Options):
     )
 
 
-def _specify(options: FedRootOptions) -> StatisticsSpec:
-    from fedstats_app.statistics import ScatterSpec, StatisticsSpec
+class FedRootMethod(Method[FedRootOptions]):
+    """Fed3R's and FedCGS's heads from statistics completed from rows and factors."""
 
-    return StatisticsSpec(scatter=ScatterSpec(RankRule.parse(options.rank), options.factor_dtype))
+    name = "fedroot"
+    display_name = "FedRoot"
+    paper = "unpublished, of this app"
+    options_type = FedRootOptions
+    needs = frozenset({Need.SEVERAL_MEANS, Need.SCATTER})
+    keeps_rows = True
 
+    def specify(self) -> StatisticsSpec:
+        """Ask for rows and a factor of the scatter."""
+        from fedstats_app.statistics import ScatterSpec, StatisticsSpec
 
-def _complete(statistics: LowRankStatistics) -> FeatureStatistics:
-    from fedstats_app.heads.fedroot import complete
+        return StatisticsSpec(scatter=ScatterSpec(RankRule.parse(self.options.rank), self.options.factor_dtype))
 
-    return complete(statistics.rows, statistics.scatter, statistics.left_out)
+    def inputs(self, statistics: StatisticsSum) -> FeatureStatistics:
+        """Return the sums with a completed Gram matrix."""
+        from fedstats_app.heads.fedroot import complete
 
+        low_rank = statistics.low_rank()
+        return complete(low_rank.rows, low_rank.scatter, low_rank.left_out)
 
-def _solve(statistics: FeatureStatistics, options: FedRootOptions) -> LinearHead:
-    from fedstats_app.heads.fedroot import solve_completed
-    from fedstats_app.heads.scatter import with_equal_classes
+    def solve(self, inputs: FeatureStatistics) -> LinearHead:
+        """Return the head of completed statistics."""
+        from fedstats_app.heads.fedroot import solve_completed
+        from fedstats_app.heads.scatter import with_equal_classes
 
-    statistics = with_equal_classes(statistics) if options.class_balance else statistics
-    return solve_completed(
-        statistics, head=options.head, ridge_lambda=options.ridge_lambda, shrinkage=options.shrinkage
-    )
+        options = self.options
+        statistics = with_equal_classes(inputs) if options.class_balance else inputs
+        return solve_completed(
+            statistics, head=options.head, ridge_lambda=options.ridge_lambda, shrinkage=options.shrinkage
+        )
 
-
-def _personal(options: FedRootOptions) -> Personal:
-    return Personal("shrinkage") if options.head == "within" else Personal("ridge_lambda", per_sample=True)
-
-
-FEDROOT = Method(
-    name="fedroot",
-    display_name="FedRoot",
-    paper="unpublished, of this app",
-    options=FedRootOptions,
-    needs=Needs(several_means=True, scatter=True),
-    specify=_specify,
-    solve=_solve,
-    uplink=None,
-    keeps_rows=True,
-    complete=_complete,
-    personal=_personal,
-)
+    @property
+    def personal(self) -> Personal:
+        """Heads with the federation's shrinkage, or its lambda for each sample."""
+        return Personal("shrinkage") if self.options.head == "within" else Personal("ridge_lambda", per_sample=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedstats_app.methods import Needs
+from fedstats_app.methods import Need
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from fedstats_app.training.limits import NO_LIMITS, RefusedByPolicy, RequestLimits
 
@@ -48,7 +48,7 @@ class NodePolicy:
 
     min_class_count: int = 0
     min_gram_samples: int | None = 0
-    allowed: Mapping[str, Needs | None] | None = None
+    allowed: Mapping[str, frozenset[Need] | None] | None = None
     limits: RequestLimits = NO_LIMITS
 
     def __post_init__(self) -> None:
@@ -80,9 +80,9 @@ class NodePolicy:
         needs = [needed for needed in self.allowed.values() if needed is not None]
         if not needs:
             raise RefusedByPolicy(f"statistics are needed by none of this node's {self._in_words}")
-        for what in needs[0].missing(spec):
-            if all(what in one.missing(spec) for one in needs):
-                raise RefusedByPolicy(f"{what}: needed by none of this node's {self._in_words}")
+        for need in Need.of(spec):
+            if not any(need in needed for needed in needs):
+                raise RefusedByPolicy(f"{need.value}: needed by none of this node's {self._in_words}")
 
     def shares_gram(self, num_examples: int, dim: int) -> bool:
         """Return whether a Gram matrix of so many samples in ``dim`` dimensions may leave; of none it says nothing."""

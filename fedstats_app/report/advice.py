@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from fedstats_app.heads.paired import paired_p_value
-from fedstats_app.methods import display_name, record_of
+from fedstats_app.methods import display_name, method_type
 from fedstats_app.report.method_result import wilson_interval
 from fedstats_app.report.text_columns import bytes_with_unit
 
@@ -125,5 +125,5 @@ def advise(candidates: Sequence[Candidate], right: Mapping[str, Tensor], num_tes
 
 
 def _usual_place(one: Candidate) -> int:
-    name = record_of(one.method).name
+    name = method_type(one.method).name
     return USUALLY_BEST.index(name) if name in USUALLY_BEST else len(USUALLY_BEST)

@@ -15,7 +15,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedstats_app.base.files import write_atomically
 from fedstats_app.data.paths import without_folders
-from fedstats_app.methods import Needs, head_parts, is_method, record_of
+from fedstats_app.methods import Need, head_parts, is_method, method_type
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.tables import heads_table
 from fedstats_app.report.templates import TEMPLATES
@@ -168,7 +168,7 @@ def _disclosed(name: str, metadata: Mapping[str, str], trained: Mapping[str, Any
     """Return what every client sent for a head."""
     method = metadata.get("method", name)
     if is_method(method):
-        return f"every client sent {_sent(record_of(method).needs)}"
+        return f"every client sent {_sent(method_type(method).needs)}"
     sent = trained.get(name, {}).get("sent", "what `disclosure.jsonl` lists")
     return f"besides the statistics of its start, clients sent {sent}"
 
@@ -176,15 +176,19 @@ def _disclosed(name: str, metadata: Mapping[str, str], trained: Mapping[str, Any
 def _papers(heads: Iterable[str]) -> str:
     """Return the paper of every method that is one of ours, separated by semicolons."""
     methods = (head_parts(name)[0] for name in heads)
-    records = {record.name: record for record in (record_of(name) for name in methods if is_method(name))}
+    records = {record.name: record for record in (method_type(name) for name in methods if is_method(name))}
     return "; ".join(f"{record.display_name}, {record.paper}" for record in records.values())
 
 
-def _sent(needs: Needs) -> str:
+def _sent(needs: frozenset[Need]) -> str:
     """Tell what a client sends for a head, and can give away by it."""
-    sums = "the mean of their features (or several such means)" if needs.several_means else "the sum of their features"
-    more = ", and one Gram matrix" if needs.gram else ""
-    if needs.scatter:
+    sums = (
+        "the mean of their features (or several such means)"
+        if Need.SEVERAL_MEANS in needs
+        else "the sum of their features"
+    )
+    more = ", and one Gram matrix" if Need.GRAM in needs else ""
+    if Need.SCATTER in needs:
         more = ", and the largest directions of the scatter within its classes"
     return f"for each of its classes the number of samples and {sums}{more}"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from fedstats_app.base.progress import Progress
 from fedstats_app.grid.asking import Answers, ask
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.heads.personal import MIXING_GRID
-from fedstats_app.methods import PERSONAL_METHODS, ConfiguredMethod, record_of
+from fedstats_app.methods import PERSONAL_METHODS, Method, method_type
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.state import SolvedHead
 from fedstats_app.statistics import FeatureStatistics
@@ -71,7 +71,7 @@ class PersonalSession:
     asked: StatisticsRequest
     heads: Mapping[str, SolvedHead]
     statistics: CollectedStatistics
-    methods: Mapping[str, ConfiguredMethod]
+    methods: Mapping[str, Method[Any]]
     training: TrainingRequest
     backbone: nn.Module
     progress: Progress
@@ -86,8 +86,8 @@ class PersonalSession:
     @property
     def start_methods(self) -> tuple[str, ...]:
         """The methods solved that make personal heads; models start from the first one's head."""
-        solved = [name for name in self.heads if record_of(name).name in PERSONAL_METHODS]
-        return tuple(sorted(solved, key=lambda name: PERSONAL_METHODS.index(record_of(name).name)))
+        solved = [name for name in self.heads if method_type(name).name in PERSONAL_METHODS]
+        return tuple(sorted(solved, key=lambda name: PERSONAL_METHODS.index(method_type(name).name)))
 
     @property
     def start(self) -> SolvedHead:
@@ -96,7 +96,8 @@ class PersonalSession:
 
     def statistics_of(self, method: str) -> FeatureStatistics:
         """Return the federation's statistics that a method's head was solved from."""
-        return self.methods[method].sums(self.statistics.total)
+        sums: FeatureStatistics = self.methods[method].inputs(self.statistics.total)
+        return sums
 
     def head_arrays(self) -> dict[str, Tensor]:
         """Return the head to start from as it travels: float32, with a bias of 0 where an absent class has none."""

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from fedstats_app.base.progress import Progress
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.evaluation import Scores, evaluate_on_clients
+from fedstats_app.methods import Need
 from fedstats_app.report.method_result import MethodResult, client_spread, quality
 from fedstats_app.report.training_record import BYTES_PER_NUMBER
 from fedstats_app.server.evaluation_data import ServerTestSet
@@ -87,8 +88,7 @@ def method_results(strategy: StatisticsStrategy, scores: Scores) -> list[MethodR
 def _uplink_bytes(strategy: StatisticsStrategy, method: str) -> int:
     """Count what clients sent by the paper's formula; without a paper that has one, what they did send."""
     configured, statistics = strategy.methods()[method], strategy.collection.total
-    if configured.uplink is None:
-        return strategy.wire_bytes(method)
-    rows = statistics.num_rows if configured.method.needs.several_means else statistics.num_pairs
+    rows = statistics.num_rows if Need.SEVERAL_MEANS in configured.needs else statistics.num_pairs
     clients = strategy.collection.num_merged
-    return BYTES_PER_NUMBER * configured.uplink(rows, clients, strategy.num_classes, statistics.feature_dim)
+    numbers = configured.uplink(rows, clients, strategy.num_classes, statistics.feature_dim)
+    return strategy.wire_bytes(method) if numbers is None else BYTES_PER_NUMBER * numbers

@@ -24,9 +24,11 @@ from fedstats_app.fedmezo.mezo_options import FedMeZOOptions
 from fedstats_app.grid.federation_options import FederationOptions
 from fedstats_app.methods import (
     METHODS,
-    ConfiguredMethod,
+    Method,
+    cannot_add,
+    cannot_be_noisy,
     method_list,
-    record_of,
+    method_type,
     varied,
 )
 from fedstats_app.training.personal_options import PersonalOptions
@@ -100,7 +102,7 @@ class AppConfig:
     cache: CacheOptions = field(default_factory=CacheOptions)
     backbone: BackboneOptions = field(default_factory=BackboneOptions)
     method_options: Mapping[str, Options] = field(
-        default_factory=lambda: {name: method.options() for name, method in METHODS.items()},
+        default_factory=lambda: {name: method.options_type() for name, method in METHODS.items()},
         hash=False,  # a configuration is a key of what a process keeps, and a dict has no hash
     )
     federation: FederationOptions = field(default_factory=FederationOptions)
@@ -119,28 +121,23 @@ class AppConfig:
             return tuple(METHODS)
         every = (self.configured(name) for name in METHODS)
         if self.federation.is_noisy:
-            return tuple(one.name for one in every if not one.cannot_be_noisy)
-        return tuple(one.name for one in every if not one.cannot_add and not one.keeps_rows)
+            return tuple(one.name for one in every if not cannot_be_noisy(one))
+        return tuple(one.name for one in every if not cannot_add(one) and not one.keeps_rows)
 
     @property
-    def configured_methods(self) -> dict[str, ConfiguredMethod]:
+    def configured_methods(self) -> dict[str, Method[Any]]:
         """The methods to solve with their options, by name."""
         return {name: self.configured(name) for name in self.methods}
 
-    def configured(self, name: str) -> ConfiguredMethod:
+    def configured(self, name: str) -> Method[Any]:
         """Return a method or variant with its options."""
         run = self.run
-        return record_of(name).configured(
-            self.options_of(name),
-            means_per_class=run.means_per_class,
-            samples_per_mean=run.samples_per_mean,
-            variant=name,
-        )
+        return method_type(name)(self.options_of(name), run.means_per_class, run.samples_per_mean, name)
 
     def options_of(self, method: str) -> Any:
-        """Return the options of a method or variant, of its record's type."""
+        """Return the options of a method or variant, of its class's type."""
         known = self.method_options.get(method)
-        return varied(self.method_options[record_of(method).name], method) if known is None else known
+        return varied(self.method_options[method_type(method).name], method) if known is None else known
 
     @property
     def trainer(self) -> Trainer | None:
@@ -192,7 +189,7 @@ class AppConfig:
             With all problems: unknown names, wrong types, values out of range, values that exclude each other.
         """
         kinds: dict[str, type[Options]] = {one.name: one.default_factory for one in cls._own()}  # type: ignore[misc]
-        kinds |= {name: method.options for name, method in METHODS.items()}
+        kinds |= {name: method.options_type for name, method in METHODS.items()}
         known = [key for kind in kinds.values() for key in kind.keys()]  # noqa: SIM118  # no mapping
         values, problems, groups = flattened(run_config), [], {}
         for name in [name for name in values if name not in known]:

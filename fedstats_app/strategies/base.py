@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -22,7 +22,8 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.collection import ClientOutcome, Collection
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
 from fedstats_app.heads import LinearHead
-from fedstats_app.methods import ConfiguredMethod
+from fedstats_app.heads.scatter import SummedRows
+from fedstats_app.methods import Method
 from fedstats_app.methods.method import FEW_FEATURES
 from fedstats_app.statistics import merge_specs
 from fedstats_app.statistics.collected import CollectedStatistics, StatisticsSum
@@ -79,7 +80,7 @@ class StatisticsStrategy(WithoutEvaluation):
     ----------
     num_classes : int
         C, the same on all clients.
-    methods : sequence of ConfiguredMethod
+    methods : sequence of Method
         At least one, of different names.
     feature_dim : int, optional
         d of the backbone; replies with another are refused. By default that of the first valid reply: give it
@@ -133,7 +134,7 @@ class StatisticsStrategy(WithoutEvaluation):
     def __init__(
         self,
         num_classes: int,
-        methods: Sequence[ConfiguredMethod],
+        methods: Sequence[Method[Any]],
         *,
         feature_dim: int | None = None,
         num_clients: int | None = None,
@@ -152,9 +153,9 @@ class StatisticsStrategy(WithoutEvaluation):
         reply_timeout: float = 600.0,
         window_bytes: int = 128 * 2**20,
     ) -> None:
-        if not methods or len({method.name for method in methods}) != len(methods):
+        if not methods or len({method.full_name for method in methods}) != len(methods):
             raise ValueError(
-                f"there must be at least one method, of different names, got {[one.name for one in methods]}"
+                f"there must be at least one method, of different names, got {[method.full_name for method in methods]}"
             )
         if not 0.0 < fraction_train <= 1.0:
             raise ValueError(f"fraction_train must lie in (0, 1], got {fraction_train}")
@@ -172,7 +173,7 @@ class StatisticsStrategy(WithoutEvaluation):
             class_names=tuple(class_names),
             holdout=holdout,
         )
-        self._methods = {method.name: method for method in methods}
+        self._methods = {method.full_name: method for method in methods}
         self.num_classes, self.feature_dim, self._limits = num_classes, feature_dim, limits
         self.num_clients, self.min_clients, self.fraction_train = num_clients, min_clients, fraction_train
         self.seed, self.window_bytes, self._client_names = seed, window_bytes, dict(client_names)
@@ -180,7 +181,7 @@ class StatisticsStrategy(WithoutEvaluation):
         self.extend(None)
         self.heads: dict[str, LinearHead] = {}
         # What takes the place of rows that no one sees.
-        self._summed_rows: object = None
+        self._summed_rows: SummedRows | None = None
         self.solve_seconds: dict[str, float] = {}
         self.on_reply: Callable[[ClientOutcome, ReceivedStatistics | None], None] | None = None
         self._asked: set[int] = set()
@@ -209,7 +210,7 @@ class StatisticsStrategy(WithoutEvaluation):
             self.request, keep_rows, self.feature_dim, earlier, self._limits, self._client_names
         )
 
-    def methods(self) -> Mapping[str, ConfiguredMethod]:
+    def methods(self) -> Mapping[str, Method[Any]]:
         """Return the methods served, by name."""
         return self._methods
 
@@ -317,12 +318,19 @@ class StatisticsStrategy(WithoutEvaluation):
         summed = self.collection.total if total is None else total
         if summed.keeps_rows:
             summed.rows()  # stacked once, before several look at them
-        jobs = [functools.partial(_timed, method.solve, summed, self._summed_rows) for method in self._methods.values()]
-        small = len(jobs) > 1 and summed.feature_dim <= FEW_FEATURES
-        solved = dict(zip(self._methods, beside_each_other(jobs) if small else (job() for job in jobs), strict=True))
-        heads = {name: head for name, (head, _) in solved.items()}
+        heads: dict[str, LinearHead] = {}
+        seconds: dict[str, float] = {}
+        if len(self._methods) > 1 and summed.feature_dim <= FEW_FEATURES:
+            jobs = [functools.partial(_timed, one.head, summed, self._summed_rows) for one in self._methods.values()]
+            for name, (head, took) in zip(self._methods, beside_each_other(jobs), strict=True):
+                heads[name], seconds[name] = head, took
+        else:
+            for name, method in self._methods.items():
+                started = time.perf_counter()
+                heads[name] = method.head(summed, self._summed_rows)
+                seconds[name] = time.perf_counter() - started
         if total is None:
-            self.heads, self.solve_seconds = heads, {name: seconds for name, (_, seconds) in solved.items()}
+            self.heads, self.solve_seconds = heads, seconds
         return heads
 
     # Flower's Strategy
@@ -413,7 +421,7 @@ class StatisticsStrategy(WithoutEvaluation):
 
 
 def _timed(
-    solve: Callable[[StatisticsSum, object], LinearHead], total: StatisticsSum, rows: object
+    solve: Callable[[StatisticsSum, SummedRows | None], LinearHead], total: StatisticsSum, rows: SummedRows | None
 ) -> tuple[LinearHead, float]:
     started = time.perf_counter()
     return solve(total, rows), time.perf_counter() - started

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
 
 from fedstats_app.base.option import Options
-from fedstats_app.methods import FED3R, FEDCGS, FEDCOF, FEDNCM, FEDROOT, Method
+from fedstats_app.methods import Fed3RMethod, FedCGSMethod, FedCOFMethod, FedNCMMethod, FedRootMethod, Method
 from fedstats_app.methods.fed3r import Fed3ROptions
 from fedstats_app.methods.fedcgs import FedCGSOptions
 from fedstats_app.methods.fedcof import FedCOFOptions
@@ -27,11 +27,7 @@ class ClosedForm(StatisticsStrategy):
     num_classes : int
         C.
     method : Method
-        The method.
-    values : Options
-        Its options.
-    means_per_class, samples_per_mean : int
-        Number of disjoint means per class and client, and least number of samples of each.
+        With its options.
     **options
         As :class:`StatisticsStrategy`.
 
@@ -41,23 +37,14 @@ class ClosedForm(StatisticsStrategy):
         If an argument has another name; the message suggests the nearest.
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        method: Method[Any],
-        values: Options,
-        means_per_class: int = 1,
-        samples_per_mean: int = 2,
-        **options: Unpack[StrategyOptions],
-    ) -> None:
+    def __init__(self, num_classes: int, method: Method[Any], **options: Unpack[StrategyOptions]) -> None:
         refuse_unknown(type(self), options)
-        configured = method.configured(values, means_per_class=means_per_class, samples_per_mean=samples_per_mean)
-        super().__init__(num_classes, [configured], **options)
+        super().__init__(num_classes, [method], **options)
 
     def __repr__(self) -> str:
         """Return the class, the number of classes and the options that differ from the defaults."""
         [method] = self.methods().values()
-        usual, values = method.method.options(), vars(method.options)
+        usual, values = method.options_type(), vars(method.options)
         changed = [f"{name}={value!r}" for name, value in values.items() if value != getattr(usual, name)]
         return f"{type(self).__name__}({', '.join([str(self.num_classes), *changed])})"
 
@@ -79,7 +66,7 @@ class FedNCM(ClosedForm):
     """
 
     def __init__(self, num_classes: int, **options: Unpack[StrategyOptions]) -> None:
-        super().__init__(num_classes, FEDNCM, Options(), **options)
+        super().__init__(num_classes, FedNCMMethod(Options()), **options)
 
 
 class Fed3R(ClosedForm):
@@ -130,7 +117,7 @@ class Fed3R(ClosedForm):
             solver=solver,
             class_balance=class_balance,
         )
-        super().__init__(num_classes, FED3R, values, **options)
+        super().__init__(num_classes, Fed3RMethod(values), **options)
 
 
 class FedCOF(ClosedForm):
@@ -173,7 +160,7 @@ class FedCOF(ClosedForm):
             shrinkage=shrinkage,
             between_class=between_class,
         )
-        super().__init__(num_classes, FEDCOF, values, means_per_class, samples_per_mean, **options)
+        super().__init__(num_classes, FedCOFMethod(values, means_per_class, samples_per_mean), **options)
 
 
 class FedCGS(ClosedForm):
@@ -212,7 +199,7 @@ class FedCGS(ClosedForm):
             shrinkage=shrinkage,
             class_balance=class_balance,
         )
-        super().__init__(num_classes, FEDCGS, values, **options)
+        super().__init__(num_classes, FedCGSMethod(values), **options)
 
 
 class FedRoot(ClosedForm):
@@ -269,7 +256,7 @@ class FedRoot(ClosedForm):
             shrinkage=shrinkage,
             class_balance=class_balance,
         )
-        super().__init__(num_classes, FEDROOT, values, means_per_class, **options)
+        super().__init__(num_classes, FedRootMethod(values, means_per_class), **options)
 
 
 class OnePass(StatisticsStrategy):

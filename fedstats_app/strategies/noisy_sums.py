@@ -15,7 +15,7 @@ from torch import Tensor
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.noisy import NoisyStatistics
-from fedstats_app.methods import ConfiguredMethod
+from fedstats_app.methods import Method, cannot_be_noisy
 from fedstats_app.secure.account import Promise
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
 from fedstats_app.statistics.collected import StatisticsSum
@@ -142,11 +142,9 @@ class NoisyStatisticsStrategy(SecureStatisticsStrategy):
         If a method cannot be solved from them.
     """
 
-    def __init__(
-        self, num_classes: int, methods: Sequence[ConfiguredMethod], *, promise: Promise, **options: Any
-    ) -> None:
+    def __init__(self, num_classes: int, methods: Sequence[Method[Any]], *, promise: Promise, **options: Any) -> None:
         for method in methods:
-            if reason := method.cannot_be_noisy:
+            if reason := cannot_be_noisy(method):
                 raise ValueError(f"dp-epsilon: {reason}")
         super().__init__(num_classes, methods, exact_samples=promise.num_samples, **options)
         self._promise = promise

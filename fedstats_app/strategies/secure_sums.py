@@ -22,6 +22,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads.scatter import ClassTotals, SummedRows
+from fedstats_app.methods import Need, cannot_add
 from fedstats_app.secure.masks import KEY_BYTES
 from fedstats_app.secure.overlaps import MIN_HOLDERS
 from fedstats_app.secure.party import SEALED_BYTES
@@ -442,7 +443,7 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         self, num_classes: int, methods: Sequence[Any], *, exact_samples: int, gram: Gram = "triangle", **options: Any
     ) -> None:
         for method in methods:
-            if reason := method.cannot_add:
+            if reason := cannot_add(method):
                 raise ValueError(f"secure-sums: {reason}")
         self._spreads = any(method.keeps_rows for method in methods)
         super().__init__(num_classes, methods, exact_samples=exact_samples, **options)
@@ -521,7 +522,7 @@ class SecureStatisticsStrategy(StatisticsStrategy):
     def wire_bytes(self, method: str) -> int:
         """Return the bytes, of all that was received, that a method needed."""
         one = self.methods()[method]
-        scatter = 0 if one.method.needs.gram else sum(self._by_kind[kind] for kind in ("scatter", *PRODUCTS))
+        scatter = 0 if Need.GRAM in one.needs else sum(self._by_kind[kind] for kind in ("scatter", *PRODUCTS))
         return self.collection.total_wire_bytes - scatter - (0 if one.keeps_rows else self._by_kind["spread"])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fedstats_app.base.option import Options, number, option, some_of, whole
-from fedstats_app.methods import METHODS, PERSONAL_METHODS, record_of
+from fedstats_app.methods import METHODS, PERSONAL_METHODS, method_type
 from fedstats_app.training.training_options import LocalOptions
 
 # Ways to a personal model for every client, and what they are compared with.
@@ -34,7 +34,7 @@ class PersonalOptions(Options):
 
     def conflicts(self, config: Any) -> Iterator[str]:
         """Refuse a run without a method that makes personal heads."""
-        if self.approaches and not any(record_of(name).name in PERSONAL_METHODS for name in config.methods):
+        if self.approaches and not any(method_type(name).name in PERSONAL_METHODS for name in config.methods):
             allowed = " or ".join(name for name in METHODS if name in PERSONAL_METHODS)
             yield f"personalise: method must name {allowed}, got method {config.run.method!r}"
 

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from fedstats_app.backbones.names import MAX_MAPPED_FEATURES
-from fedstats_app.methods import METHODS, PERSONAL_METHODS, ConfiguredMethod
+from fedstats_app.methods import METHODS, PERSONAL_METHODS, Method
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
 from fedstats_app.training.model import TrainingRequest
@@ -180,14 +181,14 @@ class PersonalHeadTask:
 
     training: TrainingTask
     statistics: FeatureStatistics
-    method: ConfiguredMethod
+    method: Method[Any]
     grid: tuple[float, ...]
 
 
 def personal_heads_content(
     request: TrainingRequest,
     statistics: FeatureStatistics,
-    method: ConfiguredMethod,
+    method: Method[Any],
     grid: Sequence[float],
     *,
     wire_dtype: str,
@@ -205,7 +206,7 @@ def personal_heads_content(
         }
     )
     content["solver"] = ConfigRecord(
-        {"method": method.method.name, **method.options.to_config(), "grid": list(grid), "wire-dtype": wire_dtype}
+        {"method": method.name, **method.options.to_config(), "grid": list(grid), "wire-dtype": wire_dtype}
     )
     return content
 
@@ -231,14 +232,14 @@ def read_personal_heads_task(msg: Message) -> PersonalHeadTask:
     return PersonalHeadTask(training, statistics, method, tuple(grid))
 
 
-def _read_method(solver: ConfigRecord) -> ConfiguredMethod:
+def _read_method(solver: ConfigRecord) -> Method[Any]:
     """Read the method, its options checked as those of a configuration are, and of exactly their types."""
     name = typed(solver, "method", str)
     if name not in PERSONAL_METHODS:
         raise Malformed(f"method: must be one of {', '.join(PERSONAL_METHODS)}, got {name!r:.60}")
-    method = METHODS[name]
-    check_keys("solver", solver, {"method", "grid", "wire-dtype", *method.options.keys()})
-    configured = method.configured(method.options.read(solver))
+    kind = METHODS[name]
+    check_keys("solver", solver, {"method", "grid", "wire-dtype", *kind.options_type.keys()})
+    configured = kind(kind.options_type.read(solver))
     for key, value in configured.options.to_config().items():
         typed(solver, key, type(value))
     if problems := configured.options.problems():

@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from fedstats_app.base.files import read_tensors, write_tensors
-from fedstats_app.methods import Needs
+from fedstats_app.methods import Need
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSpec, client_digest
 from fedstats_app.wire.arrays import to_array, to_tensors
 from fedstats_app.wire.reading import Malformed, RejectedRequest, check_keys, clean_reason, from_record
@@ -127,7 +127,7 @@ class Release:
 def in_words(spec: StatisticsSpec) -> str:
     """Say what a specification asks for."""
     grid = (f"exact to 2^-{spec.fraction_bits} (exact-sums)",) if spec.fraction_bits else ()
-    return ", ".join(("class means", *Needs().missing(spec), *grid))
+    return ", ".join(("class means", *(need.value for need in Need.of(spec)), *grid))
 
 
 def write_release(path: Path, info: NodeInfo, request: StatisticsRequest, content: RecordDict, backbone: str) -> None:

@@ -36,7 +36,7 @@ from fedstats_app.heads.scatter import (
     row_scatter,
     within_class_freedom,
 )
-from fedstats_app.methods import FEDROOT
+from fedstats_app.methods import FedRootMethod
 from fedstats_app.statistics import FeatureStatistics
 from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, run
@@ -162,13 +162,13 @@ def trials(data: Features, variant: str, power: str, clients: int, seeds: int) -
         index, labels = varied(data.train_labels, data.num_classes, variant, seed)
         sums = FeatureStatistics.from_features(features[index], labels, data.num_classes)
         parts = dirichlet(labels.numpy(), clients, 0.1, seed, shuffled=True)
-        held = sent(features[index], labels, parts, data.num_classes, FEDROOT.configured())
+        held = sent(features[index], labels, parts, data.num_classes, FedRootMethod.default())
         totals, within = ClassTotals.of(held.rows()), discriminant("within", within_class_freedom(sums))
         weights = (totals.counts - 1).clamp(min=0) / (totals.num_means - 1).clamp(min=1)
         scatter, weight = row_scatter(held.rows(), totals, weights), (totals.counts - 1)[totals.num_means > 1].sum()
         freedom = int((totals.num_means - 1).clamp(min=0).sum())
         heads = {"Fed3R": with_between_class, "FedCGS": within}
-        completed = FEDROOT.configured().sums(held)
+        completed = FedRootMethod.default().inputs(held)
         assert isinstance(completed, FeatureStatistics)
         right = solve_completed(completed).predict(test) == data.test_labels
         both.append(100.0 * float(right.double().mean()))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.methods.fedroot import FEDROOT
+from fedstats_app.methods import FedRootMethod
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from research.benchmarks.lines import parser_of
 
@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
         backbone,
         num_batches=options.batches,
         repeats=options.repeats,
-        spec=FEDROOT.configured().specification if options.root else GRAM,
+        spec=FedRootMethod.default().specification if options.root else GRAM,
     )
     print(json.dumps({"backbone": options.backbone, "input_size": options.input_size, **measured}))
 

@@ -43,7 +43,7 @@ class Size:
 
     def messages(self, method: str) -> tuple[StatisticsStrategy, list[Message], float]:
         """Return a strategy, a reply of every client, and the seconds that making them took."""
-        strategy = StatisticsStrategy(self.classes, [METHODS[method].configured()], feature_dim=self.features)
+        strategy = StatisticsStrategy(self.classes, [METHODS[method].default()], feature_dim=self.features)
         content = strategy.request.to_content()
         draw = torch.Generator().manual_seed(0)
         replies, seconds = [], 0.0

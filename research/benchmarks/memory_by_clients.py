@@ -65,7 +65,7 @@ def measure(method: str, labels: list[NDArray[np.int64]], num_classes: int, feat
         features = torch.rand(len(own), feature_dim, generator=draw)
         return statistics_reply(msg, read_statistics_request(msg).statistics(features, own))
 
-    strategy = StatisticsStrategy(num_classes, [METHODS[method].configured()], feature_dim=feature_dim)
+    strategy = StatisticsStrategy(num_classes, [METHODS[method].default()], feature_dim=feature_dim)
     rise = Rise()
 
     def on_reply(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:

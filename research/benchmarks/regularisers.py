@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from fedstats_app.data.clients import training_set
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.heads.regularisation import HeadMap, with_between_class, without_between_class
 from fedstats_app.heads.scatter import ClassTotals, class_mean_products, row_scatter
-from fedstats_app.methods import FEDROOT, ConfiguredMethod
+from fedstats_app.methods import FedRootMethod, Method
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.collected import StatisticsSum
@@ -143,20 +144,20 @@ def _of_clients(
     config: AppConfig,
 ) -> dict[str, Trial]:
     """Return the same of FedCOF and FedRoot."""
-    method = FEDROOT.configured(config.options_of("fedroot"))
+    method = FedRootMethod(config.options_of("fedroot"))
     held = _sent(features, labels, parts, data.num_classes, method)
-    rows, completed = held.rows(), method.sums(held)
+    rows, completed = held.rows(), method.inputs(held)
     assert completed.gram is not None
     totals = ClassTotals.of(rows)
     weights = (totals.counts - 1).clamp(min=0) / (totals.num_means - 1).clamp(min=1)
-    heads = {"fedcof": solve_fedcof(rows, shrinkage="auto"), "fedroot": method.solve(held)}
+    heads = {"fedcof": solve_fedcof(rows, shrinkage="auto"), "fedroot": method.head(held)}
     of_rows = curves(row_scatter(rows, totals, weights), sums, {"fedcof": without_between_class}, test, data)
     of_root = curves(completed.gram - class_mean_products(completed), sums, {"fedroot": with_between_class}, test, data)
     return {name: (head, _accuracy(head, test, data), (of_rows | of_root)[name]) for name, head in heads.items()}
 
 
 def _sent(
-    features: Tensor, labels: Tensor, parts: Sequence[np.ndarray], num_classes: int, method: ConfiguredMethod
+    features: Tensor, labels: Tensor, parts: Sequence[np.ndarray], num_classes: int, method: Method[Any]
 ) -> StatisticsSum:
     """Return the sums of FedRoot's server, with factors truncated as on the wire."""
     spec = method.specification

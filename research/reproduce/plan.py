@@ -27,7 +27,7 @@ _DEFAULTS = {
 _STAGES = ("fine-tune", "personalise")
 # A stage's table, whose keys a cell without the stage does not take.
 _TABLES = {"training": "fine-tune", "fedmezo": "fine-tune", "personal": "personalise"}
-_OF_METHODS = {key: name for name, method in METHODS.items() for key in method.options.keys()}  # noqa: SIM118
+_OF_METHODS = {key: name for name, method in METHODS.items() for key in method.options_type.keys()}  # noqa: SIM118
 
 
 @dataclass(frozen=True)
@@ -192,13 +192,13 @@ def _methods(settings: Mapping[str, Any]) -> list[str]:
 
 def _widened(settings: dict[str, Any], wanted: Mapping[str, Any], method: str) -> tuple[str, dict[str, Any]]:
     """Return under which name a run also solves a method with the wanted options, and the run's settings then."""
-    keys = METHODS[method].options.keys()
+    keys = METHODS[method].options_type.keys()
     if method not in _methods(settings):
         # No cell uses the run's options of this method yet.
         others = {key: value for key, value in settings.items() if key not in keys}
         own = {key: value for key, value in wanted.items() if key in keys}
         return method, {**others, **own, "method": f"{settings['method']},{method}"}
-    has, wants = (METHODS[method].options.read(values).to_config() for values in (settings, wanted))
+    has, wants = (METHODS[method].options_type.read(values).to_config() for values in (settings, wanted))
     changes = [f"@{key.rpartition('.')[2]}={_text(wants[key])}" for key in keys if wants[key] != has[key]]
     name = "".join([method, *changes])
     named = str(settings["method"]).split(",")
