@@ -87,8 +87,57 @@ class ReplySize:
     arrays: WireBytes
 
 
+class Members:
+    """The clients in a sum: those of earlier runs, and those of this one by what they sent and by their names.
+
+    Parameters
+    ----------
+    names : mapping
+        From client to the name by which its data are known again when they have changed; others have none.
+    earlier : tuple of MergedClient
+        Of the runs that this one extends.
+
+    Attributes
+    ----------
+    digests : dict
+        From each client that was merged in this run to what identifies its statistics.
+    """
+
+    def __init__(self, names: Mapping[int, str], earlier: tuple[MergedClient, ...]) -> None:
+        self.digests: dict[int, str] = {}
+        self._names, self._earlier = names, earlier
+        self._known = {member.digest: member for member in earlier if member.digest}
+
+    def __len__(self) -> int:
+        """Return their number."""
+        return len(self._earlier) + len(self.digests)
+
+    def known(self, digest: str) -> MergedClient | None:
+        """Return the client of an earlier run that sent the very same statistics."""
+        return self._known.get(digest)
+
+    def check_name(self, client: int) -> None:
+        """Refuse a client under the name of one that is in the sum with other statistics: it would count twice."""
+        if not (name := self._names.get(client, "")):
+            return
+        if any(self._names.get(other) == name for other in self.digests):
+            raise RejectedReply(f"client-name {name!r} is that of another client, which is in the sum already")
+        if before := next((member for member in self._earlier if member.name == name), None):
+            raise RejectedReply(
+                f"client-name {name!r} is that of {_named(before)}, which is in the "
+                f"statistics to extend with other data: `fedstats remove` it (--client {before.run}/{before.client}) "
+                "and extend the run without it"
+            )
+
+    def listed(self, run: str) -> tuple[MergedClient, ...]:
+        """List them; ``run`` names this run where its clients are met again."""
+        names = self._names
+        own = (MergedClient(digest, run, client, names.get(client, "")) for client, digest in self.digests.items())
+        return (*self._earlier, *own)
+
+
 class Collection:
-    """The merged statistics of all clients so far.
+    """The merged statistics of all clients so far, and what became of each client.
 
     Parameters
     ----------
@@ -103,10 +152,12 @@ class Collection:
     limits : Limits
         Replies beyond them are rejected.
     names : mapping
-        From client to the name by which its data are known again when they have changed; others have none.
+        As of :class:`Members`.
 
     Attributes
     ----------
+    members : Members
+        The clients in the sum.
     outcomes : list of ClientOutcome
         In the order of folding.
 
@@ -125,82 +176,56 @@ class Collection:
         limits: Limits = Limits(),  # noqa: B008  # frozen
         names: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        self.request, self._told = request, names
+        self.request, self._keep_rows, self._feature_dim, self._limits = request, keep_rows, feature_dim, limits
         self.outcomes: list[ClientOutcome] = []
-        self._keep_rows = keep_rows
-        self._feature_dim, self._limits = feature_dim, limits
         self._total: StatisticsSum | None = None
-        self._merged: dict[int, str] = {}
-        self._names: dict[int, str] = {}
-        self._taken: set[str] = set()
-        self._earlier: tuple[MergedClient, ...] = ()
         if earlier is not None:
-            _check_kind(earlier, request, self._keep_rows)
-            self._total, self._earlier = earlier.total, earlier.clients
-        self._earlier_by_name = {one.name: one for one in reversed(self._earlier)}
+            _check_kind(earlier, request, keep_rows)
+            self._total = earlier.total
+        self.members = Members(names, () if earlier is None else earlier.clients)
         self._num_earlier = self._total.num_examples if self._total is not None else 0
-        self._known = {one.digest: one for one in self._earlier if one.digest}
         self._sizes: list[ReplySize] = []
         # Of all of them, because it is asked for after every client.
         self._num_received = self._bytes_received = 0
 
     def fold(self, server_round: int, reply: Message) -> tuple[ClientOutcome, ReceivedStatistics | None]:
         """Check a reply and add it, or note why not; the sum is as before then."""
-        client = int(reply.metadata.src_node_id)
+        client, received = int(reply.metadata.src_node_id), None
         try:
-            if client in self._merged:
+            if client in self.members.digests:
                 raise RejectedReply("this client's statistics are in the sum already")
             received = read_statistics_reply(reply, self.request, feature_dim=self._feature_dim, limits=self._limits)
             digest = client_digest(received.statistics)
-            if before := self._known.get(digest):
+            if before := self.members.known(digest):
                 reason = f"these very statistics are in those to extend already, as {_named(before)}"
                 logger.info("client %d not counted twice: %s", client, reason)
                 number, seconds = received.num_examples, received.seconds
-                outcome = ClientOutcome(client, server_round, "known", reason, number, seconds=seconds)
-                self.outcomes.append(outcome)
-                return outcome, None
-            self._check_name(name := self._told.get(client, ""))
-            self._add(received)
+                outcome, received = ClientOutcome(client, server_round, "known", reason, number, seconds=seconds), None
+            else:
+                self.members.check_name(client)
+                self._add(received)
+                self.members.digests[client] = digest
+                outcome = ClientOutcome(
+                    client,
+                    server_round,
+                    "merged",
+                    num_examples=received.num_examples,
+                    num_unreadable=received.num_unreadable,
+                    wire_bytes=received.wire_bytes,
+                    seconds=received.seconds,
+                    engine=received.engine,
+                    num_suppressed_classes=received.num_suppressed_classes,
+                    warning=_warning(received),
+                )
         except RejectedReply as error:
-            outcome = ClientOutcome(client, server_round, _kind_of_failure(reply), str(error))
+            outcome, received = ClientOutcome(client, server_round, _kind_of_failure(reply), str(error)), None
             logger.warning("client %d %s: %s", client, outcome.outcome, error)
-            self.outcomes.append(outcome)
-            return outcome, None
-        self._merged[client] = digest
-        if name:
-            self._names[client] = name
-            self._taken.add(name)
-        outcome = ClientOutcome(
-            client,
-            server_round,
-            "merged",
-            num_examples=received.num_examples,
-            num_unreadable=received.num_unreadable,
-            wire_bytes=received.wire_bytes,
-            seconds=received.seconds,
-            engine=received.engine,
-            num_suppressed_classes=received.num_suppressed_classes,
-            warning=_warning(received),
-        )
         self.outcomes.append(outcome)
         return outcome, received
 
-    def _check_name(self, name: str) -> None:
-        """Refuse a client under the name of one that is in the sum with other statistics: it would count twice."""
-        if not name:
-            return
-        if name in self._taken:
-            raise RejectedReply(f"client-name {name!r} is that of another client, which is in the sum already")
-        if before := self._earlier_by_name.get(name):
-            raise RejectedReply(
-                f"client-name {name!r} is that of {_named(before)}, which is in the "
-                f"statistics to extend with other data: `fedstats remove` it (--client {before.run}/{before.client}) "
-                "and extend the run without it"
-            )
-
     def take_sum(self, total: StatisticsSum, merged: Iterable[int], bytes_received: int) -> None:
         """Take a sum over clients of which no one's part is seen; their outcomes are for the caller to add."""
-        self._total, self._merged = total, dict.fromkeys(merged, "")
+        self._total, self.members.digests = total, dict.fromkeys(merged, "")
         self._num_received, self._bytes_received = total.num_examples, bytes_received
 
     def collected(self, class_names: Sequence[str], run: str) -> CollectedStatistics:
@@ -213,22 +238,13 @@ class Collection:
         RejectedReply
             If no client was merged yet.
         """
-        merged = tuple(
-            MergedClient(digest, run, client, self._names.get(client, "")) for client, digest in self._merged.items()
-        )
-        fingerprint = self.request.backbone_fingerprint
-        clients = (*self._earlier, *merged)
+        fingerprint, clients = self.request.backbone_fingerprint, self.members.listed(run)
         return CollectedStatistics(tuple(class_names), self.request.spec, self.total, fingerprint, clients)
-
-    @property
-    def digests(self) -> Mapping[int, str]:
-        """What identifies the statistics of each client that was merged in this run."""
-        return self._merged
 
     @property
     def num_merged(self) -> int:
         """Number of clients in the sum, those of earlier runs included."""
-        return len(self._earlier) + len(self._merged)
+        return len(self.members)
 
     @property
     def num_examples(self) -> int:

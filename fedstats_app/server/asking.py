@@ -136,5 +136,5 @@ class Asked:
 
     def save(self, client: int, statistics: ClientStatistics) -> None:
         """Write down by itself what a client sent, so that it can be taken out again."""
-        digest = self._strategy.collection.digests[client]
+        digest = self._strategy.collection.members.digests[client]
         save_client_statistics(self._folder.path, client, digest, statistics, self._class_names)
