@@ -21,7 +21,7 @@ from fedstats_app.client.site import Site
 from fedstats_app.data import load_dataset
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
-from fedstats_app.methods import METHODS, record_of
+from fedstats_app.methods import METHODS, Need, method_type
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.testing import FIRST_NODE_ID, Fault
@@ -143,7 +143,7 @@ def test_few_bits_on_the_wire_change_few_predictions(
     for name, entry in rounded.items():
         assert entry["accuracy"] == pytest.approx(exact[name]["accuracy"], abs=within + 1e-9)
         # Factors of scatter have a precision of their own.
-        part = 1.0 if record_of(name).needs.scatter else share
+        part = 1.0 if Need.SCATTER in method_type(name).needs else share
         assert entry["wire_bytes"] < part * exact[name]["wire_bytes"]
 
 

@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 import fedstats_app.sklearn
+from fedstats_app.methods import Need
 from fedstats_app.sklearn import Fed3RClassifier, FedCGSClassifier, FedCOFClassifier, FedNCMClassifier
 from fedstats_app.statistics.collected import StatisticsSum
 
@@ -68,14 +69,14 @@ def test_a_site_is_taken_out_again(made: Any) -> None:
 
 @every_class
 def test_it_is_the_methods_own_head(made: Any) -> None:
-    method = made.record.configured()
+    method = made.method_type.default()
     spec = method.specification
     total = StatisticsSum(3, 4, gram=spec.gram, keep_rows=method.keeps_rows)
     model = made()
     for site in SITES:
         model.partial_fit(X[site], Y[site])
         total.add(spec.from_features(torch.tensor(X[site]), torch.tensor(TARGET[site]), 3))
-    expected = method.solve(total)
+    expected = method.head(total)
     assert np.array_equal(model.head_.weight, expected.weight) and model.head_.report == expected.report
 
 
@@ -85,8 +86,8 @@ def test_examples_of_docstrings() -> None:
 
 @every_class
 def test_its_parameters_are_the_methods_options(made: Any) -> None:
-    options = {one.name: one.default for one in made.record.options.keys().values()}
-    several = {"means_per_class": 1, "samples_per_mean": 2} if made.record.needs.several_means else {}
+    options = {one.name: one.default for one in made.method_type.options_type.keys().values()}
+    several = {"means_per_class": 1, "samples_per_mean": 2} if Need.SEVERAL_MEANS in made.method_type.needs else {}
     assert made().get_params() == {**options, **several, "seed": 0}
     assert all(name in made.__doc__ for name in options)
 
@@ -98,7 +99,7 @@ def test_several_means_of_one_fit_show_fedcof_the_covariance() -> None:
 
 
 def test_random_features_are_those_of_scikit_learn() -> None:
-    made = make_pipeline(RBFSampler(0.5, n_components=300, random_state=0), Fed3RClassifier())
+    made = make_pipeline(RBFSampler(gamma=0.5, n_components=300, random_state=0), Fed3RClassifier())
     assert (made.fit(X, Y).predict(X) == Y).mean() > 0.95
 
 

@@ -127,14 +127,14 @@ def test_heads_have_the_same_bits_on_any_number_of_threads() -> None:
     for threads in (1, 3):
         torch.set_num_threads(threads)
         heads = {}
-        for method in [one.configured() for one in METHODS.values()]:
+        for method in [one.default() for one in METHODS.values()]:
             spec = method.specification
             total = StatisticsSum(
                 CLASSES, DIM, gram=spec.gram, keep_rows=method.keeps_rows, scatter=spec.scatter is not None
             )
             for part in range(NUMBER):
                 total.add(spec.from_features(features[part::NUMBER], labels[part::NUMBER], CLASSES))
-            heads[method.name] = method.solve(total)
+            heads[method.name] = method.head(total)
         solved.append(heads)
     for name, head in solved[0].items():
         assert same_bits(head.weight, solved[1][name].weight) and same_bits(head.bias, solved[1][name].bias), name

@@ -35,7 +35,7 @@ from fedstats_app.wire.personal import (
 from tests.support.simulation import site_folder
 
 NAMES, DIM = ("ant", "bee"), 32
-FED3R = METHODS["fed3r"].configured().fixed({"ridge_lambda": 0.01})
+FED3R = METHODS["fed3r"].default().fixed({"ridge_lambda": 0.01})
 EVERY = torch.ones(2, dtype=torch.bool)
 REQUEST = TrainingRequest(2, "full", LocalOptions(epochs=1, batch_size=4), holdout=0.25, class_names=NAMES)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedstats_app.training.trainers import TRAINERS
-from tests.docs.changed_copy import apply, changed_copy, python, run_app
-from tests.docs.markdown import DOCS, REPOSITORY, blocks, items
+from tests.docs.changed_copy import changed_copy, python, run_app
+from tests.docs.markdown import DOCS, REPOSITORY, items
 
 PAGE, TRAINERS_PAGE = REPOSITORY / "research" / "add-a-method.md", DOCS / "methods" / "fine-tuning.md"
 # Two nodes' owners say for which methods theirs works.
@@ -24,7 +24,7 @@ declared = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["tool"]["fl
 assert AppConfig().to_run_config() == flattened(declared)
 method = AppConfig.of(feddiag={"shrinkage": 0.25}).configured_methods["feddiag"]
 statistics = FeatureStatistics.from_features(torch.rand(9, 4), torch.arange(9) % 3, 3)
-print(method.method.solve(statistics, method.options).report.regulariser)
+print(method.solve(statistics).report.regulariser)
 from fedstats_app.strategies.closed_form import FedDiag
 assert FedDiag(3, shrinkage=0.25).methods()["feddiag"].options == method.options
 try:
@@ -105,7 +105,6 @@ def test_the_page_lists_every_trainer() -> None:
 
 def test_a_key_takes_an_option_and_a_line_of_pyproject(copy: Path, folder: Path) -> None:
     assert json.loads((folder / "config.json").read_text())["run_config"]["lucky-number"] == 8
-    apply(blocks(PAGE, "diff")[1].code, copy)
     regulariser, refused = python(copy, "-c", KEYS).split("\n", 1)
     assert regulariser == "shrinkage 0.25 (diagonal)"
     assert "lucky-number: must be a whole number from 1 to 9, got 10" in refused

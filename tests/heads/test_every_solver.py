@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
-from fedstats_app.methods import METHODS, ConfiguredMethod
+from fedstats_app.methods import METHODS, Method
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics, StatisticsSpec
 from fedstats_app.statistics.collected import StatisticsSum
 from tests.support.compare import absolute_difference
@@ -26,7 +27,7 @@ every_method = pytest.mark.parametrize("name", METHODS)
 more_examples = settings(max_examples=3 * settings.default.max_examples)
 
 
-def any_options(data: st.DataObject, name: str) -> ConfiguredMethod:
+def any_options(data: st.DataObject, name: str) -> Method[Any]:
     return data.draw(st.sampled_from(CONFIGURED[name]), label="options")
 
 
@@ -42,8 +43,8 @@ def _merged(sample: Sample, spec: StatisticsSpec) -> StatisticsSum:
     return _fold([spec.from_features(*part, sample.num_classes, seed=3) for part in sample.parts], spec)
 
 
-def _solve(one: ConfiguredMethod, merged: StatisticsSum) -> LinearHead:
-    return one.solve(merged)
+def _solve(one: Method[Any], merged: StatisticsSum) -> LinearHead:
+    return one.head(merged)
 
 
 def _check(solve: Callable[[StatisticsSum], LinearHead], spec: StatisticsSpec, sample: Sample) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedstats_app.methods import METHODS
+from fedstats_app.methods import Fed3RMethod
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import FeatureStatistics
 from tests.support.compare import relative_difference
@@ -58,7 +58,7 @@ def fed3r(of_clients: list[Client], method: str) -> torch.Tensor:
         FeatureStatistics.from_features(torch.from_numpy(features), torch.from_numpy(labels), NUM_CLASSES)
         for features, labels in of_clients
     ]
-    return METHODS["fed3r"].solve(reduce(add, statistics), options).weight
+    return Fed3RMethod(options).solve(reduce(add, statistics)).weight
 
 
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 10.0])

@@ -19,7 +19,7 @@ from fedstats_app.methods import (
     METHODS,
     PERSONAL_METHODS,
     Method,
-    Needs,
+    Need,
     display_name,
     head_parts,
     is_method,
@@ -59,7 +59,7 @@ def test_records_are_read_without_torch_and_flower() -> None:
 
 
 @every_method
-def test_names(method: Method[Options]) -> None:
+def test_names(method: type[Method[Options]]) -> None:
     assert METHODS[method.name] is method
     assert method.name == method.name.lower() and method.name.isalnum()
     assert method.name not in {one.name for one in fields(AppConfig)}
@@ -73,36 +73,25 @@ def test_methods_are_spelled_as_their_papers_spell_them() -> None:
 
 
 @every_method
-def test_options_survive_the_way_through_the_configuration(method: Method[Options]) -> None:
-    for options in variations(method.options()):
+def test_options_survive_the_way_through_the_configuration(method: type[Method[Options]]) -> None:
+    for options in variations(method.options_type()):
         config = AppConfig.from_run_config({"method": method.name, **options.to_config()})
         assert config.options_of(method.name) == options
         assert AppConfig.from_run_config(config.to_run_config()) == config
 
 
 @every_method
-def test_no_options_make_a_method_exceed_its_needs(method: Method[Options]) -> None:
-    for one in configured(method.name):
-        assert method.needs.missing(one.specification) == ()
-
-
-@every_method
-def test_needs_are_not_larger_than_what_some_options_ask_for(method: Method[Options]) -> None:
-    specs = [one.specification for one in configured(method.name)]
-    assert method.needs == Needs(
-        any(spec.gram for spec in specs),
-        any(spec.means_per_class > 1 for spec in specs),
-        any(spec.scatter is not None for spec in specs),
-    )
+def test_needs_are_all_that_some_options_ask_for(method: type[Method[Options]]) -> None:
+    assert method.needs == {need for one in configured(method.name) for need in Need.of(one.specification)}
 
 
 @every_personal_method
 def test_a_mixture_of_everything_is_solved_as_the_federation_was(method: str) -> None:
     for one in configured(method):
         merged = total(one.specification, keep_rows=one.keeps_rows)
-        head = one.solve(merged)
+        head = one.head(merged)
         fixed = one.fixed(head.report.parameters)
-        sums = one.sums(merged)
+        sums = one.inputs(merged)
         same = fixed.solve_mixture(sums, 1.0)
         assert same_bits(same.weight, head.weight) and same_bits(same.bias, head.bias)
         # All samples twice, with a regulariser for as many, is the same head but for rounding and N - 1.
@@ -112,13 +101,13 @@ def test_a_mixture_of_everything_is_solved_as_the_federation_was(method: str) ->
 
 def test_a_regulariser_that_is_still_to_be_chosen_is_refused() -> None:
     with pytest.raises(ValueError, match="ridge_lambda must be a number for a personal head, got auto"):
-        METHODS["fed3r"].configured().scaled(1.0)
+        METHODS["fed3r"].default().scaled(1.0)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in PERSONAL_METHODS])
 def test_other_methods_have_no_personal_heads(method: str) -> None:
     with pytest.raises(ValueError, match=f"{method} has no personal heads"):
-        METHODS[method].configured().fixed({})
+        METHODS[method].default().fixed({})
 
 
 GAMMAS = ("fedcof@shrinkage=0.1", "fedcof@shrinkage=10")
@@ -133,7 +122,7 @@ def test_a_variant_has_its_own_values_and_the_runs_others() -> None:
     assert config.options_of("fedcof") == FedCOFOptions(between_class=True)
     assert config.options_of(GAMMAS[0]) == FedCOFOptions(0.1, between_class=True)
     assert config.options_of(WITHOUT) == Fed3ROptions(5.0, between_class=False, solver="pinv32")
-    assert [one.name for one in config.configured_methods.values()] == list(config.methods)
+    assert [one.full_name for one in config.configured_methods.values()] == list(config.methods)
     assert AppConfig.from_run_config(config.to_run_config()) == config
 
 
@@ -185,8 +174,9 @@ def test_names_of_variants() -> None:
 def test_any_name_comes_apart_again(method: str, stage: str, value: float) -> None:
     variant = f"{method}@shrinkage={value!r}".replace("e+", "e")
     assert head_parts(f"{variant}-{stage}" if stage else variant) == (variant, stage)
-    if "shrinkage" in METHODS[method].options.keys() or f"{method}-shrinkage" in METHODS[method].options.keys():  # noqa: SIM118
-        assert varied(METHODS[method].options(), variant).to_config()[f"{method}-shrinkage"] == value
+    options, key = METHODS[method].options_type(), f"{method}.shrinkage"
+    if key in options.to_config():
+        assert varied(options, variant).to_config()[key] == value
 
 
 def test_one_pass_gives_the_heads_of_runs_apart(tmp_path: Path) -> None:

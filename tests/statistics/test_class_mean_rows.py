@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.methods.fedcof import FEDCOF
+from fedstats_app.methods.fedcof import FedCOFMethod, FedCOFOptions
 from fedstats_app.privacy import NodePolicy, statistics_above_floor
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec, merge_specs
 from fedstats_app.statistics.class_mean_rows import plan_rows
@@ -169,4 +169,4 @@ def test_a_run_asks_for_them(tmp_path: Path) -> None:
         folder = simulate(tmp_path / str(number), method=method, means_per_class=50, samples_per_mean=number)
         sent.append(read_json(folder, "results.json")["methods"][method]["wire_bytes"])
     assert sent[1] < 0.7 * sent[0]
-    assert FEDCOF.configured(samples_per_mean=9).specification == StatisticsSpec()
+    assert FedCOFMethod(FedCOFOptions(), samples_per_mean=9).specification == StatisticsSpec()

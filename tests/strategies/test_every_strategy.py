@@ -18,7 +18,7 @@ from fedstats_app.base.option import Options
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
-from fedstats_app.methods import METHODS, Method
+from fedstats_app.methods import METHODS, Method, Need
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass, closed_form, fedmezo
 from fedstats_app.strategies.base import StrategyOptions
@@ -67,7 +67,7 @@ def test_a_method_alone_equals_it_in_one_pass(method: str) -> None:
     all_arrays = run(together, CLIENTS.client_grid())
 
     assert set(arrays) == {"weight", "bias"}
-    if METHODS[method].needs.scatter:
+    if Need.SCATTER in METHODS[method].needs:
         # Its factors were made of the Gram matrices here, sent there: the same but for their rounding.
         assert relative_difference(together.heads[method].weight, alone.heads[method].weight) < 1e-4
         assert together.wire_bytes(method) == alone.wire_bytes(method) == alone.collection.total_wire_bytes
@@ -261,9 +261,9 @@ def test_one_pass_takes_different_methods_of_the_same_classes(several: list[FedN
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_a_method_has_a_class_with_its_options(method: Method[Options]) -> None:
+def test_a_method_has_a_class_with_its_options(method: type[Method[Options]]) -> None:
     kind = getattr(strategies, method.display_name)
-    options = {one.name: one.default for one in method.options.keys().values()}
+    options = {one.name: one.default for one in method.options_type.keys().values()}
     arguments = inspect.signature(kind).parameters
     assert {name: arguments[name].default for name in options} == options
     assert set(arguments) - set(options) <= {"num_classes", "means_per_class", "samples_per_mean", "options"}

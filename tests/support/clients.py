@@ -27,8 +27,8 @@ NUM_CLASSES, DIM = 6, 8
 logging.getLogger("flwr").setLevel(logging.ERROR)
 
 Make = Callable[..., StatisticsStrategy]
-OTHER = {f"{name}, other options": configured(name)[-1:] for name in METHODS if METHODS[name].options.keys()}
-DEFAULT = {name: [method.configured()] for name, method in METHODS.items()}
+OTHER = {f"{name}, other options": configured(name)[-1:] for name in METHODS if METHODS[name].options_type.keys()}
+DEFAULT = {name: [method.default()] for name, method in METHODS.items()}
 # FedCGS as its paper has it.
 PAPERS: dict[str, Any] = {"covariance": "total", "shrinkage": 0.0}
 # What is tested of one holds for all.

@@ -6,10 +6,10 @@ import itertools
 import math
 import re
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fedstats_app.base.option import Check, Options
-from fedstats_app.methods import METHODS, ConfiguredMethod
+from fedstats_app.methods import METHODS, Method, Need
 
 Group = TypeVar("Group", bound=Options)
 
@@ -47,8 +47,8 @@ def variations(defaults: Group, *, pairs: bool = True) -> list[Group]:
     return [options for options in made if not options.problems()]
 
 
-def configured(method: str, *, pairs: bool = True) -> list[ConfiguredMethod]:
+def configured(method: str, *, pairs: bool = True) -> list[Method[Any]]:
     """Return a method with all variations of its options, and several means per class if it takes them."""
-    record = METHODS[method]
-    made = [record.configured(options) for options in variations(record.options(), pairs=pairs)]
-    return [*made, record.configured(means_per_class=3)] if record.needs.several_means else made
+    kind = METHODS[method]
+    made = [kind(options) for options in variations(kind.options_type(), pairs=pairs)]
+    return [*made, kind(kind.options_type(), 3)] if Need.SEVERAL_MEANS in kind.needs else made

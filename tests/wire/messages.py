@@ -14,7 +14,7 @@ from fedstats_app import wire
 from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.heads import ClientScores, ConfusionMatrix, HeadScores, LinearHead
-from fedstats_app.methods import METHODS
+from fedstats_app.methods.fed3r import Fed3RMethod, Fed3ROptions
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
 from fedstats_app.testing import instruction
 from fedstats_app.training.training_options import LocalOptions
@@ -34,7 +34,7 @@ from tests.wire.replies import (
     scatter_of,
 )
 
-FED3R = METHODS["fed3r"].configured(METHODS["fed3r"].options(ridge_lambda=2.0, fit_bias=True))
+FED3R = Fed3RMethod(Fed3ROptions(ridge_lambda=2.0, fit_bias=True))
 NAMES = tuple("abcde")
 REQUEST = training.TrainingRequest(
     NUM_CLASSES,

@@ -120,7 +120,7 @@ def test_statistics_for_personal_heads_take_half_in_float32_and_need_a_gram_matr
     assert sizes == [4 * DIM * (DIM + 1) // 2, 8 * DIM * (DIM + 1) // 2]
     without = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES, gram=False)
     with pytest.raises(ValueError, match="Gram matrix"):
-        personal_heads_content(REQUEST, without, METHODS["fed3r"].configured(), (0.0,), wire_dtype="float32")
+        personal_heads_content(REQUEST, without, METHODS["fed3r"].default(), (0.0,), wire_dtype="float32")
 
 
 def test_options_that_exclude_each_other_are_refused() -> None:

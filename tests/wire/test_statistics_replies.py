@@ -205,7 +205,7 @@ def test_exact_sums_travel_in_float64_only() -> None:
 def test_a_reply_has_as_many_bytes_as_the_specification_says(num_samples: int, method: str, wire_dtype: str) -> None:
     present, dim, beside = 3, 80, 88  # three numbers and the backbone's fingerprint
     features, labels = torch.rand(num_samples, dim), torch.arange(num_samples) % present
-    spec = METHODS[method].configured().specification
+    spec = METHODS[method].default().specification
     request = StatisticsRequest(10, spec, wire_dtype=wire_dtype)
     msg = instruction(request.to_content(), "query.statistics")
     statistics = request.statistics(features, labels)

@@ -123,7 +123,7 @@ def test_the_closed_form_is_solved_from_the_clients_own_statistics(everything: E
         "fedroot": lambda stats, ratio: solve_completed(stats, ridge_lambda=of_root * ratio),
     }
     total = one.strategy.collection.total
-    exact, completed = total.summed(), one.strategy.methods()["fedroot"].sums(total)
+    exact, completed = total.summed(), one.strategy.methods()["fedroot"].inputs(total)
     stats = {"fed3r": exact, "fedcgs": exact, "fedroot": completed}
     for client in range(NUM_CLIENTS):
         (features, labels), (test_features, test_labels) = (
