@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 # Methods that are solved again, from what, and by which settings: with others they solve other systems.
 _SOLVED: dict[str, tuple[str, dict[str, object]]] = {
     "fedncm": ("class-sums", {}),
-    "fedcof": ("row-sums", {"fedcof.between-class": False, "fedcof.means-per-class": 1}),
+    "fedcof": ("row-sums", {"fedcof.between-class": False, "means-per-class": 1}),
     "fed3r": ("gram", {"fed3r.between-class": True, "fed3r.solver": "cholesky"}),
     "fedcgs": ("gram", {"fedcgs.covariance": "within", "fedcgs.random-features": 0}),
 }
@@ -100,8 +100,8 @@ class Run:
     def _of_sum(self) -> Iterator[Finding]:
         own, number = {one["client"] for one in self.summed if one["run"] == self.id}, self.sums["class-counts"].sum()
         fits = own == self.merged and {one["num_examples"] for one in self.results["methods"].values()} <= {number}
-        for part in {name.partition(".")[0] for name in self.sums if name.endswith(".row-counts")}:
-            ids, rows, counts = (self.sums[f"{part}.{one}"] for one in ("row-class-ids", "row-counts", "class-counts"))
+        if "row-counts" in self.sums:
+            ids, rows, counts = (self.sums[name] for name in ("row-class-ids", "row-counts", "class-counts"))
             fits = fits and np.array_equal(np.bincount(ids, rows, len(counts)), counts)
         yield "sum", fits, f"{number:,} samples of {len(self.summed)} clients{', under masks' if self.masked else ''}"
         if "removed" in self.config:

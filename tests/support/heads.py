@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fedstats_app.backbones.backbone import Backbone
 
 
-def head_metadata(backbone: Backbone, class_names: Sequence[str], **changes: str) -> dict[str, str]:
+def head_metadata(backbone: Backbone, class_names: Sequence[str], /, **changes: str) -> dict[str, str]:
     """Return the entries that a head of FedNCM is saved with; ``_`` stands for ``-`` in ``changes``."""
     return {
         "method": "fedncm",

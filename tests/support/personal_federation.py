@@ -76,10 +76,7 @@ class Federation:
             grid=self.grid,
             clients=answered if clients is None else clients,
             asked=asked,
-            heads={
-                name: SolvedHead(head, strategy.methods()[name].specification.feature_map)
-                for name, head in strategy.heads.items()
-            },
+            heads={name: SolvedHead(head) for name, head in strategy.heads.items()},
             statistics=strategy.collection.collected(training_set(config.data).class_names, "1"),
             methods=config.configured_methods,
             training=TrainingRequest(
@@ -124,7 +121,7 @@ def federation(
     logging.getLogger("flwr").setLevel(logging.ERROR)
     paths = {"dataset": f"folder:{data}", "cache_dir": str(data / "cache")}
     split = {"num_clients": NUM_CLIENTS, "partitioner": "fedpac", "holdout_fraction": 0.25}
-    network = {"backbone": "random:tiny", "input_size": 16, "personal": {"epochs": 2, "batch_size": 16}}
+    network = {"backbone": "random:tiny", "input_size": 16, "personal": {"epochs": 2}}
     config = AppConfig.of(**{**network, **paths, **split, **settings})
     nodes = [{"partition-id": host, "num-partitions": hosts, "state-dir": str(state)} for host in range(hosts)]
     local = LocalGrid(app or personal_app(), nodes, config.to_run_config(), shuffle_seed=hosts)
