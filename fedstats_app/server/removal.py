@@ -181,7 +181,7 @@ def _written(
         folder.write_status("running")
         for name, method in methods.items():
             head, header = read_head(old / "heads" / f"{name}.safetensors")
-            head = _masked(head, classes) if name in masked else method.solve(rest.total)
+            head = _masked(head, classes) if name in masked else method.head(rest.total)
             result = _result(name, head, rest, results["methods"][name], what)
             common = {key: value for key, value in header.items() if key not in _OF_THE_SOLVE}
             own = head_metadata(result, evaluated_on="")

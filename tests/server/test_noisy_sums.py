@@ -210,7 +210,7 @@ def test_an_owner_sees_the_account_and_no_reset_forgets_it(made: Path, capsys: p
     ("settings", "reason"),
     [
         ({"method": "fedcgs@covariance=total"}, "the noise says how it is solved, so fedcgs has no options with it"),
-        ({"method": "fedcof"}, "dp-epsilon: fedcof is not served with noise: take fed3r, fedcgs or fedncm"),
+        ({"method": "fedcof"}, "dp-epsilon: fedcof is not served with noise: take fedncm, fed3r or fedcgs"),
         ({"method": "fedroot"}, "dp-epsilon: fedroot is not served with noise"),
         ({"method": "fed3r@ridge-lambda=3"}, "the noise says how it is solved, so fed3r has no options with it"),
         ({"secure_sums": "off"}, "dp-epsilon: needs secure-sums = on, got off"),
