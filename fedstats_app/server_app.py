@@ -24,16 +24,16 @@ app = ServerApp()
 
 def stages(run: Run) -> list[Callable[[Run, State], State]]:
     """List what a run does, in this order; each stage builds on the one before and is imported only if asked for."""
-    asked: list[Callable[[Run, State], State]] = [solve_heads]
+    chosen: list[Callable[[Run, State], State]] = [solve_heads]
     if run.config.trainer:
         from fedstats_app.server.fine_tuning import fine_tune, given_heads
 
-        asked.append(partial(fine_tune, trainer=run.config.trainer, given=given_heads(run)))
+        chosen.append(partial(fine_tune, trainer=run.config.trainer, given=given_heads(run)))
     if run.config.personal.approaches:
         from fedstats_app.server.personalisation import personalise
 
-        asked.append(personalise)
-    return asked
+        chosen.append(personalise)
+    return chosen
 
 
 @app.main()

@@ -131,7 +131,7 @@ def make_release(node_config: Mapping[str, Value], run_config: Mapping[str, Valu
                 raise ValueError("nothing can be released: every class has fewer samples than min-class-count")
             request = StatisticsRequest(
                 len(info.class_names),
-                merge_specs(one.specification for one in config.configured_methods.values()),
+                merge_specs(method.specification for method in config.configured_methods.values()),
                 config.federation.wire_dtype,
                 seed=config.run.seed,
                 backbone_fingerprint=backbone.fingerprint,

@@ -23,16 +23,16 @@ def say(line: str) -> None:
 
 
 def print_any_text() -> None:
-    """Let this process print what its console or pipe has no letters for, as escapes: on Windows pipes have few."""
+    """Print characters that the console or pipe cannot encode as escapes; pipes on Windows encode few."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a notebook's is none, and takes everything
             stream.reconfigure(errors="backslashreplace")
 
 
-def in_words(seconds: float) -> str:
-    """Return a duration in words."""
+def duration(seconds: float) -> str:
+    """Write a time in the unit that suits: 0.4 s, 51 s, 12 min, 3.5 h."""
     if seconds < 119.5:
-        return f"{seconds:.0f} s"
+        return f"{round(seconds, 1 if seconds < 9.95 else None):g} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
@@ -47,11 +47,11 @@ class Step:
     clock : callable
         Returns seconds.
     total : float
-        How much there is to do, in any unit; 0 where that is not known.
+        Amount of work, in any unit; 0 if unknown.
     done : float
-        How much of it is done.
+        Work done, in the same unit.
     within : float
-        How much of it the step within this one is.
+        Share of the step within this one, in the same unit.
     """
 
     text: str
@@ -70,7 +70,7 @@ class Step:
         self.done, self.text, self.within = done, text or self.text, within
 
     def look(self) -> None:
-        """Find out how much is done; here others tell."""
+        """Update the work done; nothing to do here, because :meth:`at` is called."""
 
     def __str__(self) -> str:
         """Return the text with its numbers."""
@@ -82,20 +82,20 @@ class Step:
 
 
 class Samples(Step):
-    """Samples whose features are computed somewhere, at a rate that is known once it was seen for some seconds.
+    """Samples whose features are computed by other processes; the rate is measured over the first seconds.
 
-    Those whose features were there already are shown as done, but tell nothing of how long the others take.
+    Cached features are shown as done but do not count towards the rate.
 
     Parameters
     ----------
     kind : str
-        What they are, such as "images".
+        Such as "images".
     total : int
-        How many.
+        Number of samples.
     clock : callable
         Returns seconds.
     count : callable
-        Returns of how many the features were computed by now, and of how many they were there.
+        Returns the numbers of samples whose features were computed, and read from a cache.
     """
 
     def __init__(self, kind: str, total: int, clock: Callable[[], float], count: Callable[[], tuple[int, int]]) -> None:
@@ -103,7 +103,7 @@ class Samples(Step):
         self._kind, self._all, self._count, self._before = kind, total, count, 0
 
     def look(self) -> None:
-        """Find out how many are done by now."""
+        """Update the samples done."""
         new, known = self._count()
         self.text = f"features of {min(new + known, self._all):,} of {self._all:,} {self._kind}"
         if new and not self._before:
@@ -149,17 +149,17 @@ class Progress:
         self._write(line)
 
     def now_and_then(self, line: str, *, in_any_case: bool = False) -> None:
-        """Say a line, unless the last one of this kind was said only a few seconds ago."""
+        """Print a line of results, unless the last one was printed only a few seconds ago."""
         if in_any_case or self._clock() - self._last_result > SECONDS_BETWEEN_LINES:
             self._last_result = self._clock()
             self.say(line)
 
     def doing(self, text: str, total: float = 0) -> AbstractContextManager[Step]:
-        """Say in every line, until this is over, that something is being done; see :class:`Step`."""
+        """Show a step in every line until the block ends; see :class:`Step`."""
         return self._within(Step(text, self._clock, total))
 
     def counting(self, kind: str, total: int, count: Callable[[], tuple[int, int]]) -> AbstractContextManager[Step]:
-        """Say in every line, until this is over, of how many samples there are features; see :class:`Samples`."""
+        """Show in every line, until the block ends, how many samples have features; see :class:`Samples`."""
         return self._within(Samples(kind, total, self._clock, count))
 
     @contextmanager
@@ -169,7 +169,7 @@ class Progress:
             yield step
         finally:
             # Not always the last: a generator that was not exhausted is closed late.
-            self._steps = [one for one in self._steps if one is not step]
+            self._steps = [other for other in self._steps if other is not step]
 
     @property
     def seconds_left(self) -> float | None:
@@ -178,20 +178,20 @@ class Progress:
         for index, (step, fraction) in enumerate(zip(steps, _fractions(steps), strict=True)):
             if fraction:
                 # As it was when something was last done: waiting since then brings the end nearer.
-                seen = max(one.changed for one in steps[index:])
+                seen = max(inner.changed for inner in steps[index:])
                 left = step.started + (seen - step.started) / fraction - self._clock()
                 return left if left >= 0 else None  # work that is overdue may take any time
         return None
 
     def __str__(self) -> str:
-        """Say what is being done, how long the work has taken, and how long it will still take."""
+        """Return the current steps, the time so far, and the estimated time left."""
         left = self.seconds_left
         doing = ": ".join(str(step) for step in list(self._steps)) or "working"
-        rest = "" if left is None else f", about {in_words(left)} left"
-        return f"{doing}; {in_words(self.seconds)} so far{rest}"
+        rest = "" if left is None else f", about {duration(left)} left"
+        return f"{doing}; {duration(self.seconds)} so far{rest}"
 
     def beat(self) -> None:
-        """Look how far everything is, and say it where nothing was said for long."""
+        """Update all steps, and print a line if nothing was printed for long."""
         for step in list(self._steps):
             step.look()
         if self._clock() - self._last >= LONGEST_SILENCE:
@@ -199,7 +199,7 @@ class Progress:
 
     @contextmanager
     def heartbeat(self) -> Iterator[None]:
-        """Let a thread of its own watch that no silence is long, whatever this one waits for or computes."""
+        """Print progress from a thread during the block, whatever this thread waits for or computes."""
         over = threading.Event()
 
         def watch() -> None:
@@ -217,7 +217,7 @@ class Progress:
 
 
 def _fractions(steps: list[Step]) -> list[float]:
-    """Return for each step how much of it is done, what is done of the step within it included."""
+    """Return the fraction done of each step, including the step within it."""
     fractions, inner = [], 0.0
     for step in reversed(steps):
         inner = min((step.done + step.within * inner) / step.total, 1.0) if step.total else 0.0

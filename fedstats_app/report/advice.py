@@ -81,7 +81,7 @@ class Advice:
         """Compare what the two reveal about single samples; "" if they send the same."""
         if self.cheaper is None or self.cheaper.sends == self.choice.sends:
             return ""
-        less, more = sorted((self.choice, self.cheaper), key=lambda one: list(_SENT).index(one.sends))
+        less, more = sorted((self.choice, self.cheaper), key=lambda candidate: list(_SENT).index(candidate.sends))
         sent = f"The {_SENT[more.sends]} of {display_name(more.method)}"
         return f" {sent} can reveal more about single samples than {_SENT[less.sends]}."
 
@@ -111,19 +111,16 @@ def advise(candidates: Sequence[Candidate], right: Mapping[str, Tensor], num_tes
     chance : float
         Accuracy of always naming the most frequent class, 0 to 1.
     """
-    scored = {one: one.accuracy for one in candidates if one.accuracy is not None}
+    scored = {candidate: candidate.accuracy for candidate in candidates if candidate.accuracy is not None}
     if not scored or num_test < 1:
-        return Advice(min(candidates, key=_usual_place)) if candidates else None
-    best = min(scored, key=lambda one: (-scored[one], one.wire_bytes))
+        ranks = {name: rank for rank, name in enumerate(USUALLY_BEST)}
+        usual = sorted(candidates, key=lambda candidate: ranks.get(method_type(candidate.method).name, len(ranks)))
+        return Advice(usual[0]) if usual else None
+    best = min(scored, key=lambda candidate: (-scored[candidate], candidate.wire_bytes))
     at_chance = wilson_interval(round(scored[best] * num_test), num_test)[0] <= chance
-    fewer = [one for one in scored if one.wire_bytes < best.wire_bytes]
+    fewer = [candidate for candidate in scored if candidate.wire_bytes < best.wire_bytes]
     if not fewer:
         return Advice(best, num_test=num_test, at_chance=at_chance)
-    cheaper = min(fewer, key=lambda one: (-scored[one], one.wire_bytes))
+    cheaper = min(fewer, key=lambda candidate: (-scored[candidate], candidate.wire_bytes))
     p_value = paired_p_value(right[best.method].int() - right[cheaper.method].int())
     return Advice(best, cheaper, p_value, num_test, at_chance)
-
-
-def _usual_place(one: Candidate) -> int:
-    name = method_type(one.method).name
-    return USUALLY_BEST.index(name) if name in USUALLY_BEST else len(USUALLY_BEST)

@@ -28,8 +28,8 @@ from fedstats_app.report.head_file import (
     NORMALISATION_KEY,
     PATH_KEYS,
     PRECISION_KEY,
-    SUFFIX,
     SUPERSEDED,
+    head_files,
     read_head,
 )
 from fedstats_app.report.method_result import head_to_take
@@ -343,8 +343,8 @@ def _load_backbone(
 def _head_to_take(folder: Path) -> str:
     path = folder / "results.json"
     if not path.is_file():
-        if len(heads := _heads(folder)) == 1:
-            return heads[0]  # a folder made by `fedstats export --hub`
+        if len(heads := head_files(folder)) == 1:
+            return heads[0].stem  # a folder made by `fedstats export --hub`
         raise FileNotFoundError(f"{path} does not exist, so name the method; {_available(folder)}")
     if not (taken := head_to_take(read_json_file(path))):
         raise ValueError(f"{path} has no method with an accuracy: name the method to load; {_available(folder)}")
@@ -354,12 +354,8 @@ def _head_to_take(folder: Path) -> str:
 def _available(folder: Path) -> str:
     if not folder.is_dir():
         return f"{folder} is not a folder"
-    return f"{folder} has heads of: {', '.join(_heads(folder)) or 'no method (status.json says how the run ended)'}"
-
-
-def _heads(folder: Path) -> list[str]:
-    files = (folder / "heads").glob("*.safetensors")
-    return sorted(path.stem for path in files if not path.name.endswith(SUFFIX))
+    names = ", ".join(path.stem for path in head_files(folder))
+    return f"{folder} has heads of: {names or 'no method (status.json says how the run ended)'}"
 
 
 def read_samples(samples: SampleLike | Iterable[SampleLike], backbone: Backbone) -> Iterator[Sample]:

@@ -73,6 +73,11 @@ def read_head(path: Path) -> tuple[LinearHead, dict[str, str]]:
     return head, metadata
 
 
+def head_files(run_folder: Path) -> list[Path]:
+    """List the files of a run's heads, without those of tuned backbones."""
+    return [path for path in sorted((run_folder / "heads").glob("*.safetensors")) if not path.name.endswith(SUFFIX)]
+
+
 def _check_shapes(tensors: Mapping[str, Tensor], where: str) -> None:
     found = {key: (tensor.dtype, tuple(tensor.shape)) for key, tensor in tensors.items()}
     shape = tuple(tensors["weight"].shape) if "weight" in tensors else ()

@@ -133,7 +133,7 @@ class MethodResult:
 # What of it stands beside the accuracy, which a training has of every round.
 QUALITY = (
     *("accuracy_interval", "macro_accuracy", "macro_f1", "macro_auroc", "macro_auroc_error"),
-    *(f"per_class_{what}" for what in ("examples", "accuracy", "specificity", "f1", "auroc")),
+    *(f"per_class_{measure}" for measure in ("examples", "accuracy", "specificity", "f1", "auroc")),
     "most_confused",
 )
 
@@ -146,7 +146,7 @@ def quality(scores: HeadScores | None) -> dict[str, Any]:
     if scores is None or not scores.confusion.num_examples:
         return dict.fromkeys(("accuracy", "macro_accuracy")) | {"per_class_accuracy": []}
     confusion = scores.confusion
-    by_class = {what: getattr(confusion, f"per_class_{what}") for what in ("accuracy", "specificity", "f1")}
+    by_class = {measure: getattr(confusion, f"per_class_{measure}") for measure in ("accuracy", "specificity", "f1")}
     by_class["auroc"] = scores.per_class_auroc
     return {
         "accuracy": confusion.accuracy,
@@ -156,7 +156,7 @@ def quality(scores: HeadScores | None) -> dict[str, Any]:
         "macro_auroc": _number(scores.macro_auroc),
         "macro_auroc_error": _number(scores.margins.macro_auroc_error),
         "per_class_examples": confusion.class_examples.tolist(),
-        **{f"per_class_{what}": list(map(_number, values.tolist())) for what, values in by_class.items()},
+        **{f"per_class_{measure}": list(map(_number, values.tolist())) for measure, values in by_class.items()},
         "most_confused": confusion.confused_pairs()[:MOST_CONFUSED],
     }
 

@@ -93,8 +93,11 @@ def model_card(run: RunRecord) -> str:
         by_class=_by_class(scores[best], classes),
         by_client=scores[best].get("client_accuracy"),
         advice=(results.get("advice") or {}).get("text", []),
-        calibrations=[(f"`{name}`", *_calibrated(one)) for name, one in fitted.items()],
-        interpolated=any(one and one.get("nll_after") is not None and not one.get("exact") for one in fitted.values()),
+        calibrations=[(f"`{name}`", *_calibrated(calibration)) for name, calibration in fitted.items()],
+        interpolated=any(
+            calibration and calibration.get("nll_after") is not None and not calibration.get("exact")
+            for calibration in fitted.values()
+        ),
         disclosed=disclosed,
         noise=noise,
         licence=first.get("backbone-licence"),
@@ -181,12 +184,9 @@ def _papers(heads: Iterable[str]) -> str:
 
 
 def _sent(needs: frozenset[Need]) -> str:
-    """Tell what a client sends for a head, and can give away by it."""
-    sums = (
-        "the mean of their features (or several such means)"
-        if Need.SEVERAL_MEANS in needs
-        else "the sum of their features"
-    )
+    """Describe what a client sends for a head."""
+    several = Need.SEVERAL_MEANS in needs
+    sums = "the mean of their features (or several such means)" if several else "the sum of their features"
     more = ", and one Gram matrix" if Need.GRAM in needs else ""
     if Need.SCATTER in needs:
         more = ", and the largest directions of the scatter within its classes"

@@ -12,13 +12,14 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 
 from fedstats_app import __version__
 from fedstats_app.base.files import write_atomically
+from fedstats_app.base.progress import duration
 from fedstats_app.data.paths import without_folders
 from fedstats_app.report.method_result import wilson_interval
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.tables import Table, head_title, heads_table, personal_table, trainings_table
 from fedstats_app.report.templates import TEMPLATES
-from fedstats_app.report.text_columns import bytes_with_unit, counted, duration, interval_text, percent, size
+from fedstats_app.report.text_columns import bytes_with_unit, counted, interval_text, percent, size
 from fedstats_app.report.wording import facts, summary, warnings
 
 REPORT_NAME = "report.html"
@@ -47,7 +48,7 @@ def report(run: RunRecord) -> str:
     return _ENVIRONMENT.get_template("page.html").render(
         title=title if run.methods else f"Run {run.name}",
         summary=summary(run),
-        sections=[one for one in sections if one[-1]],
+        sections=[section for section in sections if section[-1]],
         name=run.name,
         state=run.status["state"],
         facts=facts(run),
@@ -97,12 +98,12 @@ def _table(table: Table) -> Iterator[str]:
     yield from map(parts.note, table.notes)
 
 
-def _figure(run: RunRecord, name: str, what: str) -> Iterator[str]:
+def _figure(run: RunRecord, name: str, caption: str) -> Iterator[str]:
     """Show a figure of the run's `plots`, if it was drawn; those that show removed sites are left out."""
     shows_sites = name not in ("fine_tuning", "personal")
     picture = "" if shows_sites and "removed" in run.results else run.figure(name)
     if picture:
-        yield parts.figure(picture, what)
+        yield parts.figure(picture, caption)
 
 
 def _methods(run: RunRecord) -> Iterator[str]:
@@ -121,7 +122,7 @@ def _methods(run: RunRecord) -> Iterator[str]:
 def shares(accuracies: Iterable[tuple[str, float, int]]) -> list[tuple[str, str, str, str]]:
     """Lay out names, accuracies with Wilson's 95 % interval, and numbers of samples, the lowest accuracy first."""
     rows = []
-    for name, share, number in sorted(accuracies, key=lambda one: one[1]):
+    for name, share, number in sorted(accuracies, key=lambda row: row[1]):
         # A share is one of whole samples, up to rounding.
         interval = interval_text(wilson_interval(round(share * number), number)) if number else "-"
         rows.append((name, percent(share, 1), interval, f"{number:,}" if number else "-"))
@@ -154,8 +155,8 @@ def _confused(run: RunRecord) -> Iterator[str]:
         return
     yield parts.note(f"The classes that {head_title(run.taken)} confuses most often.")
     for true, predicted, number in pairs:
-        what = f"{run.class_name(true)} taken for {run.class_name(predicted)}"
-        yield parts.line(f"{what}: {number} of {numbers[true]}")
+        pair = f"{run.class_name(true)} taken for {run.class_name(predicted)}"
+        yield parts.line(f"{pair}: {number} of {numbers[true]}")
     yield from _figure(run, f"confusion-matrix-{run.taken}", f"confusion matrix of {head_title(run.taken)}")
 
 
@@ -169,13 +170,13 @@ _OUTCOMES = {
 
 
 def _sites(run: RunRecord) -> Iterator[str]:
-    numbers = Counter(str(one.get("outcome")) for one in run.clients)
+    numbers = Counter(str(client.get("outcome")) for client in run.clients)
     if not numbers:
         return
     rows = [(outcome, meaning, numbers[outcome]) for outcome, meaning in _OUTCOMES.items() if numbers[outcome]]
     yield parts.table({"outcome": "", "meaning": "left", "sites": ""}, rows)
-    left_out = [one for one in run.clients if one["outcome"] not in ("merged", "known")]
-    out = [(run.site(one["client"]), one["outcome"], one.get("reason", "")) for one in left_out]
+    left_out = [client for client in run.clients if client["outcome"] not in ("merged", "known")]
+    out = [(run.site(client["client"]), client["outcome"], client.get("reason", "")) for client in left_out]
     out += [(f"machine {node}", "not asked", why) for node, why in run.results.get("refused_nodes", {}).items()]
     if out:
         yield parts.heading("Left out")
@@ -209,7 +210,7 @@ def _personal(run: RunRecord) -> Iterator[str]:
 
 def _times(run: RunRecord) -> Iterator[str]:
     found = dict(run.results.get("seconds_by_phase") or {})
-    found |= {f"training {head_title(one.name)}": one.seconds for one in run.trainings}
+    found |= {f"training {head_title(training.name)}": training.seconds for training in run.trainings}
     # Entries of one approach share its time.
     personal = run.results.get("personal", {})
     found |= {f"own models: {entry.get('approach', name)}": entry["seconds"] for name, entry in personal.items()}
@@ -263,11 +264,11 @@ def _disclosed(run: RunRecord) -> Iterator[str]:
 
 def _fields(lines: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str, int, str]]:
     found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for one in (one for line in lines for one in line.get("fields", [])):
-        found[one["field"]].append(one)
-    shapes = {name: _shapes(tuple(one["shape"]) for one in of) for name, of in found.items()}
-    sizes = {name: size(sum(one["bytes"] for one in of)) for name, of in found.items()}
-    return [(name, of[0]["dtype"], shapes[name], len(of), sizes[name]) for name, of in found.items()]
+    for entry in (entry for line in lines for entry in line.get("fields", [])):
+        found[entry["field"]].append(entry)
+    shapes = {name: _shapes(tuple(entry["shape"]) for entry in entries) for name, entries in found.items()}
+    sizes = {name: size(sum(entry["bytes"] for entry in entries)) for name, entries in found.items()}
+    return [(name, entries[0]["dtype"], shapes[name], len(entries), sizes[name]) for name, entries in found.items()]
 
 
 def _shapes(given: Iterable[tuple[int, ...]]) -> str:
@@ -309,10 +310,11 @@ def _settings(run: RunRecord) -> Iterator[str]:
         (key, (str(value).lower() if isinstance(value, bool) else without_folders(str(value))) or "-")
         for key, value in given
     ]
-    versions = [(name, one) for name, one in run.config.get("versions", {}).items() if one != "not installed"]
+    found = run.config.get("versions", {}).items()
+    versions = [(name, version) for name, version in found if version != "not installed"]
     versions.append(("network's fingerprint", run.config["backbone"].get("fingerprint", "-")))
-    for what, found in ((f"{len(rows)} settings", rows), ("versions", versions)):
-        yield parts.folded(what, parts.table({"name": "", "value": ""}, found, len(found)))
+    for title, entries in ((f"{len(rows)} settings", rows), ("versions", versions)):
+        yield parts.folded(title, parts.table({"name": "", "value": ""}, entries, len(entries)))
 
 
 _SECTIONS: tuple[tuple[str, str, Callable[[RunRecord], Iterator[str]]], ...] = (

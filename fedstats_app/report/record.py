@@ -197,7 +197,7 @@ def check_same_run(folder: Path, record: Mapping[str, object]) -> list[str]:
         for key in ("data", "class_names", "num_clients")
         if before[key] != now[key]
     ]
-    networks = [one["backbone"]["fingerprint"] for one in (before, now)]
+    networks = [record["backbone"]["fingerprint"] for record in (before, now)]
     if networks[0] != networks[1]:
         problems.append(f"backbone: was {networks[0][:16]}, is {networks[1][:16]}")
     if problems:

@@ -226,8 +226,8 @@ class RunFolder:
         training = (record.stage, record.start)
         if self._last.get(training, record.round) >= record.round:
             before = self.read_rounds()
-            kept = [one for one in before if (one.stage, one.start) != training or one.round < record.round]
-            write_atomically(self._rounds, "".join(one.line() + "\n" for one in kept).encode())
+            kept = [line for line in before if (line.stage, line.start) != training or line.round < record.round]
+            write_atomically(self._rounds, "".join(line.line() + "\n" for line in kept).encode())
         self._last[training] = record.round
         append_lines(self._rounds, record.line())
 

@@ -13,7 +13,7 @@ from typing import Any
 from fedstats_app.base.json_digest import read_json_file, read_json_lines
 from fedstats_app.base.lock import is_running
 from fedstats_app.methods import method_order
-from fedstats_app.report.head_file import SUFFIX, read_head
+from fedstats_app.report.head_file import head_files, read_head
 from fedstats_app.report.method_result import head_to_take
 from fedstats_app.report.run_folder import DISCLOSURE_FILE
 from fedstats_app.report.training_record import TrainingResult, read_rounds
@@ -75,7 +75,7 @@ class RunRecord:
             disclosure=_lines(folder / DISCLOSURE_FILE),
             trainings=[TrainingResult.from_json(name, entry, rounds) for name, entry in trained],
             path=folder,
-            heads=_heads(folder / "heads"),
+            heads={path.stem: read_head(path)[1] for path in head_files(folder)},
         )
 
     @property
@@ -149,11 +149,6 @@ class RunRecord:
     def class_name(self, index: int) -> str:
         """Return a class's name, or its number where names are not known."""
         return str(self.class_names[index]) if index < len(self.class_names) else str(index)
-
-
-def _heads(folder: Path) -> dict[str, dict[str, str]]:
-    paths = (path for path in sorted(folder.glob("*.safetensors")) if not path.name.endswith(SUFFIX))
-    return {path.stem: read_head(path)[1] for path in paths}
 
 
 def _entries(path: Path) -> dict[str, Any]:

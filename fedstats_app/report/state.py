@@ -89,9 +89,8 @@ def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> S
         sent, step = int(result["wire_bytes"]), result["probe_step"]
         heads[name] = SolvedHead(head, result["accuracy"], sent, step)
     outcomes = read_json_lines(folder / "clients.jsonl")
-    clients = {
-        int(one["client"]): int(one["num_examples"]) for one in outcomes if one["outcome"] in ("merged", "known")
-    }
+    in_heads = [outcome for outcome in outcomes if outcome["outcome"] in ("merged", "known")]
+    clients = {int(outcome["client"]): int(outcome["num_examples"]) for outcome in in_heads}
     accuracies = {
         name: {int(client): accuracy for client, accuracy in result["client_accuracy"]["by_client"].items()}
         for name, result in record["methods"].items()
@@ -130,6 +129,6 @@ def best_head(
         return max([best, *accuracies], key=lambda name: sum(correct[name].values()) - correct[name][left_out])
 
     def says(client: int) -> float:
-        return max(abs(one[client] - correct[best][client]) for one in correct.values())
+        return max(abs(counts[client] - correct[best][client]) for counts in correct.values())
 
     return best if all(winner(client) == best for client in clients) else winner(max(clients, key=says))

@@ -119,7 +119,7 @@ def _rows_from_tensors(found: Mapping[str, Tensor], num_classes: int) -> ClassMe
 
 def _sum_from_tensors(found: Mapping[str, Tensor], num_rows: int, num_pairs: int) -> StatisticsSum:
     counts, sums = found["class-counts"], found["class-sums"]
-    if not all(bool(torch.isfinite(one).all()) for one in found.values()):
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in found.values()):
         raise ValueError("all numbers must be finite")
     return StatisticsSum.resumed(
         FeatureStatistics(counts, sums, _square(found, "gram", sums.shape[1])),
@@ -202,10 +202,10 @@ def take_over(earlier: Path, folder: Path, clients: Sequence[MergedClient]) -> l
     The files are linked where the file system can do that, and then take no more room; else they are copied.
     """
     missing = []
-    for one in clients:
-        path, new = (_path_of(run, one.client, one.digest) for run in (earlier, folder))
+    for client in clients:
+        path, new = (_path_of(run, client.client, client.digest) for run in (earlier, folder))
         if not path.is_file():
-            missing.append(one)
+            missing.append(client)
             continue
         new.parent.mkdir(exist_ok=True, mode=0o700)
         new.unlink(missing_ok=True)
@@ -220,18 +220,18 @@ def _path_of(folder: Path, client: int, digest: str) -> Path:
     return folder / CLIENTS_FOLDER / f"{client}-{digest[:16] or 'empty'}.safetensors"
 
 
-def client_to_tensors(one: ClientStatistics) -> dict[str, Tensor]:
+def client_to_tensors(statistics: ClientStatistics) -> dict[str, Tensor]:
     """Name the tensors of a client's statistics as this module's text does, those that came as float32 in float32."""
-    tensors = _rows_to_tensors(one.rows)
-    if one.given_gram is not None:
-        tensors["gram"] = _in_few_bytes(pack_upper(one.given_gram))
-    elif isinstance(one.within, TriangularFactor):
-        tensors["within-factor"] = _in_few_bytes(one.within.trapezoid)
-    elif one.within is not None:
-        tensors["within"] = _in_few_bytes(pack_upper(one.within))
-    if one.scatter is not None:
-        tensors |= {"scatter-values": one.scatter.values, "scatter-directions": one.scatter.directions}
-        tensors["left-out"] = torch.tensor(one.scatter.left_out, dtype=torch.float64)
+    tensors = _rows_to_tensors(statistics.rows)
+    if statistics.given_gram is not None:
+        tensors["gram"] = _in_few_bytes(pack_upper(statistics.given_gram))
+    elif isinstance(statistics.within, TriangularFactor):
+        tensors["within-factor"] = _in_few_bytes(statistics.within.trapezoid)
+    elif statistics.within is not None:
+        tensors["within"] = _in_few_bytes(pack_upper(statistics.within))
+    if statistics.scatter is not None:
+        tensors |= {"scatter-values": statistics.scatter.values, "scatter-directions": statistics.scatter.directions}
+        tensors["left-out"] = torch.tensor(statistics.scatter.left_out, dtype=torch.float64)
     return tensors
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedstats_app.base.progress import duration
 from fedstats_app.methods import display_name, head_parts
 from fedstats_app.report.personal_result import PersonalResult, approach_name
 from fedstats_app.report.text_columns import (
@@ -16,7 +17,6 @@ from fedstats_app.report.text_columns import (
     area,
     bytes_with_unit,
     cut,
-    duration,
     interval_text,
     percent,
     size,
@@ -109,17 +109,17 @@ def trainings_table(results: Iterable[TrainingResult]) -> Table:
     }
     rows = [
         (
-            head_title(one.name),
-            *map(percent, (one.start_accuracy, one.final_accuracy, one.best_accuracy)),
-            "-" if one.best_round is None else f"{one.best_round:,}",
-            f"{one.num_rounds:,}",
-            size(one.cumulative_bytes()[-1]),
-            duration(one.seconds),
-            one.stopped,
+            head_title(result.name),
+            *map(percent, (result.start_accuracy, result.final_accuracy, result.best_accuracy)),
+            "-" if result.best_round is None else f"{result.best_round:,}",
+            f"{result.num_rounds:,}",
+            size(result.cumulative_bytes()[-1]),
+            duration(result.seconds),
+            result.stopped,
         )
-        for one in results
+        for result in results
     ]
-    notes = [f"{head_title(one.name)}: {note}" for one in results for note in one.notes]
+    notes = [f"{head_title(result.name)}: {note}" for result in results for note in result.notes]
     return Table({**columns, "time": "", "ended by": "left minor"}, rows, notes)
 
 
@@ -128,15 +128,15 @@ def personal_table(results: Iterable[PersonalResult]) -> Table:
     columns = {"personal models": "", "mean": "", "deviation": "", "sites": "", "failed": "minor", "up": "", "down": ""}
     rows = [
         (
-            approach_name(one.approach),
-            percent(one.mean),
-            percent(one.std),
-            f"{len(one.num_test):,}",
-            f"{len(one.failures):,}",
-            size(one.bytes_up),
-            size(one.bytes_down),
-            duration(one.seconds),
+            approach_name(result.approach),
+            percent(result.mean),
+            percent(result.std),
+            f"{len(result.num_test):,}",
+            f"{len(result.failures):,}",
+            size(result.bytes_up),
+            size(result.bytes_down),
+            duration(result.seconds),
         )
-        for one in results
+        for result in results
     ]
     return Table({**columns, "time": "minor"}, rows)

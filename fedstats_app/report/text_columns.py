@@ -65,15 +65,6 @@ def size(number: float) -> str:
     return bytes_with_unit(number) if number >= 999.5 else f"{number:.0f} bytes"
 
 
-def duration(seconds: float) -> str:
-    """Write a time in the unit that suits: 0.4 s, 51 s, 12 min, 3.5 h."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 def counted(number: int, noun: str) -> str:
     """Write a number and what it counts: 1 site, 1,200 sites, 2 classes."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"

@@ -219,8 +219,8 @@ class TrainingResult:
     def final_accuracy(self) -> float | None:
         """Accuracy of the model that was kept: after the last round that was evaluated, or after the one chosen."""
         if self.kept_round is not None:
-            return next((one.accuracy for one in self.rounds if one.round == self.kept_round), None)
-        return next((one.accuracy for one in reversed(self.rounds) if one.accuracy is not None), None)
+            return next((record.accuracy for record in self.rounds if record.round == self.kept_round), None)
+        return next((record.accuracy for record in reversed(self.rounds) if record.accuracy is not None), None)
 
     @property
     def head_round(self) -> int:
@@ -230,7 +230,7 @@ class TrainingResult:
     @property
     def best_accuracy(self) -> float | None:
         """The highest accuracy after any round, the start included."""
-        return max((one.accuracy for one in self.rounds if one.accuracy is not None), default=None)
+        return max((record.accuracy for record in self.rounds if record.accuracy is not None), default=None)
 
     @property
     def best_round(self) -> int | None:
@@ -246,21 +246,22 @@ class TrainingResult:
     @property
     def seconds(self) -> float:
         """Wall-clock time of all rounds, without what the start took."""
-        return sum(one.seconds for one in self.rounds)
+        return sum(record.seconds for record in self.rounds)
 
     def cumulative_bytes(self) -> list[int]:
         """Bytes up and down until after each round, the start's included."""
-        costs = (one.num_bytes for one in self.rounds)
+        costs = (record.num_bytes for record in self.rounds)
         return [self.start_bytes + total for total in itertools.accumulate(costs)]
 
     def cumulative_forward_passes(self) -> list[int]:
         """Forward passes until after each round, the start's included."""
-        costs = (one.forward_passes for one in self.rounds)
+        costs = (record.forward_passes for record in self.rounds)
         return [self.start_forward_passes + total for total in itertools.accumulate(costs)]
 
     def rounds_to(self, accuracy: float) -> int | None:
         """First round after which the accuracy is at least this; None if it never was."""
-        return next((one.round for one in self.rounds if one.accuracy is not None and one.accuracy >= accuracy), None)
+        scored = ((record.round, record.accuracy) for record in self.rounds if record.accuracy is not None)
+        return next((number for number, reached in scored if reached >= accuracy), None)
 
     def to_json(self) -> dict[str, object]:
         """Give the entry for results.json, without name (its key there) and rounds; `accuracy` is the final one."""
@@ -289,7 +290,7 @@ class TrainingResult:
         ValueError
             If the entry lacks a field or there is no round.
         """
-        own = [one for one in rounds if (one.stage, one.start) == (entry.get("stage"), entry.get("start"))]
+        own = [record for record in rounds if (record.stage, record.start) == (entry.get("stage"), entry.get("start"))]
         fitted = entry.get("calibration")
         measured = {key: value for key, value in entry.items() if key in QUALITY}
         derived = {"quality": measured, "calibration": fitted and Calibration(**fitted), "name": name, "rounds": own}

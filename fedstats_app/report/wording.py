@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fedstats_app.base.progress import duration
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import display_name
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.tables import head_title
-from fedstats_app.report.text_columns import bytes_with_unit, counted, duration, interval_text, percent
+from fedstats_app.report.text_columns import bytes_with_unit, counted, interval_text, percent
 
 # Below so many test samples of a class an interval spans about 30 points and more.
 FEW_SAMPLES = 30
@@ -21,7 +22,7 @@ NO_NOISE = "none"
 
 
 def can_resume(run_config: Mapping[str, Any]) -> bool:
-    """Tell whether `resume` takes a run: of masks and noise nothing is kept, so a run of sums only begins anew."""
+    """Return whether a run can be resumed: of masks and noise nothing is kept, so a run of sums only begins anew."""
     return run_config.get("secure-sums", "off") == "off" and not run_config.get("dp-epsilon", 0.0)
 
 
@@ -33,8 +34,12 @@ def summary(run: RunRecord) -> str:
 
 
 def _task(run: RunRecord) -> str:
-    asked = int(run.results.get("num_clients_asked", 0))
-    sites = counted(asked, "site") if run.num_merged == asked else f"{run.num_merged:,} of {counted(asked, 'site')}"
+    num_asked = int(run.results.get("num_clients_asked", 0))
+    sites = (
+        counted(num_asked, "site")
+        if run.num_merged == num_asked
+        else f"{run.num_merged:,} of {counted(num_asked, 'site')}"
+    )
     where = "in a simulation on one machine; at real sites" if run.config.get("simulated") else "and"
     return (
         f"This classifier tells {len(run.class_names):,} kinds of {run.kind}s apart ({_listed(run.class_names)}). It "
@@ -49,17 +54,13 @@ def _result(run: RunRecord) -> Iterator[str]:
     if not run.is_scored:
         yield "Nothing has been evaluated, so how good it is remains to be seen."
         return
+    bounds = run.entry.get("accuracy_interval")
+    interval = f", and with 95 % confidence on {interval_text(bounds)} % of all such" if bounds else ""
     where = "of the server" if run.results.get("evaluated_on") == "server" else "that the sites kept aside for it"
     yield (
         f"It is right on {percent(run.entry['accuracy'])} of {run.results.get('num_test_examples', 0):,} test "
-        f"{run.kind}s {where}{_range(run.entry)}."
+        f"{run.kind}s {where}{interval}."
     )
-
-
-def _range(entry: Mapping[str, Any]) -> str:
-    """Return the confidence interval of an accuracy in words; "" if there is none."""
-    bounds = entry.get("accuracy_interval")
-    return f", and with 95 % confidence on {interval_text(bounds)} % of all such" if bounds else ""
 
 
 def _cost(run: RunRecord) -> str:
@@ -73,7 +74,9 @@ def _cost(run: RunRecord) -> str:
 
 def warnings(run: RunRecord) -> list[str]:
     """Warnings for the reader, most serious first."""
-    return [*_about_run(run), *_about_evaluation(run), *_about_sites(run), *_about_training(run), *_notes(run)]
+    notes = ((name, note) for name, entry in run.methods.items() for note in entry.get("notes", []))
+    about = (*_about_run(run), *_about_evaluation(run), *_about_sites(run), *_about_training(run))
+    return [*about, *(f"{display_name(name)}: {note}" for name, note in notes)]
 
 
 def _about_run(run: RunRecord) -> Iterator[str]:
@@ -131,7 +134,7 @@ def _weak_classes(run: RunRecord, entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _about_sites(run: RunRecord) -> Iterator[str]:
-    out = [one for one in run.clients if one.get("outcome") not in ("merged", "known")]
+    out = [client for client in run.clients if client.get("outcome") not in ("merged", "known")]
     if out:
         yield (
             f"{counted(len(out), 'site')} of {len(run.clients):,} {'is' if len(out) == 1 else 'are'} not in the "
@@ -148,26 +151,23 @@ def _about_sites(run: RunRecord) -> Iterator[str]:
     if unreadable := run.results.get("num_unreadable"):
         yield f"{unreadable:,} {run.kind}s of the sites could not be read and were left out."
     alike: dict[str, list[str]] = defaultdict(list)
-    for one in run.clients:
-        if one.get("warning"):
-            alike[re.sub(r"[\d.,]+", "#", one["warning"])].append(f"{run.site(one['client'])}: {one['warning']}")
-    for said in alike.values():
-        yield f"{counted(len(said), 'site')} came with a warning for the owner, such as {said[0]}."
+    for client in run.clients:
+        if client.get("warning"):
+            alike[re.sub(r"[\d.,]+", "#", client["warning"])].append(
+                f"{run.site(client['client'])}: {client['warning']}"
+            )
+    for alike_sites in alike.values():
+        yield f"{counted(len(alike_sites), 'site')} came with a warning for the owner, such as {alike_sites[0]}."
 
 
 def _about_training(run: RunRecord) -> Iterator[str]:
-    for one in run.trainings:
-        start, final = one.start_accuracy, one.final_accuracy
+    for training in run.trainings:
+        start, final = training.start_accuracy, training.final_accuracy
         if start is not None and final is not None and final < start:
             yield (
-                f"Training made {head_title(one.name)} worse: from {percent(start)} to {percent(final)}. "
-                f"The head of {display_name(one.start)} before it is the better one."
+                f"Training made {head_title(training.name)} worse: from {percent(start)} to {percent(final)}. "
+                f"The head of {display_name(training.start)} before it is the better one."
             )
-
-
-def _notes(run: RunRecord) -> Iterator[str]:
-    for name, entry in run.methods.items():
-        yield from (f"{display_name(name)}: {note}" for note in entry.get("notes", []))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -180,16 +180,14 @@ def _first(reasons: Mapping[str, str]) -> str:
     return f"{who}: {reason}"
 
 
-def privacy_in_words(said: object) -> str:
-    """Put the entry `differential_privacy` of results.json in one line: "none", or for whom how much was added."""
-    if not isinstance(said, Mapping):
+def privacy_in_words(promise: object) -> str:
+    """Return the entry `differential_privacy` of results.json in one line: "none", or epsilon, delta and the unit."""
+    if not isinstance(promise, Mapping):
         return NO_NOISE
-    number = f"{said['num_samples']:,}"
-    whole = f"{said['num_clients']:,} with {number} samples" if "num_clients" in said else number
-    return (
-        f"epsilon {said['epsilon']:g}, delta {said['delta']:.2g}, for one {said['unit']} more or less of {whole} "
-        f"(declared); noise: {said['noise']}"
-    )
+    number = f"{promise['num_samples']:,}"
+    whole = f"{promise['num_clients']:,} with {number} samples" if "num_clients" in promise else number
+    unit = f"for one {promise['unit']} more or less of {whole} (declared)"
+    return f"epsilon {promise['epsilon']:g}, delta {promise['delta']:.2g}, {unit}; noise: {promise['noise']}"
 
 
 def facts(run: RunRecord) -> list[tuple[str, str]]:

@@ -29,7 +29,7 @@ from fedstats_app.report.statistics_file import (
 )
 from fedstats_app.report.tables import heads_table
 from fedstats_app.report.wording import NO_NOISE, privacy_in_words
-from fedstats_app.server.asking import Asked
+from fedstats_app.server.client_notes import ClientNotes
 from fedstats_app.server.influence import Examined, examine_clients
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import method_result, method_results, score
@@ -57,25 +57,25 @@ def solve_heads(run: Run, state: State) -> State:
         return read_state(folder.path, _kept_statistics(folder.path) if needed else None)
     strategy, phases = run.statistics_strategy(), Phases(lambda: run.progress.seconds)
     phases.end("preparation")
-    asked = collect(run, strategy)
+    notes = collect(run, strategy)
     strategy.solve()
     collected = keep(run, strategy)
     phases.end("statistics and solving")
     scores = evaluate(run, strategy)
-    report(run, strategy, asked, scores, phases)
+    report(run, strategy, notes, scores, phases)
     # Later stages build on what the folder says, whether the run was interrupted or not.
     return read_state(folder.path, collected if needed else None)
 
 
-def collect(run: Run, strategy: StatisticsStrategy) -> Asked:
+def collect(run: Run, strategy: StatisticsStrategy) -> ClientNotes:
     """Ask all clients for statistics, and fold these into the strategy's sums."""
-    asked = _begun(run, strategy)
+    notes = _begun(run, strategy)
     rounds = strategy.num_rounds if strategy.num_rounds > 1 else 0  # of one, what is done within it tells more
     with run.progress.doing("statistics", rounds) as step:
-        strategy.on_reply, after_round = _watching(run, strategy, asked, step)
+        strategy.on_reply, after_round = _watching(run, strategy, notes, step)
         strategy.collect(run.grid, after_round=after_round)
     give_back_memory()
-    return asked
+    return notes
 
 
 def keep(run: Run, strategy: StatisticsStrategy) -> CollectedStatistics:
@@ -99,7 +99,7 @@ def evaluate(run: Run, strategy: StatisticsStrategy) -> Scores:
         return score(strategy, run.grid, run.test_set, run.holdout, run.progress, statistics_only=released)
 
 
-def report(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores, phases: Phases) -> None:
+def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: Scores, phases: Phases) -> None:
     """Print the table, then find clients that harm the others, and write results, figures and the model card."""
     config, folder, progress = run.config, run.folder, run.progress
     results = method_results(strategy, scores)
@@ -107,21 +107,21 @@ def report(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores,
     # What users wait for comes first; the rest is for the folder.
     promise = NO_NOISE if run.promise is None else run.promise.to_json()
     merged = _num_with(strategy.outcomes, "merged")
-    print(heads_table({one.method: one.to_json() for one in results}, merged), flush=True)
+    print(heads_table({result.method: result.to_json() for result in results}, merged), flush=True)
     print(f"differential privacy: {privacy_in_words(promise)}", flush=True)
     for line in advice.text if advice else ():
         progress.say(line)
-    for one in results:
-        for note in one.notes:
-            progress.say(f"{display_name(one.method)}: {note}")
+    for result in results:
+        for note in result.notes:
+            progress.say(f"{display_name(result.method)}: {note}")
     # Beside what follows: torch leaves Python to others while it computes.
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
-        drawn = thread.submit(_draw, run, results, asked.label_counts, scores)
+        drawn = thread.submit(_draw, run, results, notes.label_counts, scores)
         give_back_memory()
         with progress.doing("measuring what each client changes"):
             examined = Examined(strategy.outcomes, [], None)
             if not config.federation.sums_only:
-                examined = examine_clients(strategy, asked, run.test_set, run.class_names, config.run)
+                examined = examine_clients(run, strategy, notes)
             folder.write_clients(outcome.to_json() for outcome in examined.outcomes)
         phases.end("evaluation")
         with progress.doing("writing results and plots"):
@@ -136,7 +136,7 @@ def report(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores,
                     "influential_clients": examined.lines,
                     "without_influential": examined.without,
                     **scores.to_json(),
-                    "rounds": asked.rounds,
+                    "rounds": notes.rounds,
                     "seconds": round(progress.seconds, 3),
                     "seconds_by_phase": phases.seconds,
                 }
@@ -148,11 +148,11 @@ def report(run: Run, strategy: StatisticsStrategy, asked: Asked, scores: Scores,
     progress.say(f"done after {progress.elapsed}")
 
 
-def _begun(run: Run, strategy: StatisticsStrategy) -> Asked:
+def _begun(run: Run, strategy: StatisticsStrategy) -> ClientNotes:
     """Take up an earlier run's statistics, and forget what an interruption left, before any client is asked."""
     options, folder, progress = run.config.run, run.folder, run.progress
     clients = run.federation.hosts
-    asked = Asked(strategy, folder, options, run.class_names, num_clients=len(clients))
+    notes = ClientNotes(run, strategy)
     run.extension.apply(strategy, run.class_names)
     folder.forget_clients()
     forget_client_statistics(folder.path)
@@ -160,11 +160,11 @@ def _begun(run: Run, strategy: StatisticsStrategy) -> Asked:
         run.extension.take_over_clients(folder.path, progress.say)
     progress.say(f"asking {len(clients)} clients for the statistics of their features")
     run.grid.reply_bytes = strategy.expected_reply_bytes
-    return asked
+    return notes
 
 
 def _watching(
-    run: Run, strategy: StatisticsStrategy, asked: Asked, step: Step
+    run: Run, strategy: StatisticsStrategy, notes: ClientNotes, step: Step
 ) -> tuple[Callable[[ClientOutcome, ReceivedStatistics | None], None], Callable[[int], None]]:
     """Make what the strategy calls after every client, and after every round."""
     progress, num_clients = run.progress, len(run.federation.hosts)
@@ -172,15 +172,15 @@ def _watching(
 
     def on_reply(outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
         nonlocal failed
-        asked.note(outcome, received)
+        notes.note(outcome, received)
         collection, answered = strategy.collection, len(strategy.outcomes)
         failed += not outcome.in_heads
-        what = f"{collection.num_examples:,} samples, {collection.total_wire_bytes / 1e6:,.1f} MB up"
-        what += f", {failed} failed" if failed else ""
+        counts = f"{collection.num_examples:,} samples, {collection.total_wire_bytes / 1e6:,.1f} MB up"
+        counts += f", {failed} failed" if failed else ""
         if answered < num_clients:
-            step.at(step.done, f"statistics, {what} so far")
+            step.at(step.done, f"statistics, {counts} so far")
         else:
-            progress.say(f"{answered} of {num_clients} clients answered, {what}, {progress.elapsed}")
+            progress.say(f"{answered} of {num_clients} clients answered, {counts}, {progress.elapsed}")
             step.at(step.done, "solving")
 
     def after_round(server_round: int) -> None:
@@ -193,11 +193,13 @@ def _watching(
         strategy.solve()
         confusion = run.test_set.evaluate(strategy.heads)
         scores = {name: matrix.accuracy for name, matrix in confusion.items()}
-        entries = {name: {"accuracy": one, "wire_bytes": strategy.wire_bytes(name)} for name, one in scores.items()}
+        entries = {
+            name: {"accuracy": accuracy, "wire_bytes": strategy.wire_bytes(name)} for name, accuracy in scores.items()
+        }
         merged = strategy.collection.num_merged
-        asked.rounds.append({"round": server_round, "num_clients": merged, "methods": entries})
-        told = ", ".join(f"{name} {100 * one:.2f}%" for name, one in scores.items())
-        progress.say(f"round {server_round} of {strategy.num_rounds}: {told}")
+        notes.rounds.append({"round": server_round, "num_clients": merged, "methods": entries})
+        accuracies = ", ".join(f"{name} {100 * accuracy:.2f}%" for name, accuracy in scores.items())
+        progress.say(f"round {server_round} of {strategy.num_rounds}: {accuracies}")
 
     return on_reply, after_round
 
@@ -243,10 +245,10 @@ def _of_clients(strategy: StatisticsStrategy, federation: Federation) -> dict[st
 def _advice(strategy: StatisticsStrategy, results: Sequence[MethodResult], scores: Scores) -> Advice | None:
     """Choose among the run's methods."""
     candidates = []
-    for one in results:
-        spec = strategy.methods()[one.method].specification
+    for result in results:
+        spec = strategy.methods()[result.method].specification
         sends: Sends = "gram" if spec.gram else "directions" if spec.scatter else "means"
-        candidates.append(Candidate(one.method, one.accuracy, one.wire_bytes, sends))
+        candidates.append(Candidate(result.method, result.accuracy, result.wire_bytes, sends))
     return advise(candidates, scores.right, scores.num_examples, scores.chance)
 
 
@@ -259,8 +261,8 @@ def _kept_statistics(folder: Path) -> CollectedStatistics:
     return load_statistics(folder)
 
 
-def _num_with(outcomes: Sequence[ClientOutcome], what: str) -> int:
-    return sum(outcome.outcome == what for outcome in outcomes)
+def _num_with(outcomes: Sequence[ClientOutcome], kind: str) -> int:
+    return sum(outcome.outcome == kind for outcome in outcomes)
 
 
 def _save_heads(run: Run, strategy: StatisticsStrategy, scores: Scores) -> None:

@@ -35,7 +35,7 @@ class Extension:
 
     def __init__(self, options: FederationOptions) -> None:
         earlier = load_statistics(options.extend) if options.extend else None
-        if earlier is not None and earlier.num_examples and not any(one.digest for one in earlier.clients):
+        if earlier is not None and earlier.num_examples and not any(client.digest for client in earlier.clients):
             raise ValueError(
                 "extend: the statistics are secure sums, of which no client's part is known: one that comes again "
                 "would count twice; run again with all clients"

@@ -84,9 +84,9 @@ def fine_tune(run: Run, state: State, *, trainer: Trainer, given: Mapping[str, S
     return state
 
 
-def _start_names(asked: tuple[str, ...], state: State, progress: Progress) -> tuple[str, ...]:
-    if asked != ("best",):
-        return asked
+def _start_names(names: tuple[str, ...], state: State, progress: Progress) -> tuple[str, ...]:
+    if names != ("best",):
+        return names
     scored = {name: start.accuracy for name, start in state.heads.items() if start.accuracy is not None}
     best = best_head(scored, state.client_accuracies, state.clients) if scored else next(iter(state.heads))
     progress.say(f"start-head: best is {best}")

@@ -27,7 +27,7 @@ TO_NOTE = 4.0
 
 
 class GradientTraining(Training):
-    """What is trained goes down to the clients and comes back in every round."""
+    """The trained parameters go down to the clients and come back in every round."""
 
     # The clients' least loss with the solved head, where they were asked.
     _start_loss: float | None = None
@@ -59,11 +59,11 @@ class GradientTraining(Training):
         self._longest: dict[int, float] = defaultdict(float)
         self._checkpoints = run.folder.path / "checkpoints" / self.name
         checkpoint = latest_checkpoint(self._checkpoints) if run.config.run.resume else None
-        temperature, asked = 1.0, None
+        temperature, answers = 1.0, None
         if checkpoint is not None:
             temperature, self._start_loss = (checkpoint.metadata[key] for key in ("temperature", "start_loss"))
         elif self.on_features and not self.made and self.tuning.temperature == "auto":
-            losses, asked = self.losses_of(self.head.head)
+            losses, answers = self.losses_of(self.head.head)
             temperature = best_temperature(losses)
             self._start_loss = min(losses)
             self.say(f"the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
@@ -71,8 +71,8 @@ class GradientTraining(Training):
         self.announce(self.size)
         done = 0 if checkpoint is None else checkpoint.round
         if checkpoint is None:
-            costs = {} if asked is None else {key: getattr(asked, key) for key in _COSTS}
-            self.record(0, {} if asked is None else asked.failures, **costs)
+            costs = {} if answers is None else {key: getattr(answers, key) for key in _COSTS}
+            self.record(0, {} if answers is None else answers.failures, **costs)
         else:
             self._take(to_record(checkpoint.arrays))
             load_optimizer_state(self._inner, checkpoint.optimizer)
@@ -104,21 +104,21 @@ class GradientTraining(Training):
             return
         if self._test is None and first.round == 0 and first.accuracy is not None and last.accuracy is not None:
             gained = (last.accuracy, -(last.loss or 0.0)) > (first.accuracy, -(first.loss or 0.0))
-            told = f"{100 * first.accuracy:.2f}% at the start, {100 * last.accuracy:.2f}% after round {last.round}"
-            reason = f"training gained nothing on what clients hold out, which also tells its accuracy: {told}"
+            change = f"{100 * first.accuracy:.2f}% at the start, {100 * last.accuracy:.2f}% after round {last.round}"
+            reason = f"training gained nothing on what clients hold out, which also tells its accuracy: {change}"
         elif (before := self._start_loss) is not None:
             try:
-                losses, asked = self.losses_of(self.model.to_head(self.head.head.present))
+                losses, answers = self.losses_of(self.model.to_head(self.head.head.present))
             except TooFewClients as error:
                 self.notes.append(f"whether the clients' loss fell is not known: {error}")
                 return
-            costs = {name: getattr(last, name) + getattr(asked, name) for name in _COSTS}
+            costs = {name: getattr(last, name) + getattr(answers, name) for name in _COSTS}
             self.rounds[-1] = replace(last, **costs)
             self.run.folder.append_round(self.rounds[-1])
             gained = min(losses) < before
-            told = f"{before:.4f} at the start, {min(losses):.4f} after round {last.round}"
-            self.say(f"the clients' loss on their training samples is {told}")
-            reason = f"the clients' loss did not fall: {told}"
+            change = f"{before:.4f} at the start, {min(losses):.4f} after round {last.round}"
+            self.say(f"the clients' loss on their training samples is {change}")
+            reason = f"the clients' loss did not fall: {change}"
         else:
             return
         if not gained:

@@ -15,9 +15,8 @@ from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.influence import Influence, Judges, basis_of, influence_of, spreads
 from fedstats_app.methods import display_name
-from fedstats_app.server.asking import Asked
-from fedstats_app.server.evaluation_data import ServerTestSet
-from fedstats_app.settings.app_config import RunOptions
+from fedstats_app.server.client_notes import ClientNotes
+from fedstats_app.server.run import Run
 from fedstats_app.statistics import ClientStatistics
 from fedstats_app.statistics.collected import StatisticsSum, sum_without_client
 from fedstats_app.strategies import StatisticsStrategy
@@ -75,25 +74,20 @@ class Examined:
     without: dict[str, object] | None
 
 
-def examine_clients(
-    strategy: StatisticsStrategy,
-    asked: Asked,
-    test_set: ServerTestSet | None,
-    class_names: tuple[str, ...],
-    run: RunOptions,
-) -> Examined:
-    """Find clients that harm the others, keep what they sent so that they can be removed, and score heads without."""
-    suspicion, harm = find_harm(strategy, asked.kept, None if test_set is None else test_set.evenly_spaced)
+def examine_clients(run: Run, strategy: StatisticsStrategy, notes: ClientNotes) -> Examined:
+    """Find clients that harm the others, save their statistics so that they can be removed, and score heads without."""
+    test_set, class_names, options = run.test_set, run.class_names, run.config.run
+    suspicion, harm = find_harm(strategy, notes.kept, None if test_set is None else test_set.evenly_spaced)
     total = strategy.collection.total
-    outcomes = _with_shares(strategy.outcomes, asked.kept, total, suspicion, class_names)
+    outcomes = _with_shares(strategy.outcomes, notes.kept, total, suspicion, class_names)
     if harm is None:
         return Examined(outcomes, [], None)
-    for client, statistics in asked.kept if run.saves_sum else ():
+    for client, statistics in notes.kept if options.saves_sum else ():
         if client in harm.clients:
-            asked.save(client, statistics)
+            notes.save(client, statistics)
     found = {} if test_set is None else test_set.evaluate(harm.heads)
     without = {name: matrix.accuracy for name, matrix in found.items()}
-    lines = _harm_lines(harm, outcomes, class_names, str(asked.folder))
+    lines = _harm_lines(harm, outcomes, class_names, str(run.folder.path))
     return Examined(outcomes, lines, {"clients": list(harm.clients), "accuracy": without})
 
 
@@ -118,7 +112,11 @@ def find_harm(
     Harm or None
         None where there is none.
     """
-    judges = _judges(kept, test)
+    if test is None:
+        judges = _judging_means(kept)
+    else:
+        features, labels = test(MAX_JUDGES)
+        judges = Judges(features, labels, torch.full_like(labels, -1))
     if not len(judges.labels):
         return {}, None
     places = judges.places(strategy.num_classes)
@@ -127,12 +125,17 @@ def find_harm(
     sizes: dict[int, int] = {}
     for client, sent in kept:
         table[client], sizes[client] = spread_of(sent), int(sent.rows.num_examples)
-    suspicion = _over_usual(table)
-    suspects = sorted((one for one in table if suspicion[one] >= SUSPICIOUS), key=lambda one: -suspicion[one])
-    suspects = suspects[: min(GROUPS[-1], len(table) // 2)]
+    columns = torch.stack(list(table.values())).T if table else ()
+    usual = torch.tensor(
+        [float(column[column > 0].median()) if bool((column > 0).any()) else 1.0 for column in columns]
+    )
+    suspicion = {client: float((values / usual).amax()) for client, values in table.items()}
+    suspected = [client for client in table if suspicion[client] >= SUSPICIOUS]
+    suspects = sorted(suspected, key=lambda client: -suspicion[client])[: min(GROUPS[-1], len(table) // 2)]
     peers = _peers(suspicion, sizes, len(suspects)) if test is None else []
     owners = {client: place for place, client in enumerate(table)}
-    trials = _Trials(strategy, judges, {one: (owners[one], sent) for one, sent in kept if one in {*suspects, *peers}})
+    tested = {client: (owners[client], sent) for client, sent in kept if client in {*suspects, *peers}}
+    trials = _Trials(strategy, judges, tested)
     groups = [tuple(suspects[:size]) for size in GROUPS if size < len(suspects)]
     groups += [tuple(suspects)] if suspects else []
     if MANY_OTHERS * len(suspects) <= len(table) and not trials.any_won(tuple(suspects)):
@@ -140,10 +143,10 @@ def find_harm(
     tried = [(trials.influences(group), group) for group in groups]
     num_tried = len(groups) * len(strategy.methods())
     found = [
-        (one.gain + one.class_gain, group)
+        (influence.gain + influence.class_gain, group)
         for influences, group in tried
-        for name, one in influences.items()
-        if one.is_large(num_tried)
+        for name, influence in influences.items()
+        if influence.is_large(num_tried)
         and all(trials.influences(group, than=other)[name].is_large(num_tried) for other in _instead(group, (), peers))
     ]
     if not found:
@@ -153,21 +156,14 @@ def find_harm(
     return suspicion, Harm(group, trials.influences(group), trials.contradicting(group), who, trials.heads(group))
 
 
-def _over_usual(table: Mapping[int, Tensor]) -> dict[int, float]:
-    """Divide each client's spreads by the median over clients, and take the largest."""
-    columns = torch.stack(list(table.values())).T if table else ()
-    usual = torch.tensor([float(of[of > 0.0].median()) if bool((of > 0.0).any()) else 1.0 for of in columns])
-    return {client: float((one / usual).amax()) for client, one in table.items()}
-
-
 def _peers(suspicion: Mapping[int, float], sizes: Mapping[int, int], number: int) -> list[int]:
     """Choose clients that are not suspected, at most half of them: of those with many samples the least suspicious.
 
     A head always fits the clients that remain a little better: leaving these out tells how much.
     """
-    unsuspected = [one for one in suspicion if suspicion[one] < SUSPICIOUS]
-    large = sorted(unsuspected, key=lambda one: -sizes[one])[: (len(unsuspected) + 1) // 2]
-    return sorted(large, key=lambda one: suspicion[one])[: min(number + CONTROLS - 1, len(unsuspected) // 2)]
+    unsuspected = [client for client in suspicion if suspicion[client] < SUSPICIOUS]
+    large = sorted(unsuspected, key=lambda client: -sizes[client])[: (len(unsuspected) + 1) // 2]
+    return sorted(large, key=lambda client: suspicion[client])[: min(number + CONTROLS - 1, len(unsuspected) // 2)]
 
 
 def _instead(group: tuple[int, ...], left: tuple[int, ...], peers: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -186,7 +182,7 @@ def _cleared(group: tuple[int, ...], trials: _Trials, peers: Sequence[int]) -> t
     while left != before:
         before = left
         for client in reversed(before):
-            fewer = tuple(one for one in left if one != client)
+            fewer = tuple(member for member in left if member != client)
             others = next(_instead(group, fewer, peers), fewer)
             if not any(found.exceeds(*CLEARED) for found in trials.influences(group, than=others).values()):
                 left = fewer
@@ -221,7 +217,7 @@ class _Trials:
     def any_won(self, group: tuple[int, ...]) -> bool:
         """Return whether any method gains noticeably many judges without a group, whatever others it loses."""
         won = self.influences(group, losses=False).values()
-        return any(one.gain >= WORTH_ASKING[0] or one.class_gain >= WORTH_ASKING[1] for one in won)
+        return any(influence.gain >= WORTH_ASKING[0] or influence.class_gain >= WORTH_ASKING[1] for influence in won)
 
     def influences(
         self, group: tuple[int, ...], *, than: tuple[int, ...] = (), losses: bool = True
@@ -232,12 +228,12 @@ class _Trials:
         for client in group:
             left -= self._sent[client][1].rows.summed().class_counts
         owners = torch.tensor([self._sent[client][0] for client in {*group, *than}])
-        asked = (left[judges.labels] > 0) & ~torch.isin(judges.owners, owners)
+        voting = (left[judges.labels] > 0) & ~torch.isin(judges.owners, owners)
         found = {}
         for name in self._strategy.methods():
             before, after = self._right(name, than), self._right(name, group)
             after = after if losses else after | before
-            found[name] = influence_of(before, after, asked, judges.labels, self._strategy.num_classes)
+            found[name] = influence_of(before, after, voting, judges.labels, self._strategy.num_classes)
         return found
 
     def contradicting(self, group: tuple[int, ...]) -> frozenset[int]:
@@ -272,8 +268,8 @@ def _with_shares(
     position = {outcome.client: index for index, outcome in enumerate(outcomes) if outcome.outcome == "merged"}
     shown = list(outcomes)
     for client, statistics in kept:
-        of = statistics.rows.class_counts()
-        own = {c: int(of[c]) for c in of.nonzero()[:, 0].tolist()}
+        own_counts = statistics.rows.class_counts()
+        own = {c: int(own_counts[c]) for c in own_counts.nonzero()[:, 0].tolist()}
         shown[position[client]] = replace(
             shown[position[client]],
             share=round(sum(own.values()) / num_examples, 4),
@@ -289,9 +285,9 @@ def _harm_lines(harm: Harm, outcomes: list[ClientOutcome], class_names: tuple[st
     lines = []
     contradict = [client for client in harm.clients if client in harm.contradicting]
     differ = [client for client in harm.clients if client not in harm.contradicting]
-    one_contradicts = "contradicts" if len(contradict) == 1 else "contradict"
+    contradicts = "contradicts" if len(contradict) == 1 else "contradict"
     for some, verb, why in (
-        (contradict, one_contradicts, "their head puts most of these samples into other classes"),
+        (contradict, contradicts, "their head puts most of these samples into other classes"),
         (differ, "differ from", "as a site with other cameras, people or classes may"),
     ):
         if some:
@@ -309,15 +305,7 @@ def _harm_lines(harm: Harm, outcomes: list[ClientOutcome], class_names: tuple[st
     return [*lines, "without: " + "; ".join(gains), f"heads without: fedstats remove {folder} {flags}"]
 
 
-def _judges(kept: Clients, test: TestSamples | None) -> Judges:
-    """Return samples of the server, or without any clients' means."""
-    if test is None:
-        return _of_clients(kept)
-    features, labels = test(MAX_JUDGES)
-    return Judges(features, labels, torch.full_like(labels, -1))
-
-
-def _of_clients(kept: Clients) -> Judges:
+def _judging_means(kept: Clients) -> Judges:
     """Return one mean of every client and class, or so many of them, evenly spaced.
 
     Their owners are places among the clients: Flower's node ids are larger than any tensor holds.

@@ -171,7 +171,7 @@ class LastWord(logging.Filter):
     def forget() -> None:
         """Take back the last word of this process."""
         logger = logging.getLogger("flwr")
-        for earlier in [one for one in logger.filters if isinstance(one, LastWord)]:
+        for earlier in [word for word in logger.filters if isinstance(word, LastWord)]:
             logger.removeFilter(earlier)
 
     def filter(self, record: logging.LogRecord) -> bool:

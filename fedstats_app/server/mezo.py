@@ -52,7 +52,7 @@ class MezoTraining(Training):
         )
 
     def train(self) -> tuple[TrainingResult, TunedModel]:
-        """Train, going on after the last round in the log if there is one."""
+        """Train, continuing after the last round in the log if there is one."""
         self.options, head = self.run.config.fedmezo, self.head.head
         self.setup = MezoSetup(
             self.request,
@@ -79,7 +79,7 @@ class MezoTraining(Training):
         self._answered, self._clipped = Counter[int](), Counter[int]()
         bias = torch.nan_to_num(head.bias, neginf=0.0)
         self._take_start({"head.weight": head.weight.float(), "head.bias": bias.float()})
-        self.announce(sum(one.numel() for one in self.replica.parameters.values()))
+        self.announce(sum(parameter.numel() for parameter in self.replica.parameters.values()))
         if not (self.run.config.run.resume and self._resumed()):
             self._begin()
         self.strategy.on_round = self._after_round
@@ -105,33 +105,33 @@ class MezoTraining(Training):
 
     def _begin(self) -> None:
         """Find temperature and learning rate if they are to be found, keep the start, record it as round 0."""
-        answers, asked, passes = None, MezoAnswers(), 0
+        answers, exchange, passes = None, MezoAnswers(), 0
         temperature = 1.0 if self.made else self.options.temperature
         if temperature == "auto":
             losses, answers = self.losses_of(self.head.head)
             temperature = best_temperature(losses)
-            passes = sum(one.num_examples for one in answers.of.values())
+            passes = sum(answer.num_examples for answer in answers.of.values())
             self.say(f"the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
         self.start_temperature = temperature
         if temperature != 1.0:
             self._take_start({key: tensor / temperature for key, tensor in self.start_tensors.items()})
         if self.strategy.learning_rate is None:
-            asked = self.strategy.measure_learning_rate(self.run.grid)
-            passes += (1 + 2 * CURVATURE_DIRECTIONS) * sum(one.num_examples for one in asked.of.values())
+            exchange = self.strategy.measure_learning_rate(self.run.grid)
+            passes += (1 + 2 * CURVATURE_DIRECTIONS) * sum(answer.num_examples for answer in exchange.of.values())
             self.say(f"fedmezo.learning-rate {self.strategy.learning_rate:.4g}, from the loss's curvature")
         found = {_RATE: self.strategy.learning_rate, _TEMPERATURE: temperature}
         self.files.save_start({**to_values(self.setup), **found}, self.start_tensors)
         if answers is not None:
-            asked.add_bytes(answers)
-            asked.failures = {**answers.failures, **asked.failures}
-        self._record(0, asked, passes)
+            exchange.add_bytes(answers)
+            exchange.failures = {**answers.failures, **exchange.failures}
+        self._record(0, exchange, passes)
 
     def _resumed(self) -> bool:
         """Take the training that was interrupted up as its log has it; return whether it had begun."""
         kept = self.files.load_start()
         if kept is None:
             return False
-        last = max((one.round for one in self.recorded()), default=0)
+        last = max((record.round for record in self.recorded()), default=0)
         updates = self.files.load_log(self.setup.num_directions)[:last]
         self.files.save_log(updates)
         self.take_up(len(updates))
@@ -146,14 +146,14 @@ class MezoTraining(Training):
 
     def _synchronise(self) -> None:
         """Bring every replica to the end, and say how many are there."""
-        asked = self.strategy.synchronise(self.run.grid)
-        confirmed, total = len(asked.of), len(self.clients)
+        final = self.strategy.synchronise(self.run.grid)
+        confirmed, total = len(final.of), len(self.clients)
         digest = self.replica.digest().hex()
         note = f"{confirmed} of {total} replicas are bit-identical at the end, digest {digest}"
         self.say(note)
-        for client, reason in list(asked.failures.items())[:3]:
+        for client, reason in list(final.failures.items())[:3]:
             self.say(f"client {client} is not among them: {reason}")
-        num_bytes = asked.bytes_down + asked.bytes_up + asked.bytes_catch_up
+        num_bytes = final.bytes_down + final.bytes_up + final.bytes_catch_up
         self.notes.append(f"{note}; telling them took {num_bytes} bytes, which are not in the rounds")
         for client, number in sorted(self._clipped.items()):
             if 2 * number > self._answered[client] >= ROUNDS_TO_NOTE:
@@ -179,12 +179,12 @@ class MezoTraining(Training):
             append_lines(self.files.folder / SIZES, line)
         self.files.save_log(self.strategy.log)
 
-    def _record(self, number: int, asked: MezoAnswers, passes: int, **more: Any) -> None:
+    def _record(self, number: int, answers: MezoAnswers, passes: int, **more: Any) -> None:
         if self.on_features:
             # The head alone takes the features that stage 1 has computed, or that are computed now, once.
             passes = sum(self.clients.values()) if self.made and number == 0 else 0
-        costs = {name: getattr(asked, name) for name in ("bytes_up", "bytes_down", "bytes_catch_up")}
-        self.record(number, asked.failures, forward_passes=passes, **costs, **more)
+        costs = {name: getattr(answers, name) for name in ("bytes_up", "bytes_down", "bytes_catch_up")}
+        self.record(number, answers.failures, forward_passes=passes, **costs, **more)
 
     def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
         """Ask how the replicas do on what clients hold out, and why some did not say."""

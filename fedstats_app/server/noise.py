@@ -34,13 +34,14 @@ def noise_in_words(promise: Promise, methods: Sequence[str], num_classes: int, d
     ratio = signal_to_noise(promise.num_samples, num_classes, dim, promise.mu * added) / (promise.clip or 1)
     found = bisect.bisect_right(RATIOS, ratio) - 1
     shares = KEPT[promise.unit]
-    kept = ", ".join(f"{display_name(one)} {100 * shares[one][found]:.0f} %" for one in methods if one in shares)
-    told = f"at least, where it was measured: {kept}" if kept else "what was not measured for this unit"
-    told = told if found >= 0 else "little: it was never measured so low"
+    shown = [f"{display_name(method)} {100 * shares[method][found]:.0f} %" for method in methods if method in shares]
+    kept = ", ".join(shown)
+    accuracy = f"at least, where it was measured: {kept}" if kept else "what was not measured for this unit"
+    accuracy = accuracy if found >= 0 else "little: it was never measured so low"
     yield (
         f"noise ({PLACES[promise.where]}) for epsilon {promise.epsilon:g} at delta {promise.delta:.2g} for one "
         f"{promise.unit}, {promise.num_samples:,} samples: signal to noise {ratio:.2g}; of the accuracy it leaves "
-        f"{told}"
+        f"{accuracy}"
     )
     aim = ENOUGH if ratio < ENOUGH else GOOD
     if ratio < aim:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedstats_app.base.progress import Progress
 from fedstats_app.grid.asking import Answers, ask
 from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import MIXING_GRID
 from fedstats_app.methods import PERSONAL_METHODS, Method, method_type
 from fedstats_app.report.personal_result import PersonalResult
@@ -50,14 +51,14 @@ class PersonalSession:
     ----------
     clients : mapping
         From those that take part to their number of training samples.
-    asked : StatisticsRequest
-        As clients were asked for the statistics, with the share of their samples that they keep for testing.
+    statistics_request : StatisticsRequest
+        The request for the statistics, with the share of their samples that clients keep for testing.
     statistics : CollectedStatistics
-        Of all clients, without the samples that they kept.
+        Of all clients, without the samples that they keep for testing.
     methods : mapping
-        From method to how its head was solved.
+        From name to method.
     training : TrainingRequest
-        What all that trains has in common; whether images are flipped is among its options.
+        The part that all trainings share; whether images are flipped is among its options.
 
     Raises
     ------
@@ -68,7 +69,7 @@ class PersonalSession:
     options: PersonalOptions
     grid: ClientGrid
     clients: Mapping[int, int]
-    asked: StatisticsRequest
+    statistics_request: StatisticsRequest
     heads: Mapping[str, SolvedHead]
     statistics: CollectedStatistics
     methods: Mapping[str, Method[Any]]
@@ -77,7 +78,7 @@ class PersonalSession:
     progress: Progress
 
     def __post_init__(self) -> None:
-        if not self.asked.holdout:
+        if not self.statistics_request.holdout:
             raise ValueError("personal models are tested on samples that clients keep: holdout must be above 0, got 0")
         if not self.start_methods:
             needed, solved = " or ".join(PERSONAL_METHODS), ", ".join(self.heads)
@@ -89,25 +90,19 @@ class PersonalSession:
         solved = [name for name in self.heads if method_type(name).name in PERSONAL_METHODS]
         return tuple(sorted(solved, key=lambda name: PERSONAL_METHODS.index(method_type(name).name)))
 
-    @property
-    def start(self) -> SolvedHead:
-        """The head that one-shot personalisation starts from."""
-        return self.heads[self.start_methods[0]]
-
     def statistics_of(self, method: str) -> FeatureStatistics:
         """Return the federation's statistics that a method's head was solved from."""
         sums: FeatureStatistics = self.methods[method].inputs(self.statistics.total)
         return sums
 
-    def head_arrays(self) -> dict[str, Tensor]:
-        """Return the head to start from as it travels: float32, with a bias of 0 where an absent class has none."""
-        head = self.start.head
-        bias = torch.where(head.present, head.bias, torch.zeros_like(head.bias))
-        return {"head.weight": head.weight.float(), "head.bias": bias.float()}
+    @property
+    def start(self) -> LinearHead:
+        """The head that one-shot personalisation starts from."""
+        return self.heads[self.start_methods[0]].head
 
     @property
     def request(self) -> TrainingRequest:
-        """How clients train a whole model, the same in all approaches."""
+        """Request to train a whole model, the same in all approaches."""
         return replace(
             self.training,
             tune="full",
@@ -138,25 +133,18 @@ def run_approach(session: PersonalSession, approach: str) -> dict[str, PersonalR
     """
     results = APPROACHES[approach](session)
     for result in results.values():
-        session.progress.say(_line(result))
+        found = f"{100 * result.mean:.2f}% (deviation {100 * result.std:.2f}) over {len(result.num_test)} clients"
+        found = f"{found} in {result.seconds:.0f} s" if result.num_test else "no client could be tested"
+        failed = f"; {len(result.failures)} failed" if result.failures else ""
+        session.progress.say(f"personal, {result.approach}: {found}{failed}")
     return results
-
-
-def _line(result: PersonalResult) -> str:
-    failed = f"; {len(result.failures)} failed" if result.failures else ""
-    if not result.num_test:
-        return f"personal, {result.approach}: no client could be tested{failed}"
-    return (
-        f"personal, {result.approach}: {100 * result.mean:.2f}% (deviation {100 * result.std:.2f}) over "
-        f"{len(result.num_test)} clients in {result.seconds:.0f} s{failed}"
-    )
 
 
 def global_heads(session: PersonalSession) -> dict[str, PersonalResult]:
     """Score the federation's heads, one for all, on every client's test samples."""
     started, methods = time.perf_counter(), tuple(session.heads)
     heads = {name: solved.head for name, solved in session.heads.items()}
-    content = evaluation_content(session.asked, heads)
+    content = evaluation_content(session.statistics_request, heads)
     answers = ask(
         session.grid, content, EVALUATE_PERSONAL, session.clients, lambda reply: read_head_scores_reply(reply, methods)
     )
@@ -186,14 +174,18 @@ def one_shot(session: PersonalSession) -> dict[str, PersonalResult]:
     statistics = session.statistics_of(session.start_methods[0])
     means, present = statistics.class_means.float().cpu(), statistics.present.cpu()
     prototypes = Prototypes(means, present, session.options.alignment_weight)
-    return _trained_alone(session, "one-shot", session.head_arrays(), prototypes)
+    head = session.start
+    # An absent class has no bias, which travels as 0.
+    bias = torch.where(head.present, head.bias, torch.zeros_like(head.bias))
+    arrays = {"head.weight": head.weight.float(), "head.bias": bias.float()}
+    return _trained_alone(session, "one-shot", arrays, prototypes)
 
 
 def _trained_alone(
     session: PersonalSession, approach: str, arrays: Mapping[str, Tensor], prototypes: Prototypes | None
 ) -> dict[str, PersonalResult]:
     started = time.perf_counter()
-    content = personal_content(session.request, arrays, prototypes, session.start.head.present)
+    content = personal_content(session.request, arrays, prototypes, session.start.present)
     answers = ask(session.grid, content, PERSONALISE, session.clients, read_personal_reply)
     return {approach: personal_result(approach, answers, started)}
 
@@ -208,7 +200,7 @@ def closed_form(session: PersonalSession) -> dict[str, PersonalResult]:
             session.statistics_of(method),
             session.methods[method].fixed(solved.head.report.parameters),
             MIXING_GRID,
-            wire_dtype="float64" if session.asked.wire_dtype == "float64" else "float32",
+            wire_dtype="float64" if session.statistics_request.wire_dtype == "float64" else "float32",
         )
         answers = ask(session.grid, content, PERSONAL_HEADS, session.clients, read_personal_heads_reply)
         mixing = {client: metrics.mixing for client, metrics in answers.of.items()}

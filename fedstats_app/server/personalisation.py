@@ -12,9 +12,9 @@ from fedstats_app.server.personal_approaches import PersonalSession, run_approac
 from fedstats_app.server.run import Run
 from fedstats_app.training.personal_options import PersonalOptions
 
-# In results.json, the key under which an entry says which approach it is of: one approach can have several.
 # Forward and backward pass through the backbone.
 TRAINING_PASSES = 3
+# Key of an entry of results.json that names its approach, which can have several entries.
 _APPROACH = "approach"
 
 
@@ -27,7 +27,7 @@ def personalise(run: Run, state: State) -> State:
         options=options,
         grid=run.grid,
         clients=run.trainable(state),
-        asked=run.statistics_strategy().request,
+        statistics_request=run.statistics_strategy().request,
         heads=state.heads,
         statistics=state.statistics,
         methods=run.config.configured_methods,
@@ -48,7 +48,7 @@ def personalise(run: Run, state: State) -> State:
                 progress.say(f"personal, {approach}: was finished before")
             else:
                 made = run_approach(session, approach)
-                entries = {name: {_APPROACH: approach, **one.to_json()} for name, one in made.items()}
+                entries = {name: {_APPROACH: approach, **result.to_json()} for name, result in made.items()}
                 run.folder.add_results("personal", entries)
                 step.at(step.done + _work(options, [approach]))
             results |= made
@@ -56,7 +56,7 @@ def personalise(run: Run, state: State) -> State:
         from fedstats_app.report.plots.later_stages import personal_figure
         from fedstats_app.report.plots.style import save_png
 
-        accuracies = {approach_name(name): list(one.accuracies.values()) for name, one in results.items()}
+        accuracies = {approach_name(name): list(result.accuracies.values()) for name, result in results.items()}
         title = f"{run.title}, {len(session.clients)} clients"
         if any(accuracies.values()):
             save_png(personal_figure(accuracies, title), run.folder.plots_path / "personal.png")
@@ -79,13 +79,12 @@ def _work(options: PersonalOptions, approaches: Sequence[str]) -> int:
 
 
 def _announce(session: PersonalSession, approaches: Sequence[str]) -> None:
-    """Say what clients will train, and how often."""
-    epochs = {one: session.options.passes(one) for one in approaches if session.options.passes(one)}
+    """Print the size of the network that clients will train, and for how many epochs."""
+    epochs = {approach: session.options.passes(approach) for approach in approaches if session.options.passes(approach)}
     if not epochs:
         return
-    head = session.start.head.weight
-    size = sum(parameter.numel() for parameter in session.backbone.parameters()) + head.numel() + len(head)
-    trained = ", ".join(f"{one} {number}" for one, number in epochs.items())
+    size = sum(part.numel() for part in (*session.backbone.parameters(), session.start.weight, session.start.bias))
+    trained = ", ".join(f"{approach} {number}" for approach, number in epochs.items())
     session.progress.say(
         f"{len(session.clients)} clients train the whole network, {size:,} parameters, on "
         f"{sum(session.clients.values()):,} samples in all; epochs: {trained}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from fedstats_app.base.files import write_atomically
 from fedstats_app.base.json_digest import read_json_file, read_json_lines
 from fedstats_app.base.lock import lock_folder
 from fedstats_app.heads import LinearHead
-from fedstats_app.report.head_file import SUFFIX, SUPERSEDED, head_to_bytes, read_head
+from fedstats_app.report.head_file import SUPERSEDED, head_files, head_to_bytes, read_head
 from fedstats_app.report.method_result import MethodResult, quality
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
@@ -32,12 +32,11 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics.collected import (
     CollectedStatistics,
     MergedClient,
-    StatisticsSum,
     sum_without_classes,
     sum_without_client,
 )
 
-# What in a head's header is of the statistics that it was solved from.
+# Entries of a head's header that depend on the statistics that it was solved from.
 _OF_THE_SOLVE = ("format", "temperature", "calibrated-on", SUPERSEDED)
 
 
@@ -93,14 +92,20 @@ def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "
     with lock_folder(run_folder):
         collected = load_statistics(run_folder)
         removed = [_client_named(name, collected.clients) for name in clients]
-        left = tuple(one for one in collected.clients if one not in removed)
+        left = tuple(client for client in collected.clients if client not in removed)
         if not left:
             raise ValueError(f"{run_folder}: without {', '.join(clients)} no client is left")
-        kept_all = all(keeps_client_statistics(run_folder, one) for one in left)
-        total = _folded(run_folder, collected, left) if kept_all else _subtracted(run_folder, collected, removed)
+        kept_all = all(keeps_client_statistics(run_folder, client) for client in left)
+        total = collected.total.emptied() if kept_all else collected.total
+        for client in left if kept_all else removed:
+            statistics = load_client_statistics(run_folder, client, collected.class_names)
+            if kept_all:
+                total.add(statistics)
+            else:
+                total = sum_without_client(total, statistics)
         rest = replace(collected, total=total, clients=left)
-        what = "client " + ", ".join(f"{one.client} of run {one.run}" for one in removed)
-        return _written(run_folder, rest, what, removed, (), output_dir)
+        description = "client " + ", ".join(f"{client.client} of run {client.run}" for client in removed)
+        return _written(run_folder, rest, description, removed, (), output_dir)
 
 
 def remove_classes(run_folder: Path, classes: Sequence[str], output_dir: str = "") -> Removal:
@@ -137,31 +142,17 @@ def remove_classes(run_folder: Path, classes: Sequence[str], output_dir: str = "
 
 def _client_named(name: str, clients: Sequence[MergedClient]) -> MergedClient:
     run, _, client = name.rpartition("/")
-    found = [one for one in clients if str(one.client) == client and run in ("", one.run)]
+    found = [merged for merged in clients if str(merged.client) == client and run in ("", merged.run)]
     if len(found) != 1:
-        known = ", ".join(f"{one.run}/{one.client}" for one in (found or clients)[:20])
+        known = ", ".join(f"{merged.run}/{merged.client}" for merged in (found or clients)[:20])
         raise ValueError(f"client must be one of the run's, as ID or RUN/ID, such as {known}; got {name!r}")
     return found[0]
-
-
-def _folded(folder: Path, collected: CollectedStatistics, clients: Iterable[MergedClient]) -> StatisticsSum:
-    total = collected.total.emptied()
-    for client in clients:
-        total.add(load_client_statistics(folder, client, collected.class_names))
-    return total
-
-
-def _subtracted(folder: Path, collected: CollectedStatistics, removed: Iterable[MergedClient]) -> StatisticsSum:
-    total = collected.total
-    for client in removed:
-        total = sum_without_client(total, load_client_statistics(folder, client, collected.class_names))
-    return total
 
 
 def _written(
     old: Path,
     rest: CollectedStatistics,
-    what: str,
+    description: str,
     removed: Sequence[MergedClient],
     classes: Sequence[int],
     output_dir: str,
@@ -170,7 +161,7 @@ def _written(
     record, results = read_json_file(old / "config.json"), read_json_file(old / "results.json")
     config = AppConfig.from_run_config(record["run_config"])
     methods = config.configured_methods
-    gone = {one.client for one in removed}
+    gone = {client.client for client in removed}
     clients = [line for line in read_json_lines(old / "clients.jsonl") if line["client"] not in gone]
     specs = {name: method.specification for name, method in methods.items()}
     masked = tuple(name for name, spec in specs.items() if classes and (spec.gram or spec.scatter is not None))
@@ -182,12 +173,12 @@ def _written(
         for name, method in methods.items():
             head, header = read_head(old / "heads" / f"{name}.safetensors")
             head = _masked(head, classes) if name in masked else method.head(rest.total)
-            result = _result(name, head, rest, results["methods"][name], what)
+            result = _result(name, head, rest, results["methods"][name], description)
             common = {key: value for key, value in header.items() if key not in _OF_THE_SOLVE}
             own = head_metadata(result, evaluated_on="")
             folder.save_head(name, head, {**common, **own})
             entries[name] = result.to_json()
-        folder.write_config({**record, "removed": what, "removed_from": str(old)})
+        folder.write_config({**record, "removed": description, "removed_from": str(old)})
         folder.write_clients(clients)
         folder.write_results(
             {
@@ -195,7 +186,7 @@ def _written(
                 "num_clients_asked": results["num_clients_asked"],
                 "num_clients_merged": len(rest.clients),
                 "num_unreadable": results["num_unreadable"],
-                "removed": what,
+                "removed": description,
                 "removed_from": str(old),
                 "evaluated_on": "",
             }
@@ -204,12 +195,12 @@ def _written(
         if not classes:
             take_over(old, folder.path, rest.clients)
             save_statistics(folder.path, rest)
-    paths = [path for path in sorted((old / "heads").glob("*.safetensors")) if not path.name.endswith(SUFFIX)]
+    paths = head_files(old)
     for path in paths:
         head, header = read_head(path)
-        by = f"{what} removed: {folder.path}"
+        by = f"{description} removed: {folder.path}"
         write_atomically(path, head_to_bytes(head, {**header, SUPERSEDED: by}))
-    folder.write_status("completed", f"{what} removed from {old}")
+    folder.write_status("completed", f"{description} removed from {old}")
     not_made = tuple(path.stem for path in paths if path.stem not in methods)
     return Removal(folder.path, tuple(methods), masked, not_made, len(rest.clients), rest.num_examples)
 
@@ -225,7 +216,7 @@ def _whole_or_gone(folder: Path) -> Iterator[None]:
 
 
 def _result(
-    name: str, head: LinearHead, rest: CollectedStatistics, before: Mapping[str, Any], what: str
+    name: str, head: LinearHead, rest: CollectedStatistics, before: Mapping[str, Any], description: str
 ) -> MethodResult:
     """Make the entry of a head that is not evaluated yet; its bytes are those of all that had sent any."""
     report = head.report
@@ -240,7 +231,7 @@ def _result(
         regulariser=report.regulariser or before["regulariser"],
         ridge_effective=report.ridge_effective,
         condition_number=report.condition_number,
-        notes=[*report.notes, f"{what} was removed; the bytes are those of before"],
+        notes=[*report.notes, f"{description} was removed; the bytes are those of before"],
         parameters=dict(report.parameters),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.backbone_options import BackboneOptions
 from fedstats_app.backbones.feature_reader import FeatureReader, check_kind
 from fedstats_app.backbones.measurements import FeatureNorm, feature_norm
 from fedstats_app.backbones.registry import loaded_backbone
@@ -36,7 +37,7 @@ from fedstats_app.wire import QUERY_STATISTICS, Limits
 from fedstats_app.wire.evaluation import EVALUATE_HEADS
 
 OWN_DATA = "each node's own data"
-# With which it is judged how many classes nodes may bring, before the backbone is loaded.
+# Assumed feature dimension for the limit on classes until the backbone is loaded.
 USUAL_FEATURE_DIM = 2048
 
 
@@ -62,12 +63,12 @@ class Run:
     metadata : mapping
         Of all heads (:func:`fedstats_app.report.record.common_metadata`).
     extension : Extension
-        What an earlier run has to add.
+        Statistics of an earlier run to add.
     federation : Federation
-        Who came, hosting which clients.
+        The SuperNodes and the clients that they host.
     grid : ClientGrid
     test_set : ServerTestSet or None
-        None where models are evaluated on what clients hold out.
+        None if models are evaluated on the clients' hold-out samples.
     progress : Progress
     """
 
@@ -107,7 +108,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        """Heading of plots, which goes on with the number of clients."""
+        """Beginning of the headings of plots: data and backbone."""
         return f"{without_folders(self.data_name)}, {without_folders(self.config.backbone.backbone)}"
 
     def trainable(self, state: State) -> dict[int, int]:
@@ -125,7 +126,7 @@ class Run:
 
     @property
     def promise(self) -> Promise | None:
-        """Promise of the noise to each sample or client; None for runs without.
+        """Promise of the noise to each sample or client; None for runs without noise.
 
         Raises
         ------
@@ -169,7 +170,7 @@ class Run:
         )
 
     def training_request(self) -> TrainingRequest:
-        """Make what every client that trains is told, whatever trains what."""
+        """Make the part of the request that all trainings share."""
         tuning = self.config.tuning
         return TrainingRequest(
             len(self.class_names),
@@ -192,10 +193,12 @@ def samples_counted(run: Run) -> Iterator[None]:
         if tally is not None:
             with run.progress.doing("loading the data and splitting it"):
                 parts = partitions(config.data, config.partition, config.run.seed)
-                splits = [split_holdout(one, run.holdout, config.run.seed, client) for client, one in enumerate(parts)]
+                splits = [
+                    split_holdout(part, run.holdout, config.run.seed, client) for client, part in enumerate(parts)
+                ]
             often = 1 + (config.partition.training_flips == "both")
-            kept = {client: often * len(one) for client, (one, _) in enumerate(splits)}
-            held = {client: len(one) for client, (_, one) in enumerate(splits)}
+            kept = {client: often * len(part) for client, (part, _) in enumerate(splits)}
+            held = {client: len(part) for client, (_, part) in enumerate(splits)}
             samples = {QUERY_STATISTICS: kept, EVALUATE_HEADS: held}
             if config.federation.sums_only:
                 from fedstats_app.wire.secure import CLEAR_SUMS, NOISY_SUMS, SECURE_NOISY, SECURE_SUMS  # likewise
@@ -217,47 +220,26 @@ def prepare(
     TooFewClients, ValueError
         If the run cannot begin, or is not the one that was interrupted.
     """
-    kind = "serve noise" if config.federation.is_noisy else "add up"
-    adding = f" (all that {kind})" if config.federation.sums_only and config.run.method == "all" else ""
-    progress.say(f"methods {', '.join(config.methods)}{adding}; backbone {config.backbone.backbone}")
     extension = Extension(config.federation)
-    with progress.doing("waiting for SuperNodes and their answers"):
-        federation = _discover(config, grid, extension, progress, on_reply)
-    simulated, supernodes = federation.simulated, len(federation.supernodes)
-    data_name = config.data.dataset if simulated else OWN_DATA
-    found = f"{len(federation.hosts)} clients on {supernodes} SuperNodes after {progress.elapsed}"
-    progress.say(f"{found}{_in_words(federation.workers)}; {data_name}")
+    federation = _find_clients(config, grid, extension, progress, on_reply)
     with progress.doing("loading the data and splitting it"):
         test_data = _test_data(config, federation)
-        found_doubts = _say_data(config, federation, test_data, progress)
-    options = config.backbone_for(own_data=not simulated)
-    with progress.doing(f"loading backbone {options.backbone}"):
-        backbone = loaded_backbone(options, NodeConfig().engine_root(config.cache))
-        engine = backbone.engine_in_words
-    pixels = f" from images of {backbone.input_size} pixels (input-size)" if backbone.kind == "image" else ""
-    progress.say(f"features by {engine}{pixels}; licence of the weights, and so of the heads: {backbone.licence}")
-    own_names = federation.class_names
-    if simulated:
-        check_kind(training_set(config.data), backbone)
-        own_names = training_set(config.data).class_names
-    class_names = extension.with_earlier_classes(own_names)
-    allowed = config.federation.classes_allowed(backbone.feature_dim, len(config.methods))
-    if allowed is not None and len(class_names) > allowed:  # before any array of them is made
-        raise ValueError(
-            f"max-classes: the run has {len(class_names)} classes, this machine's memory takes {allowed} of "
-            f"{backbone.feature_dim} features: fewer methods, or a larger max-classes if you know better"
-        )
+        data_doubts = _describe_data(config, federation, test_data, progress)
+    options = config.backbone_for(own_data=not federation.simulated)
+    backbone = _load_backbone(config, options, progress)
+    class_names, agreed = _class_names(config, federation, extension, backbone)
     reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
     test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader, progress)
     clients = ClientGrid(grid, federation.hosts, reply_timeout=config.federation.reply_timeout)
     clients.on_reply, clients.progress = on_reply, progress
+    data_name = config.data.dataset if federation.simulated else OWN_DATA
     run = Run(
         config=config,
         folder=folder,
         reader=reader,
         feature_norm=feature_norm(backbone),
         class_names=class_names,
-        align_names=not simulated or class_names != own_names,
+        align_names=not agreed,
         data_name=data_name,
         metadata=common_metadata(options, backbone, data_name, class_names, config.run.seed),
         extension=extension,
@@ -272,45 +254,38 @@ def prepare(
         num_classes, parties = len(class_names), len(federation.hosts)
         for line in noise_in_words(promise, config.methods, num_classes, backbone.feature_dim, parties):
             progress.say(line)
-    told = run.config.to_run_config(), data_name, backbone, class_names
-    record = run_record(*told, clients=len(federation.hosts), supernodes=supernodes)
-    if simulated and config.partition.by_column:
-        record["client_names"] = client_names(config.data, config.partition, config.run.seed)
-    if named := {str(client): name for client, name in federation.client_names.items() if name}:
-        record["client_names"] = named
-    record |= {"data_doubts": found_doubts, "simulated": simulated}
-    if config.run.resume:
-        for difference in check_same_run(folder.path, record):
-            progress.say(f"results may differ in rounding from those of an uninterrupted run: {difference}")
-    folder.write_config(record)
+    _write_config(run, data_doubts)
     return run
 
 
-def _discover(
+def _find_clients(
     config: AppConfig, grid: Grid, extension: Extension, progress: Progress, on_reply: Callable[[Message], None]
 ) -> Federation:
+    """Wait for SuperNodes, ask which clients they host, and say who came."""
     options = config.federation
-    return discover(
-        grid,
-        config.partition.num_clients or (lambda: len(partitions(config.data, config.partition, config.run.seed))),
-        min_clients=extension.min_clients,
-        wait_timeout=options.wait_timeout,
-        settle_seconds=options.settle_seconds,
-        reply_timeout=options.reply_timeout,
-        known_classes=extension.class_names,
-        max_classes=options.classes_allowed(USUAL_FEATURE_DIM, len(config.methods)),
-        on_reply=on_reply,
-        progress=progress.say,
-    )
-
-
-def _in_words(workers: Sequence[int]) -> str:
-    """Say in how many processes SuperNodes answer, and of how many threads; "" if unknown."""
-    if not workers:
-        return ""
-    few, most, number = min(workers), max(workers), len(workers)
-    threads = f"{few} to {most} threads" if few < most else f"{most} thread{'s' * (most > 1)}"
-    return f", in {number} process{'es' * (number > 1)} of {threads}"
+    kind = "serve noise" if options.is_noisy else "add up"
+    adding = f" (all that {kind})" if options.sums_only and config.run.method == "all" else ""
+    progress.say(f"methods {', '.join(config.methods)}{adding}; backbone {config.backbone.backbone}")
+    with progress.doing("waiting for SuperNodes and their answers"):
+        federation = discover(
+            grid,
+            config.partition.num_clients or (lambda: len(partitions(config.data, config.partition, config.run.seed))),
+            min_clients=extension.min_clients,
+            wait_timeout=options.wait_timeout,
+            settle_seconds=options.settle_seconds,
+            reply_timeout=options.reply_timeout,
+            known_classes=extension.class_names,
+            max_classes=options.classes_allowed(USUAL_FEATURE_DIM, len(config.methods)),
+            on_reply=on_reply,
+            progress=progress.say,
+        )
+    found = f"{len(federation.hosts)} clients on {len(federation.supernodes)} SuperNodes after {progress.elapsed}"
+    if workers := federation.workers:
+        few, most, number = min(workers), max(workers), len(workers)
+        threads = f"{few} to {most} threads" if few < most else f"{most} thread{'s' * (most > 1)}"
+        found += f", in {number} process{'es' * (number > 1)} of {threads}"
+    progress.say(f"{found}; {config.data.dataset if federation.simulated else OWN_DATA}")
+    return federation
 
 
 def _test_data(config: AppConfig, federation: Federation) -> Dataset | None:
@@ -326,10 +301,10 @@ def _test_data(config: AppConfig, federation: Federation) -> Dataset | None:
     return dataset
 
 
-def _say_data(config: AppConfig, federation: Federation, test: Dataset | None, progress: Progress) -> list[str]:
-    """Say which data there are before anything is computed, refuse those that no run can use, and return the doubts.
+def _describe_data(config: AppConfig, federation: Federation, test: Dataset | None, progress: Progress) -> list[str]:
+    """Describe the data before anything is computed, refuse those that no run can use, and return the doubts.
 
-    Of nodes with data of their own only what they have told: the names of their classes.
+    Of nodes with data of their own only the names of their classes are known.
     """
     if not federation.simulated:
         names = federation.class_names
@@ -343,6 +318,56 @@ def _say_data(config: AppConfig, federation: Federation, test: Dataset | None, p
     # A split that cannot be made is one error here, not one on every client.
     parts = partitions(config.data, config.partition, config.run.seed)
     values = train.columns.get(config.partition.partition_column, ()) if config.partition.by_column else ()
-    of = f" of {listed(sorted({str(value) for value in values}))}" if len(values) else ""
-    progress.say(f"data: {config.partition.partitioner}{of} makes {clients_in_words(parts, train.kind)}")
+    column = f" of {listed(sorted({str(value) for value in values}))}" if len(values) else ""
+    progress.say(f"data: {config.partition.partitioner}{column} makes {clients_in_words(parts, train.kind)}")
     return found
+
+
+def _load_backbone(config: AppConfig, options: BackboneOptions, progress: Progress) -> Backbone:
+    """Load the backbone, and say what computes its features and what its licence is."""
+    with progress.doing(f"loading backbone {options.backbone}"):
+        backbone = loaded_backbone(options, NodeConfig().engine_root(config.cache))
+        engine = backbone.engine_in_words
+    pixels = f" from images of {backbone.input_size} pixels (input-size)" if backbone.kind == "image" else ""
+    progress.say(f"features by {engine}{pixels}; licence of the weights, and so of the heads: {backbone.licence}")
+    return backbone
+
+
+def _class_names(
+    config: AppConfig, federation: Federation, extension: Extension, backbone: Backbone
+) -> tuple[tuple[str, ...], bool]:
+    """Return the classes of the run, and whether all clients number them so already."""
+    own_names = federation.class_names
+    if federation.simulated:
+        check_kind(training_set(config.data), backbone)
+        own_names = training_set(config.data).class_names
+    class_names = extension.with_earlier_classes(own_names)
+    allowed = config.federation.classes_allowed(backbone.feature_dim, len(config.methods))
+    if allowed is not None and len(class_names) > allowed:  # before any array of them is made
+        raise ValueError(
+            f"max-classes: the run has {len(class_names)} classes, this machine's memory takes {allowed} of "
+            f"{backbone.feature_dim} features: fewer methods, or a larger max-classes if you know better"
+        )
+    return class_names, federation.simulated and class_names == own_names
+
+
+def _write_config(run: Run, data_doubts: list[str]) -> None:
+    """Write config.json; a resumed run must have the settings, data and backbone of the interrupted one."""
+    config, federation = run.config, run.federation
+    record = run_record(
+        config.to_run_config(),
+        run.data_name,
+        run.backbone,
+        run.class_names,
+        clients=len(federation.hosts),
+        supernodes=len(federation.supernodes),
+    )
+    if federation.simulated and config.partition.by_column:
+        record["client_names"] = client_names(config.data, config.partition, config.run.seed)
+    if named := {str(client): name for client, name in federation.client_names.items() if name}:
+        record["client_names"] = named
+    record |= {"data_doubts": data_doubts, "simulated": federation.simulated}
+    if config.run.resume:
+        for difference in check_same_run(run.folder.path, record):
+            run.progress.say(f"results may differ in rounding from those of an uninterrupted run: {difference}")
+    run.folder.write_config(record)

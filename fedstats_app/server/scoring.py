@@ -76,11 +76,11 @@ def method_results(strategy: StatisticsStrategy, scores: Scores) -> list[MethodR
     present = counts[counts > 0]
     ratio = int(present.max()) / int(present.min()) if len(present) else 1.0
     if ratio >= LONG_TAIL:
-        for one in results:
-            if getattr(strategy.methods()[one.method].options, "class_balance", True) is False:
-                one.notes.append(
+        for result in results:
+            if getattr(strategy.methods()[result.method].options, "class_balance", True) is False:
+                result.notes.append(
                     f"the largest class has {ratio:.0f} times the samples of the smallest: if all are alike frequent "
-                    f"where the head is used, {one.method}@class-balance=true may be more accurate"
+                    f"where the head is used, {result.method}@class-balance=true may be more accurate"
                 )
     return results
 

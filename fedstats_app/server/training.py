@@ -1,4 +1,4 @@
-"""What every training does on the server: scores, records of its rounds, lines on the console."""
+"""Common part of all trainings on the server: scores, records of rounds, lines on the console."""
 
 from __future__ import annotations
 
@@ -53,25 +53,25 @@ class Training(ABC):
     name : str
         Of the training and of its head, such as "fedcof-probe".
     made : bool
-        Whether the start was made rather than solved, so that no statistics, and no features, were needed for it.
+        True if the start was made rather than solved, so that it cost no statistics and no features.
     request : TrainingRequest
-        What clients are told.
+        Sent to the clients.
     on_features : bool
-        Whether only the head is trained: the model then takes features.
+        True if only the head is trained: the model then takes features.
     model : TunedModel
-        As it is scored.
+        The model that is scored.
     repeats : int
         Local epochs, or directions, of a round.
     size : int
         Numbers that the papers' formula of bytes counts: trained parameters, or directions.
     stopped : str
-        Why the training ends: "rounds done", or why before.
+        Reason for the end: "rounds done", or an earlier one.
     notes : list of str
         For the result.
     learning_rate : float or None
-        Of the clients' SGD; None where it is another one's.
+        Of the clients' SGD; None without SGD.
     start_temperature : float
-        By which the logits of the start were divided.
+        Divisor of the logits of the start.
     kept_round : int or None
         The round whose model is kept, if another than the last.
     """
@@ -102,20 +102,20 @@ class Training(ABC):
         self._batch_size = FEATURE_BATCH if self.on_features else run.backbone.batch_size
 
     def specified(self, request: TrainingRequest) -> TrainingRequest:
-        """Complete the request of all trainings from the head by what is trained and how."""
+        """Add to the common request which parameters are trained and with which options."""
         tune: Tune = self.trainer.name  # type: ignore[assignment]  # a trainer by gradient is called so
         return replace(request, tune=tune, options=self.local.with_rate(self.trainer.rate))
 
     @abstractmethod
     def train(self) -> tuple[TrainingResult, TunedModel]:
-        """Train, going on after the last round that the run folder has, if any; the result and the model."""
+        """Train, continuing after the last round in the run folder if there is one; return the result and the model."""
 
     @abstractmethod
     def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
-        """Return how the model of a round does on what clients hold out, and why some did not say."""
+        """Return the counts of a round's model on the clients' hold-out samples, and reasons of failed clients."""
 
     def losses_of(self, head: LinearHead) -> tuple[list[float], Answers[TrainingLosses]]:
-        """Return the clients' mean loss on their training samples, by temperature, and what asking cost.
+        """Return the clients' mean loss on their training samples, by temperature, and the answers with their bytes.
 
         Raises
         ------
@@ -131,13 +131,13 @@ class Training(ABC):
         self.run.progress.say(f"{self.name}: {line}")
 
     def announce(self, num_parameters: int) -> None:
-        """Say what is trained, for how long and on what."""
+        """Print the number of trained parameters, rounds, clients and samples."""
         clients = f"{len(self.clients)} clients with {sum(self.clients.values()):,} samples"
         rounds = f"{self.tuning.num_server_rounds:,} rounds"
         self.say(f"{num_parameters:,} parameters are trained in {rounds} over {clients}")
 
     def score(self, number: int) -> tuple[float | None, float | None]:
-        """Measure accuracy and mean loss after a round, on the server's test set or on what clients hold out."""
+        """Measure accuracy and mean loss after a round, on the server's test set or the clients' hold-out samples."""
         if self._test is None:
             return self._score_held_out(number)
         with self.run.progress.doing("evaluating on the test samples"):
@@ -155,19 +155,19 @@ class Training(ABC):
         return counts.num_correct / counts.num_examples, counts.loss_sum / counts.num_examples
 
     def recorded(self) -> list[RoundRecord]:
-        """Read what the run folder has of this training."""
+        """Read the rounds of this training from the run folder."""
         own = (self.start, self.trainer.name)
-        return [one for one in self.run.folder.read_rounds() if (one.start, one.stage) == own]
+        return [record for record in self.run.folder.read_rounds() if (record.start, record.stage) == own]
 
     def take_up(self, last: int) -> None:
-        """Go on after a round that the run folder has."""
-        self.rounds = [one for one in self.recorded() if one.round <= last]
-        self.say(f"going on after round {last}")
+        """Continue after a round in the run folder."""
+        self.rounds = [record for record in self.recorded() if record.round <= last]
+        self.say(f"continuing after round {last}")
 
     def record(self, number: int, failures: Mapping[int, str], **costs: Any) -> None:
-        """Score :attr:`model` where a round is due, write it down, and say how it went.
+        """Score :attr:`model` if the round is due, write the round to the run folder and print it.
 
-        ``failures`` are the reasons of all clients that are not in the average; ``costs`` as :class:`RoundRecord`.
+        ``failures`` has the reasons of all clients that are not in the average; ``costs`` as in :class:`RoundRecord`.
         """
         progress = self.run.progress
         accuracy, loss = self.score(number) if self.tuning.is_scored(number) else (None, None)
@@ -178,14 +178,14 @@ class Training(ABC):
         for client, reason in failures.items():
             progress.say(f"round {number}: client {client} is not in the average: {reason}")
         total = self.tuning.num_server_rounds
-        told = "" if accuracy is None else f"{100 * accuracy:.2f}%, "
-        told += "" if loss is None else f"loss {loss:.4f}, "
-        megabytes = sum(one.num_bytes for one in self.rounds) / 1e6
-        line = f"{self.name} round {number} of {total}: {told}{megabytes:,.1f} MB"
+        measures = "" if accuracy is None else f"{100 * accuracy:.2f}%, "
+        measures += "" if loss is None else f"loss {loss:.4f}, "
+        megabytes = sum(record.num_bytes for record in self.rounds) / 1e6
+        line = f"{self.name} round {number} of {total}: {measures}{megabytes:,.1f} MB"
         progress.now_and_then(line, in_any_case=number in (0, total))
 
     def result(self) -> TrainingResult:
-        """Sum up what the training did and cost, by its rounds and by formula."""
+        """Return the result of the training, with its costs as measured and by formula."""
         trainer, num_examples, num_clients = self.trainer, sum(self.clients.values()), len(self.clients)
         participants = max(1, round(self.tuning.fraction_tune * num_clients))
         num_rounds = self.rounds[-1].round
@@ -219,10 +219,9 @@ class Training(ABC):
         return replace(result, notes=[*result.notes, worse]) if worse else result
 
     def _score_head(self) -> tuple[HeadScores | None, Mapping[int, float], Calibration | None]:
-        """Tell what can be said of the head in the end, its accuracy by client where they say so, its temperature.
+        """Return the scores of the final head, its accuracy by client, and its calibration, as far as they are known.
 
-        Clients are asked as in the first stage. They cannot score a network that was tuned so: of that they tell its
-        accuracy and loss alone.
+        Clients score heads as in the first stage. For a tuned network they return only accuracy and loss.
         """
         request, run = self.request, self.run
         head = self.model.to_head(self.head.head.present)
@@ -234,9 +233,9 @@ class Training(ABC):
             return scores, {}, fitted
         if not request.holdout or not self.on_features:
             return None, {}, None
-        same: dict[str, Any] = {one.name: getattr(request, one.name) for one in fields(SampleRequest)}
-        asked = StatisticsRequest(**same, spec=StatisticsSpec())
-        found = evaluate_on_clients(run.grid, asked, {self.name: head}, self.clients)
+        same: dict[str, Any] = {field.name: getattr(request, field.name) for field in fields(SampleRequest)}
+        statistics_request = StatisticsRequest(**same, spec=StatisticsSpec())
+        found = evaluate_on_clients(run.grid, statistics_request, {self.name: head}, self.clients)
         for client, reason in list(found.failures.items())[:3]:
             self.say(f"client {client} did not evaluate the head: {reason}")
         return found.heads[self.name], found.accuracies[self.name], found.calibrations[self.name]

@@ -22,7 +22,7 @@ from fedstats_app.data.clients import partitions
 from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.influence import evenly_spaced
-from fedstats_app.server.asking import KeptStatistics
+from fedstats_app.server.client_notes import KeptStatistics
 from fedstats_app.server.influence import SUSPICIOUS, find_harm
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, ScatterFactor

@@ -75,7 +75,7 @@ class Federation:
             options=config.personal,
             grid=self.grid,
             clients=answered if clients is None else clients,
-            asked=asked,
+            statistics_request=asked,
             heads={name: SolvedHead(head) for name, head in strategy.heads.items()},
             statistics=strategy.collection.collected(training_set(config.data).class_names, "1"),
             methods=config.configured_methods,

@@ -129,7 +129,7 @@ class OnnxModel:
 
 
 def to_onnx(classifier: Classifier) -> OnnxModel:
-    """Export a classifier; whether the file does the same, :func:`compare` says.
+    """Export a classifier; :func:`compare` checks that the file gives the same probabilities.
 
     The output `probabilities` is (N, C) float32. Images go into `images`, (N, H, W, 3) uint8; H and W are any where the
     resize can be expressed, else the backbone's input size. Texts go into `input_ids` and `attention_mask`, (N, T)
@@ -149,7 +149,7 @@ def to_onnx(classifier: Classifier) -> OnnxModel:
     if missing := [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]:
         raise ExportError(f"ONNX needs {', '.join(missing)}: pip install 'fedstats-app[export]'")
     backbone = classifier.backbone
-    if (size := sum(one.numel() * one.element_size() for one in backbone.module.state_dict().values())) > _MOST_BYTES:
+    if (size := sum(tensor.nbytes for tensor in backbone.module.state_dict().values())) > _MOST_BYTES:
         raise ExportError(f"{backbone.name} has {size / 1e9:.1f} GB of weights, and an ONNX file can have 2 GB")
     return _of_texts(classifier) if classifier.kind == "text" else _of_images(classifier)
 
@@ -158,11 +158,11 @@ def _of_images(classifier: Classifier) -> OnnxModel:
     transform = classifier.backbone.transform
     assert isinstance(transform, ImageTransform)  # noqa: S101  # of images there is no other
     order, size = order_of_pillow(transform.interpolation), transform.input_size
-    what = f"{size} x {size} pixels by Pillow's {transform.interpolation}"
-    sides = "resized to " + what + ", H = W" if order is None else "all of a batch of one size"
-    inside = "normalisation is inside" if order is None else f"the resize to {what} and the normalisation are inside"
+    size_in_words = f"{size} x {size} pixels by Pillow's {transform.interpolation}"
+    sides = "resized to " + size_in_words + ", H = W" if order is None else "all of a batch of one size"
+    inside = "normalisation is" if order is None else f"the resize to {size_in_words} and the normalisation are"
     preprocessing = {
-        "feed": f"images: uint8 RGB (N, H, W, 3), upright, transparency on white, {sides}; {inside}",
+        "feed": f"images: uint8 RGB (N, H, W, 3), upright, transparency on white, {sides}; {inside} inside",
         "resize-inside": order is not None,
         "resized-as-by": f"Pillow {PIL.__version__}",
         **transform.spec,
@@ -200,7 +200,7 @@ def _exported(
     preprocessing: Mapping[str, object],
 ) -> bytes:
     try:
-        # What the exporter prints and warns of is for its developers.
+        # Hide the exporter's warnings, which are for its developers.
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
@@ -302,7 +302,7 @@ def _batches(chunk: list[Sample], model: OnnxModel) -> Iterator[tuple[list[int],
         from tokenizers import Tokenizer
 
         encoded = Tokenizer.from_str(model.tokenizer).encode_batch(chunk)
-        ids, masks = [one.ids for one in encoded], [one.attention_mask for one in encoded]
+        ids, masks = [encoding.ids for encoding in encoded], [encoding.attention_mask for encoding in encoded]
         inputs: dict[str, NDArray[np.generic]] = {"input_ids": np.array(ids, np.int64)}
         inputs["attention_mask"] = np.array(masks, np.int64)
         yield list(range(len(chunk))), inputs

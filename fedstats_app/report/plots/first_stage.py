@@ -129,23 +129,23 @@ def _draw_heat_map(axes: Axes, counts: NDArray[np.int64], names: Sequence[str]) 
     axes.set_facecolor("#f7f7f7")
     axes.set_xlabel("clients, ordered by their most frequent class")
     _name_classes(axes.yaxis, names, "class")
-    what = "samples" if image.size == counts.size else "samples of neighbours"
-    axes.figure.colorbar(drawn, ax=axes, label=f"{what}, log scale", format=WHOLE, pad=0.01, aspect=30)
+    counted = "samples" if image.size == counts.size else "samples of neighbours"
+    axes.figure.colorbar(drawn, ax=axes, label=f"{counted}, log scale", format=WHOLE, pad=0.01, aspect=30)
 
 
-def _median_and_range(values: NDArray[np.int64], what: str) -> str:
+def _median_and_range(values: NDArray[np.int64], noun: str) -> str:
     low, high = values.min(), values.max()
-    text = f"{np.median(values):,.10g} {what}"
+    text = f"{np.median(values):,.10g} {noun}"
     return text if low == high else f"{text} (median; {low:,} to {high:,})"
 
 
-def _name_classes(axis: Axis, names: Sequence[str], what: str) -> None:
+def _name_classes(axis: Axis, names: Sequence[str], label: str) -> None:
     """Write the names of up to 100 classes, else numbers."""
     if len(names) > _MOST_NAMES:
-        axis.set_label_text(f"number of the {what}")
+        axis.set_label_text(f"number of the {label}")
         axis.set_major_locator(MaxNLocator(10, integer=True))
         return
-    axis.set_label_text(what)
+    axis.set_label_text(label)
     size = 9 if len(names) <= _MOST_NUMBERS else 6
     axis.set_ticks(range(len(names)), names, fontsize=size)
     axis.set_tick_params(length=0)
@@ -207,12 +207,12 @@ def write_plots(
     folder.mkdir(parents=True, exist_ok=True)
     figures: dict[str, Figure] = {}
     points = {
-        one.method: CostPoint(display_name(one.method), one.wire_bytes / 1e6, one.accuracy)
-        for one in results
-        if one.accuracy is not None and one.wire_bytes > 0
+        result.method: CostPoint(display_name(result.method), result.wire_bytes / 1e6, result.accuracy)
+        for result in results
+        if result.accuracy is not None and result.wire_bytes > 0
     }
     if points:
-        title = f"{dataset}, {backbone}, {max(one.num_clients for one in results):,} clients"
+        title = f"{dataset}, {backbone}, {max(result.num_clients for result in results):,} clients"
         figures["accuracy-vs-megabytes"] = accuracy_figure(list(points.values()), title)
     if label_counts is not None:
         title = f"{dataset}: samples per client and class"

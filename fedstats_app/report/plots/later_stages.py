@@ -64,19 +64,16 @@ def _curves(results: Iterable[TrainingResult]) -> list[_Curve]:
         by_name.setdefault(result.name, []).append(result)
     curves = []
     for seeds in by_name.values():
-        points = [_points(seed) for seed in seeds]
+        points = []
+        for seed in seeds:
+            costs = zip(seed.rounds, seed.cumulative_bytes(), seed.cumulative_forward_passes(), strict=True)
+            points.append({r.round: (r.accuracy, sent, passes) for r, sent, passes in costs if r.accuracy is not None})
         rounds = sorted(set.intersection(*map(set, points)))
-        values = np.array([[one[number] for number in rounds] for one in points], float).reshape(len(seeds), -1, 3)
+        values = np.array([[seed[number] for number in rounds] for seed in points], float).reshape(len(seeds), -1, 3)
         accuracy, *costs = values.mean(axis=0).T
         deviation = values[..., 0].std(axis=0, ddof=1) if len(seeds) > 1 else 0 * accuracy
         curves.append(_Curve(seeds[0], len(seeds), (np.array(rounds), *costs), 100 * accuracy, 100 * deviation))
     return [curve for curve in curves if len(curve.accuracy)]
-
-
-def _points(result: TrainingResult) -> dict[int, tuple[float, int, int]]:
-    """From every evaluated round to accuracy, bytes and forward passes."""
-    costs = zip(result.rounds, result.cumulative_bytes(), result.cumulative_forward_passes(), strict=True)
-    return {one.round: (one.accuracy, sent, passes) for one, sent, passes in costs if one.accuracy is not None}
 
 
 @plot_style()

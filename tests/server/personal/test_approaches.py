@@ -228,7 +228,7 @@ def test_personal_models_need_a_holdout_and_a_head_with_a_gram_matrix(data: Path
     one = federation(data, tmp_path, personalise="local-only", method="fedncm,fed3r")
     session = one.session()
     with pytest.raises(ValueError, match="holdout must be above 0"):
-        replace(session, asked=replace(session.asked, holdout=0.0))
+        replace(session, statistics_request=replace(session.statistics_request, holdout=0.0))
     with pytest.raises(ValueError, match="need the head of fedcgs or fed3r or fedroot, got fedncm"):
         replace(session, heads={"fedncm": session.heads["fedncm"]})
 
