@@ -96,4 +96,4 @@ def test_a_head_that_is_worse_than_its_start_says_so_wherever_it_goes(tmp_path: 
     assert note.startswith("its accuracy, ") and "is below that of its start (" in note
     assert "chance" not in note
     assert f"- `fed3r-probe`: {note}." in (folder / "heads" / "README.md").read_text().replace("\\", "")
-    assert f"* fed3r-probe: {note}" in capsys.readouterr().out.replace("\n  ", " ")
+    assert f"Fed3R, then probe: {note}" in capsys.readouterr().out.replace("\n  ", " ")
