@@ -268,8 +268,6 @@ def test_a_node_that_serves_a_release_says_its_classes_and_refuses_all_that_need
     assert "min-class-count: the run asks for 13 samples a class" in cautious.error.reason
     lost = ask({"data-path": f"release:{sites / 'lost'}"}, RecordDict(), "query.clients").error.reason
     assert lost == "ValueError: the reason is in the log of this node"
-    both = ask({**node, "data-path": str(sites / "east")}, RecordDict(), "query.clients").error.reason
-    assert "must name data-path or release, got both" in both
 
 
 # What comes from anybody
