@@ -40,13 +40,24 @@ _SILENT = {
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def reached(roots: Iterable[str], *, library: bool = False) -> set[str]:
-    """Follow every import from some modules: at the top, in functions, for types, and those by a table of names."""
+# Modules that only training needs, and those that answer its messages.
+TRAINING = (
+    *(f"fedstats_app.{room}" for room in ("training", "fedmezo")),
+    *(f"fedstats_app.client.{name}" for name in ("training", "replica", "personal")),
+    *(f"fedstats_app.wire.{name}" for name in ("training", "mezo", "personal")),
+)
+
+
+def reached(roots: Iterable[str], *, library: bool = False, without: tuple[str, ...] = ()) -> set[str]:
+    """Follow every import from some modules: at the top, in functions, for types, and those by a table of names.
+
+    Modules and rooms in ``without`` are left out.
+    """
     found: set[str] = set()
     waiting = list(roots)
     while waiting:
         module = waiting.pop()
-        if module in found:
+        if module in found or module.startswith(without):
             continue
         found.add(module)
         if library or module != _LIBRARY:
