@@ -24,7 +24,7 @@ _SOLVED: dict[str, tuple[str, dict[str, object]]] = {
     "fedncm": ("class-sums", {}),
     "fedcof": ("row-sums", {"fedcof.between-class": False, "means-per-class": 1}),
     "fed3r": ("gram", {"fed3r.between-class": True, "fed3r.solver": "cholesky"}),
-    "fedcgs": ("gram", {"fedcgs.covariance": "within", "fedcgs.random-features": 0}),
+    "fedcgs": ("gram", {"fedcgs.covariance": "within"}),
 }
 _DTYPES = {"U8": "u1", "I64": "<i8", "F32": "<f4", "F64": "<f8"}
 _STATES = {True: "ok", False: "WRONG", None: "-"}

@@ -193,7 +193,7 @@ class Fed3RClassifier(ClosedFormClassifier):
 
     Parameters
     ----------
-    ridge_lambda, between_class, fit_bias, normalize, solver, class_balance
+    ridge_lambda, between_class, normalize, solver, class_balance
         As :class:`fedstats_app.strategies.Fed3R`.
     seed : int
         Not used: Fed3R draws nothing.
@@ -213,7 +213,6 @@ class Fed3RClassifier(ClosedFormClassifier):
         *,
         ridge_lambda: float | Literal["auto"] = "auto",
         between_class: bool = True,
-        fit_bias: bool = False,
         normalize: bool = True,
         solver: Literal["cholesky", "pinv32"] = "cholesky",
         class_balance: bool = False,
@@ -221,7 +220,6 @@ class Fed3RClassifier(ClosedFormClassifier):
     ) -> None:
         self.ridge_lambda = ridge_lambda
         self.between_class = between_class
-        self.fit_bias = fit_bias
         self.normalize = normalize
         self.solver = solver
         self.class_balance = class_balance

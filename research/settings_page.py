@@ -4,6 +4,8 @@ Flower reads run-config from pyproject.toml as it is written there, so the recor
 change of an option they are written anew from a clone's folder:
 
     python -m research.settings_page --write
+
+With `--count` it prints how many options a run and a node have.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 from fedstats_app.base.option import Check, Options
 from fedstats_app.methods import METHODS
 from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 
 PYPROJECT, PAGE = Path("pyproject.toml"), Path("docs/settings.md")
 _HEADER = "[tool.flwr.app.config]"
@@ -112,7 +115,22 @@ def allowed(check: Check) -> str:
     return ""
 
 
+def options_of_a_run() -> set[str]:
+    """Return the keys of every group of options, whether or not the configuration has it."""
+    kinds = [Options]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    return {key for kind in kinds if kind is not NodeConfig for key in kind.keys()}  # noqa: SIM118  # no mapping
+
+
+def options_of_a_node() -> set[str]:
+    """Return the keys of a node-config, that of the command `fedstats node` among them."""
+    return {*NodeConfig.keys(), "approved-apps"}
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--count"]:
+        sys.exit(f"options of a run {len(options_of_a_run())}, of a node {len(options_of_a_node())}")
     made = {PYPROJECT: with_run_config(PYPROJECT.read_text(encoding="utf-8")), PAGE: page()}
     if sys.argv[1:] == ["--write"]:
         for path, text in made.items():

@@ -30,7 +30,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(flower: Simulation) -> 
     settings = (
         "method='fedncm,fedcof' backbone='random:tiny' input-size=16 num-clients=12 fine-tune='probe' "
         "fraction-tune=0.5 start-head='random,fedcof' optimizer='fedadam' num-server-rounds=8 "
-        "checkpoint-every=3 plots=false"
+        "plots=false"
     )
     whole = flower.bash(f"fedstats run -c \"{settings} output-dir='{flower.home}/whole'\"")  # the same bytes, sooner
     cut_runs = flower.home / "cut"

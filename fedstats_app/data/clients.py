@@ -15,7 +15,7 @@ from fedstats_app.data.data_options import DataOptions, PartitionOptions
 from fedstats_app.data.dataset import Dataset
 from fedstats_app.data.loading import is_undivided, load_dataset, resolved
 from fedstats_app.data.partition import partition
-from fedstats_app.data.subset import at_most, at_most_per_class, of_classes, only_classes, without_domain
+from fedstats_app.data.subset import at_most_per_class, of_classes, only_classes, without_domain
 
 
 @functools.lru_cache(maxsize=2)
@@ -62,10 +62,7 @@ def partitions(data: DataOptions, options: PartitionOptions, seed: int) -> list[
         classes_per_client=options.classes_per_client,
         seed=seed,
     )
-    if not options.samples_per_client:
-        return [kept[part] for part in parts]
-    rngs = (np.random.default_rng([seed, 2, client]) for client in range(len(parts)))
-    return [at_most(kept[part], options.samples_per_client, rng) for part, rng in zip(parts, rngs, strict=True)]
+    return [kept[part] for part in parts]
 
 
 def client_names(data: DataOptions, options: PartitionOptions, seed: int) -> list[str]:

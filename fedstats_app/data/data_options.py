@@ -107,9 +107,6 @@ class PartitionOptions(Options):
     samples_per_class: int = option(
         0, whole(0, 1_000_000_000), "most training samples of a class; 0 = all", key="partition.samples-per-class"
     )
-    samples_per_client: int = option(
-        0, whole(0, 1_000_000_000), "most samples of a client; 0 = all", key="partition.samples-per-client"
-    )
     training_flips: Literal["none", "random", "both"] = option(
         "none", one_of("none", "random", "both"), "random = an image or its mirror image | both", key="partition.flips"
     )
@@ -124,7 +121,6 @@ class PartitionOptions(Options):
         """The keys that change which samples a client has, where they are set."""
         each = {
             "samples-per-class": self.samples_per_class,
-            "samples-per-client": self.samples_per_client,
             "training-flips": self.training_flips != "none",
         }
         return [name for name, value in each.items() if value]

@@ -31,17 +31,6 @@ class FedMeZOOptions(Options):
         tuned_part,
         "head | full | bias | norm (those and the head) | names:PATTERN,...",
     )
-    learning_rate: float | Literal["auto"] = option(
-        "auto",
-        number(0.0, open_low=True, word="auto"),
-        "auto = from the loss's curvature",
-    )
-    temperature: float | Literal["auto"] = option(
-        "auto",
-        number(0.0, open_low=True, word="auto"),
-        "divides a closed-form start's logits; auto = the least loss",
-    )
-    epsilon: float = option(1e-3, number(0.0, 1.0, open_low=True), "distance of the evaluations")
     num_z: int = option(1, whole(1, 1024), "directions of a round")
     directions: Literal["rademacher", "gaussian"] = option(
         "rademacher",

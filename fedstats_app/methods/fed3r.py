@@ -31,7 +31,6 @@ class Fed3ROptions(Options):
         "auto", number(0.0, word="auto"), "auto = largest evidence, or a number (paper: 0.01)"
     )
     between_class: bool = option(True, flag, "false leaves the between-class scatter out")
-    fit_bias: bool = option(False, flag, "true = a constant feature, as in the official code")
     normalize: bool = option(True, flag, "false keeps the rows' lengths (AFL, with ridge-lambda 0)")
     solver: Literal["cholesky", "pinv32"] = option(
         "cholesky", one_of("cholesky", "pinv32"), "pinv32 = float32 pseudo-inverse, as in the papers"
@@ -39,12 +38,6 @@ class Fed3ROptions(Options):
     class_balance: bool = option(
         False, flag, "fed3r, fedcgs, fedroot: classes weigh alike (long tails)", key="class-balance"
     )
-
-    def problems(self) -> list[str]:
-        """List what is wrong with the values together."""
-        if self.fit_bias and not self.between_class:
-            return ["fed3r.fit-bias: true needs fed3r.between-class true, got false"]
-        return []
 
 
 class Fed3RMethod(Method[Fed3ROptions]):
@@ -67,7 +60,6 @@ class Fed3RMethod(Method[Fed3ROptions]):
             with_equal_classes(inputs) if options.class_balance else inputs,
             ridge_lambda=options.ridge_lambda,
             between_class=options.between_class,
-            fit_bias=options.fit_bias,
             normalize=options.normalize,
             solver=options.solver,
         )

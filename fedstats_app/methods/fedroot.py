@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from fedstats_app.base.option import Options, flag, number, one_of, option
+from fedstats_app.base.option import Options, flag, number, option
 from fedstats_app.base.rank_rule import RankRule, rank_rule
 from fedstats_app.methods.method import Method, Need, Personal
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
     from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
     from fedstats_app.statistics.collected import StatisticsSum
+
+# Of the directions on the wire: bytes are worth more as directions than as digits.
+FACTOR_DTYPE = "int8"
 
 
 @dataclass(frozen=True)
@@ -32,18 +35,7 @@ class FedRootOptions(Options):
         rank_rule,
         'directions: a multiple ("0.5 sqrt(n)"), a share of the energy ("90%"), a number, full, or bytes ("200KB")',
     )
-    factor_dtype: Literal["float32", "float16", "int8"] = option(
-        "int8",
-        one_of("float32", "float16", "int8"),
-        "float32 | float16 | int8, of the directions",
-    )
-    head: Literal["both", "ridge", "within"] = option(
-        "both", one_of("both", "ridge", "within"), "ridge (Fed3R's) | within (FedCGS's) | both = their sum"
-    )
     ridge_lambda: float | Literal["auto"] = option("auto", number(0.0, word="auto"), "auto, or a number")
-    shrinkage: float | Literal["auto"] = option(
-        "auto", number(0.0, word="auto"), "of head within: auto, or a number times tr(Sigma)/d"
-    )
     class_balance: bool = option(
         False, flag, "fed3r, fedcgs, fedroot: classes weigh alike (long tails)", key="class-balance"
     )
@@ -63,7 +55,7 @@ class FedRootMethod(Method[FedRootOptions]):
         """Ask for rows and a factor of the scatter."""
         from fedstats_app.statistics import ScatterSpec, StatisticsSpec
 
-        return StatisticsSpec(scatter=ScatterSpec(RankRule.parse(self.options.rank), self.options.factor_dtype))
+        return StatisticsSpec(scatter=ScatterSpec(RankRule.parse(self.options.rank), FACTOR_DTYPE))
 
     def inputs(self, statistics: StatisticsSum) -> FeatureStatistics:
         """Return the sums with a completed Gram matrix."""
@@ -79,11 +71,9 @@ class FedRootMethod(Method[FedRootOptions]):
 
         options = self.options
         statistics = with_equal_classes(inputs) if options.class_balance else inputs
-        return solve_completed(
-            statistics, head=options.head, ridge_lambda=options.ridge_lambda, shrinkage=options.shrinkage
-        )
+        return solve_completed(statistics, ridge_lambda=options.ridge_lambda)
 
     @property
     def personal(self) -> Personal:
-        """Heads with the federation's shrinkage, or its lambda for each sample."""
-        return Personal("shrinkage") if self.options.head == "within" else Personal("ridge_lambda", per_sample=True)
+        """Heads with the federation's lambda for each sample."""
+        return Personal("ridge_lambda", per_sample=True)

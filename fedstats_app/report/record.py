@@ -149,7 +149,7 @@ def _calibrated(calibration: Calibration | None, evaluated_on: str) -> dict[str,
 # What may be another value in the run that goes on: none of these changes a number.
 FREE_KEYS = frozenset(
     {"resume", "output-dir", "num-server-rounds", "wait-timeout", "settle-seconds", "reply-timeout", "plots"}
-    | {"cache-dir", "feature-cache", "checkpoint-every"}
+    | {"cache-dir", "feature-cache"}
 )
 
 

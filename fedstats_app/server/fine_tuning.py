@@ -107,7 +107,7 @@ def _save(training: Training, result: TrainingResult, model: TunedModel) -> None
         result,
         training.clients,
         by=training.trainer.by(config.optimizer.optimizer),
-        temperature=config.tuning.logit_temperature,
+        temperature=config.tuning.logit_temperature if training.trainer.by_gradient else 1.0,
         evaluated_on="clients" if run.test_set is None else "server",
     )
     tuned = None if model.backbone is None else with_module(run.backbone, model.backbone, f"tuned, {result.name}")

@@ -173,8 +173,7 @@ class GradientTraining(Training):
             forward_passes=self._forward_passes(outcome),
             seconds=outcome.seconds,
         )
-        last = number == tuning.num_server_rounds
-        if tuning.checkpoint_every and (last or number % tuning.checkpoint_every == 0):
+        if tuning.is_scored(number):
             known = {
                 "name": self.name,
                 "temperature": self.start_temperature,

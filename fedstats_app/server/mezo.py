@@ -46,9 +46,12 @@ class MezoTraining(Training):
     strategy: MezoRounds
 
     def specified(self, request: TrainingRequest) -> TrainingRequest:
-        """As the base; no client runs SGD."""
+        """As the base; no client runs SGD, and a temperature divides the start once."""
         return replace(
-            request, tune="probe" if self.run.config.fedmezo.tune == "head" else "full", options=LocalOptions()
+            request,
+            tune="probe" if self.run.config.fedmezo.tune == "head" else "full",
+            options=LocalOptions(),
+            temperature=1.0,
         )
 
     def train(self) -> tuple[TrainingResult, TunedModel]:
@@ -57,7 +60,6 @@ class MezoTraining(Training):
         self.setup = MezoSetup(
             self.request,
             tuned=self.options.tune,
-            epsilon=self.options.epsilon,
             num_directions=self.options.num_z,
             distribution=self.options.directions,
             batch_size=self.options.batch_size,
@@ -68,7 +70,7 @@ class MezoTraining(Training):
         self.strategy = MezoRounds(
             self.setup,
             self.clients,
-            learning_rate=None if options.learning_rate == "auto" else options.learning_rate,
+            learning_rate=None if (rate := self.run.config.local.learning_rate) == "auto" else rate,
             fraction=self.tuning.fraction_tune,
             min_clients=self.min_clients,
             weighting=options.weighting,
@@ -106,7 +108,7 @@ class MezoTraining(Training):
     def _begin(self) -> None:
         """Find temperature and learning rate if they are to be found, keep the start, record it as round 0."""
         answers, exchange, passes = None, MezoAnswers(), 0
-        temperature = 1.0 if self.made else self.options.temperature
+        temperature = 1.0 if self.made else self.tuning.temperature
         if temperature == "auto":
             losses, answers = self.losses_of(self.head.head)
             temperature = best_temperature(losses)
@@ -118,7 +120,7 @@ class MezoTraining(Training):
         if self.strategy.learning_rate is None:
             exchange = self.strategy.measure_learning_rate(self.run.grid)
             passes += (1 + 2 * CURVATURE_DIRECTIONS) * sum(answer.num_examples for answer in exchange.of.values())
-            self.say(f"fedmezo.learning-rate {self.strategy.learning_rate:.4g}, from the loss's curvature")
+            self.say(f"learning-rate {self.strategy.learning_rate:.4g}, from the loss's curvature")
         found = {_RATE: self.strategy.learning_rate, _TEMPERATURE: temperature}
         self.files.save_start({**to_values(self.setup), **found}, self.start_tensors)
         if answers is not None:

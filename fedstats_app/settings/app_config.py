@@ -35,8 +35,6 @@ from fedstats_app.training.personal_options import PersonalOptions
 from fedstats_app.training.trainers import TRAINERS, Trainer
 from fedstats_app.training.training_options import ClientOptions, OptimizerOptions, TuningOptions
 
-# Options that say what clients send, which are the same for all variants of a method.
-_SENT_ONCE = {"rank of the scatter's factors": "rank", "type of the scatter's factors": "factor_dtype"}
 # Pixels: the built-in sample's 28 need not become 224.
 BUILTIN_INPUT_SIZE = 64
 
@@ -56,7 +54,6 @@ class RunOptions(Options):
         "none | probe (the head) | full | features (the backbone) | fedmezo",
     )
     means_per_class: int = option(1, whole(1, 10_000), "disjoint means per class and client (FedCOF, FedRoot)")
-    samples_per_mean: int = option(2, whole(2, 1_000_000), "fewest samples of each of several means")
     seed: int = option(0, whole(0, 2**31 - 1), "same seed, same bytes")
     resume: str = option("", run_folder_or_latest, "/PATH/TO/RUN_FOLDER of an interrupted run, or latest")
     output_dir: str = option("", absolute, 'absolute; "" = ~/fedstats-runs')
@@ -75,11 +72,10 @@ class RunOptions(Options):
                 chosen[name] = config.options_of(name)
             except ValueError as error:  # with the run's other options, of which a variant has the rest
                 yield f"method: {error}"
-        for words, option_name in _SENT_ONCE.items():
-            found = {name: getattr(one, option_name) for name, one in chosen.items() if hasattr(one, option_name)}
-            if len(set(found.values())) > 1:
-                listed = ", ".join(f"{name}: {value}" for name, value in found.items())
-                yield f"method: one run asks for one {words}, got {listed}"
+        ranks = {name: group.rank for name, group in chosen.items() if hasattr(group, "rank")}
+        if len(set(ranks.values())) > 1:
+            listed = ", ".join(f"{name}: {rank}" for name, rank in ranks.items())
+            yield f"method: one run asks for one rank of the scatter's factors, got {listed}"
 
     @property
     def saves_sum(self) -> bool:
@@ -132,7 +128,7 @@ class AppConfig:
     def configured(self, name: str) -> Method[Any]:
         """Return a method or variant with its options."""
         run = self.run
-        return method_type(name)(self.options_of(name), run.means_per_class, run.samples_per_mean, name)
+        return method_type(name)(self.options_of(name), run.means_per_class, variant=name)
 
     def options_of(self, method: str) -> Any:
         """Return the options of a method or variant, of its class's type."""

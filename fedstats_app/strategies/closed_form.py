@@ -80,8 +80,6 @@ class Fed3R(ClosedForm):
         Added to the Gram matrix of all clients; "auto" has the largest evidence, the paper takes 0.01.
     between_class : bool
         False leaves the scatter between classes out.
-    fit_bias : bool
-        Append a constant feature, as the official code does.
     normalize : bool
         Scale the head's rows to length 1; False with ``ridge_lambda=0`` is AFL (He et al. 2025).
     solver : {"cholesky", "pinv32"}
@@ -103,7 +101,6 @@ class Fed3R(ClosedForm):
         *,
         ridge_lambda: float | Literal["auto"] = "auto",
         between_class: bool = True,
-        fit_bias: bool = False,
         normalize: bool = True,
         solver: Literal["cholesky", "pinv32"] = "cholesky",
         class_balance: bool = False,
@@ -112,7 +109,6 @@ class Fed3R(ClosedForm):
         values = Fed3ROptions.of(
             ridge_lambda=ridge_lambda,
             between_class=between_class,
-            fit_bias=fit_bias,
             normalize=normalize,
             solver=solver,
             class_balance=class_balance,
@@ -212,16 +208,10 @@ class FedRoot(ClosedForm):
     rank : str
         Directions that a client sends: a multiple ("0.5 sqrt(n)"), a share of the energy ("90%"), a number, "full", or
         bytes ("200KB").
-    factor_dtype : {"int8", "float16", "float32"}
-        Of the directions on the wire.
     means_per_class : int
         Number of disjoint means per class and client.
-    head : {"both", "ridge", "within"}
-        Fed3R's, FedCGS's, or their sum.
     ridge_lambda : float or "auto"
         As of :class:`Fed3R`.
-    shrinkage : float or "auto"
-        As of :class:`FedCGS`.
     class_balance : bool
         Give all classes the same weight, for long-tailed data.
     **options
@@ -240,20 +230,14 @@ class FedRoot(ClosedForm):
         num_classes: int,
         *,
         rank: str = "sqrt(n)",
-        factor_dtype: Literal["float32", "float16", "int8"] = "int8",
         means_per_class: int = 1,
-        head: Literal["both", "ridge", "within"] = "both",
         ridge_lambda: float | Literal["auto"] = "auto",
-        shrinkage: float | Literal["auto"] = "auto",
         class_balance: bool = False,
         **options: Unpack[StrategyOptions],
     ) -> None:
         values = FedRootOptions.of(
             rank=rank,
-            factor_dtype=factor_dtype,
-            head=head,
             ridge_lambda=ridge_lambda,
-            shrinkage=shrinkage,
             class_balance=class_balance,
         )
         super().__init__(num_classes, FedRootMethod(values, means_per_class), **options)

@@ -297,8 +297,8 @@ class MezoRounds(SampledTraining):
         if not curvature > 0.0:
             raise TrainingDiverged(
                 f"the loss's curvature along {CURVATURE_DIRECTIONS} directions is {curvature:g}, from which no "
-                "learning rate follows: give one (fedmezo.learning-rate), or a start that is less sure "
-                "(fedmezo.temperature)"
+                "learning rate follows: give one (learning-rate), or a start that is less sure "
+                "(temperature)"
             )
         self.learning_rate = CURVATURE_SAFETY / curvature
         return asked

@@ -13,7 +13,7 @@ from fedstats_app.methods import method_list
 OPTIMIZERS = ("fedavg", "fedprox", "fedadam")
 # Learning rate where "auto" stands and none is found, but for a trainer with a rate of its own.
 FIXED_RATE = 0.01
-_RATE = "auto = probe: from class means and local steps, else 0.01; 0.001 of full and features"
+_RATE = "auto = probe: from class means and local steps; fedmezo: from the loss's curvature; else 0.001"
 
 # Scores of one training, evenly spaced over its rounds, beside those of the start and the end.
 EVALUATIONS = 20
@@ -126,13 +126,12 @@ class TuningOptions(Options):
     temperature: float | Literal["auto"] = option(
         "auto",
         number(0.0, open_low=True, word="auto"),
-        "divides logits; papers: 1 (FedCOF), 0.1 (Fed3R); auto = the clients' least loss (probe), else 1",
+        "divides logits; papers: 1 (FedCOF), 0.1 (Fed3R); auto = the clients' least loss (probe, fedmezo), else 1",
     )
     tune_bias: bool = option(True, flag, "false = the bias stays", key="training.tune-bias")
     batch_norm: Literal["frozen", "groupnorm"] = option(
         "frozen", one_of("frozen", "groupnorm"), "frozen | groupnorm", key="training.batch-norm"
     )
-    checkpoint_every: int = option(10, whole(0, 1_000_000), "rounds between checkpoints; 0 = none")
 
     def conflicts(self, config: Any) -> Iterator[str]:
         """Refuse heads that are not made in the run, words without a template, and what the trainer does not take."""
@@ -153,7 +152,7 @@ class TuningOptions(Options):
         return None if self.max_tuning_share == "auto" else self.max_tuning_share
 
     def is_scored(self, number: int) -> bool:
-        """Return whether the model is scored after a round: the start, the last one, and some between."""
+        """Return whether the model is scored, and kept, after a round: the start, the last one, and some between."""
         last = self.num_server_rounds
         return number in (0, last) or number % max(1, last // EVALUATIONS) == 0
 

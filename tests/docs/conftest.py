@@ -38,7 +38,6 @@ def run_config(image_folder: Path) -> dict[str, str | int | float | bool]:
         "plots": False,
         "fine-tune": "probe",
         "num-server-rounds": 3,
-        "checkpoint-every": 2,
         "save-statistics": "clients",
     }
 

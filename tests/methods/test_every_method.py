@@ -137,7 +137,7 @@ def test_a_variant_has_its_own_values_and_the_runs_others() -> None:
         ("fedkov@shrinkage=1", "some of fedncm, fed3r"),
         ("fedcof@shrinkage=1,fedcof@shrinkage=1", "must name each once"),
         ("fedcof@shrinkage=1,all", "some of fedncm, fed3r"),
-        ("fed3r@fit-bias=true@between-class=false", "fed3r.fit-bias: true needs fed3r.between-class true"),
+        ("fedcof@between-class=only", "fedcof.between-class: only needs a number for fedcof.shrinkage"),
         ("fedroot,fedroot@rank=4", "one run asks for one rank of the scatter's factors, got fedroot: "),
         (",".join(f"fedcof@shrinkage={number}" for number in range(17)), "at most 16"),
     ],
@@ -149,10 +149,8 @@ def test_what_is_wrong_with_a_variant_is_said(value: str, said: str) -> None:
 
 
 def test_a_variant_that_contradicts_the_runs_options_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"method: fed3r@fit-bias=true: fed3r.fit-bias: true needs fed3r.between-class"
-    ):
-        AppConfig.of(method="fed3r@fit-bias=true", fed3r={"between_class": False})
+    with pytest.raises(ConfigError, match=r"method: fedcof@shrinkage=auto: fedcof.between-class: only needs a number"):
+        AppConfig.of(method="fedcof@shrinkage=auto", fedcof={"between_class": "only", "shrinkage": 1.0})
 
 
 def test_names_of_variants() -> None:

@@ -88,7 +88,6 @@ def test_natural_clients_are_counted_by_the_run_whatever_the_supernodes(
         "left_out_domain": "domain=sketch",
         "folder_levels": "domain/class",
         "partitioner": "natural-id",
-        "partition.samples-per-client": 10,
     }
     folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", nodes=2, **natural | left_out)
     assert [client["num_examples"] for client in clients(folder)] == [10, 10, 10]

@@ -28,7 +28,6 @@ SETTINGS: dict[str, Any] = {
     "fine_tune": "probe",
     "start_head": "fedncm",
     "num_server_rounds": 3,
-    "checkpoint_every": 1,
     "optimizer": "fedadam",
     "personalise": "global,one-shot",
     "personal.epochs": 2,

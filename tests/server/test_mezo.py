@@ -94,7 +94,7 @@ def test_the_partition_does_not_matter(tmp_path: Path, fast: dict[str, Any]) -> 
     for clients, partitioner in [(1, "iid"), (2, "dirichlet"), (6, "iid")]:
         settings = {**fast, "num_clients": clients, "partitioner": partitioner, "min_clients": 1}
         # Single clients' scalars are cut; a temperature that is looked for is found to eight digits.
-        exact = {"fine_tune": "fedmezo", "fedmezo.temperature": 1, "fedmezo.clip": 0}
+        exact = {"fine_tune": "fedmezo", "temperature": 1, "fedmezo.clip": 0}
         folder = simulate(tmp_path / str(clients), **settings | exact, nodes=min(clients, 3))
         replica = replay(folder / "mezo" / "fedncm-fedmezo", backbone)
         weights.append(replica.parameters["head.weight"].detach().clone())

@@ -117,7 +117,7 @@ def test_the_start_is_kept_where_the_clients_loss_did_not_fall(tmp_path: Path) -
 
 
 def test_a_resumed_probe_knows_what_its_start_was_worth(tmp_path: Path) -> None:
-    settings = {**FOUND, "learning_rate": 30.0, "num_server_rounds": 3, "checkpoint_every": 1}
+    settings = {**FOUND, "learning_rate": 30.0, "num_server_rounds": 3}
     whole = simulate(tmp_path / "whole", **settings)
     cut = interrupted(tmp_path / "cut", 15, **settings)
     resumed = simulate(tmp_path / "cut", resume=str(cut), **settings)

@@ -178,7 +178,7 @@ def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) ->
 
 def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     settings = {**FAST, "optimizer": "fedadam", "start_head": "random,fedncm", "num_server_rounds": 7}
-    settings |= {"checkpoint_every": 2, "fraction_tune": 0.5}
+    settings |= {"fraction_tune": 0.5}
     whole = simulate(tmp_path / "whole", **settings)
     # Five clients a round: once in the third round from the random head, once in the third from FedNCM's.
     folder = interrupted(tmp_path / "cut", 13, **settings)

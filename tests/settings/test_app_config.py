@@ -14,7 +14,7 @@ from fedstats_app.backbones.names import is_text_backbone
 from fedstats_app.base.option import ConfigError, flattened
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from research.settings_page import page, with_run_config
+from research.settings_page import options_of_a_node, options_of_a_run, page, with_run_config
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -34,6 +34,12 @@ def test_pyproject_and_the_reference_page_are_made_from_the_records() -> None:
     assert (PYPROJECT.parent / "docs" / "settings.md").read_text() == page(), wrong
     keys = [one for group in AppConfig().groups for one in type(group).keys().values()]
     assert [one.name for one in keys if not one.metadata["sentence"]] == []
+
+
+def test_there_are_few_options_and_each_is_a_key() -> None:
+    """An issue that adds an option raises the number."""
+    assert options_of_a_run() == AppConfig().to_run_config().keys()
+    assert len(options_of_a_run()) <= 95 and len(options_of_a_node()) <= 26
 
 
 def test_a_tables_keys_may_be_nested_dotted_or_keyword_arguments() -> None:
@@ -221,10 +227,10 @@ TIMM = {"backbone": "timm:x"}
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"method": "fed3r@fit-bias=true", "fed3r.between-class": False}, "fed3r.fit-bias: true needs fed3r.between"),
+        ({"method": "fedcof@between-class=only"}, "fedcof.between-class: only needs a number for fedcof.shrinkage"),
         (
-            {"method": "fedroot@head=within,fedroot@rank=full"},
-            "one run asks for one rank of the scatter's factors, got fedroot@head=within: s",
+            {"method": "fedroot@ridge-lambda=1,fedroot@rank=full"},
+            "one run asks for one rank of the scatter's factors, got fedroot@ridge-lambda=1: s",
         ),
         ({"partitioner": "natural-id"}, "partition-column: partitioner 'natural-id' needs one"),
         ({**TEXT, "label-words": "bad,good"}, "label-words: need a text-template"),

@@ -107,7 +107,7 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
     run = beside.command(
         "flwr", "run", ".", "demo", "--stream", "-c",
         f"input-size=64 min-clients=1 wait-timeout=600 settle-seconds=5 test-dataset='folder:{script.folder}/server' "
-        f"method='fedncm' fine-tune='fedmezo' fedmezo.temperature=2.0 fedmezo.learning-rate=0.0004 "
+        f"method='fedncm' fine-tune='fedmezo' temperature=2.0 learning-rate=0.0004 "
         f"num-server-rounds={MEZO_ROUNDS} "
         f"plots=false output-dir='{tmp_path}/runs'",
     )  # fmt: skip

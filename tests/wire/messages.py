@@ -34,7 +34,7 @@ from tests.wire.replies import (
     scatter_of,
 )
 
-FED3R = Fed3RMethod(Fed3ROptions(ridge_lambda=2.0, fit_bias=True))
+FED3R = Fed3RMethod(Fed3ROptions(ridge_lambda=2.0, normalize=False))
 NAMES = tuple("abcde")
 REQUEST = training.TrainingRequest(
     NUM_CLASSES,

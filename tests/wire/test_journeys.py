@@ -24,7 +24,6 @@ from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire import (
     NodeInfo,
     RejectedReply,
-    RejectedRequest,
     node_info_reply,
     read_node_info,
 )
@@ -121,13 +120,6 @@ def test_statistics_for_personal_heads_take_half_in_float32_and_need_a_gram_matr
     without = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES, gram=False)
     with pytest.raises(ValueError, match="Gram matrix"):
         personal_heads_content(REQUEST, without, METHODS["fed3r"].default(), (0.0,), wire_dtype="float32")
-
-
-def test_options_that_exclude_each_other_are_refused() -> None:
-    content = KINDS["personal heads"].good()
-    content["solver"].update({"fed3r.between-class": False, "fed3r.fit-bias": True})  # type: ignore[call-arg,arg-type]
-    with pytest.raises(RejectedRequest, match=r"fed3r.fit-bias: true needs"):
-        KINDS["personal heads"].read(content)
 
 
 @given(NUMBERS, st.integers(1, 2**62), NUMBERS, st.lists(st.tuples(NUMBERS, st.tuples(FINITE, FINITE)), min_size=1))

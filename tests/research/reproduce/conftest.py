@@ -67,7 +67,6 @@ def small(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[s
         "personal.epochs": 1,
         "simulation.rounds": 1,
         "personal.batch-size": 16,
-        "checkpoint-every": 0,
         "plots": False,
         "cache-dir": str(tmp_path_factory.mktemp("cache")),
         "settle-seconds": 0.1,

@@ -21,7 +21,7 @@ def trained(small: Mapping[str, Any], tmp_path: Path) -> PlannedRun:
     path = tmp_path / "own.toml"
     path.write_text('method = "fedncm"\nfine-tune = "probe"\nstart-head = "fedncm"\nlearning-rate = 0.01\n')
     preset = preset_of_run_config(path)
-    given = {**small, "num-server-rounds": ROUNDS, "checkpoint-every": 1}
+    given = {**small, "num-server-rounds": ROUNDS}
     (run,) = planned(cells_of(preset, preset.rows, preset.columns, [0], given))
     return run
 
