@@ -136,7 +136,8 @@ def test_absent_classes_are_not_predicted(tmp_path: Path) -> None:
 
 
 def test_few_test_samples_are_not_counted_under_a_floor(site: Path) -> None:
-    reply = personalised(start(), context(site, min_class_count=6))
+    larger = replace(REQUEST, options=LocalOptions(batch_size=8))
+    reply = personalised(start(request=larger), context(site, min_class_count=6))
     assert reply.num_test == 0 and reply.num_correct == 0
 
 

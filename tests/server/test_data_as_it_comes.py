@@ -90,7 +90,7 @@ def test_natural_clients_are_counted_by_the_run_whatever_the_supernodes(
         "partitioner": "natural-id",
     }
     folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", nodes=2, **natural | left_out)
-    assert [client["num_examples"] for client in clients(folder)] == [10, 10, 10]
+    assert [client["num_examples"] for client in clients(folder)] == [24, 24, 24]
     assert "test split: 24 images" in lines_of(capsys)[0]
 
 

@@ -95,7 +95,7 @@ def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypat
         partitioner="fedpac",
         partition={"samples_per_class": 60},
         personalise="all",
-        personal={"epochs": 1, "batch_size": 512},
+        personal={"epochs": 1},
     )
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())

@@ -12,7 +12,7 @@ from fedstats_app.server.personal_approaches import PersonalSession
 from fedstats_app.testing import Fault
 from tests.support.simulation import Killed, killed, read_json, simulate
 
-SHORT = {"epochs": 1, "batch_size": 64}
+SHORT = {"epochs": 1}
 SETTINGS = {
     "partitioner": "fedpac",
     "partition.samples-per-class": 60,

@@ -24,7 +24,7 @@ def started(strategy: Any, clients: Clients = CLIENTS) -> Any:
 
 
 def test_a_lower_rank_costs_less_and_stays_close() -> None:
-    exact = solve_completed(started(Fed3R(NUM_CLASSES)).statistics("fed3r").summed()).predict(CLIENTS.features)
+    exact = solve_completed(started(Fed3R(NUM_CLASSES)).collection.total.summed()).predict(CLIENTS.features)
     costs, shares = [], []
     for rank in ("0", "0.5 sqrt(n)", "sqrt(n)", "full"):
         root = started(FedRoot(NUM_CLASSES, rank=rank))

@@ -66,7 +66,6 @@ def small(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[s
         "local-epochs": 1,
         "personal.epochs": 1,
         "simulation.rounds": 1,
-        "personal.batch-size": 16,
         "plots": False,
         "cache-dir": str(tmp_path_factory.mktemp("cache")),
         "settle-seconds": 0.1,
