@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedstats_app.backbones.backbone_options import BACKBONES
@@ -115,6 +115,7 @@ def test_methods_are_those_asked_for_in_their_order() -> None:
     assert AppConfig().methods == ("fedncm", "fed3r", "fedcof", "fedcgs", "fedroot")
 
 
+@settings(max_examples=30)
 @given(st.dictionaries(st.sampled_from(sorted(declared())), st.one_of(st.text(max_size=8), st.integers(), st.floats())))
 def test_anything_gives_a_configuration_or_a_config_error(values: dict[str, object]) -> None:
     try:
