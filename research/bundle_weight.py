@@ -27,7 +27,7 @@ COMMAND_LINE = (
     "fedstats_app.cli.__main__",
     *(f"fedstats_app.cli.{command.home.rpartition('.')[0]}" for command in COMMANDS.values()),
 )
-# What `fedstats_app.NAME` imports on first use, and names for types before; no app uses it.
+# Modules that `fedstats_app.NAME` imports on first use, and before only for types; no app uses it.
 _LIBRARY = "fedstats_app"
 _SILENT = {
     tokenize.COMMENT,

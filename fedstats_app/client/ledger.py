@@ -240,7 +240,7 @@ class Ledger:
         combination of all such sums, those ``earlier`` ones among them over whom data of the parties were summed, this
         node's or not.
         """
-        from fedstats_app.secure.overlaps import smallest_cell
+        from fedstats_app.secure.graph import smallest_cell
 
         def check(values: list[str]) -> None:
             if smallest_cell([*map(json.loads, values), *earlier]) < least:

@@ -103,11 +103,11 @@ def personal_heads(msg: Message, context: Context, client_id: int | None) -> Mes
             f"statistics: must be of this node's {features.shape[1]} features, got {shared.feature_dim}"
         )
     key, solve = (task.training.request.seed, client.number, VALIDATION_STREAM), task.method.solve_mixture
-    choice = choose_mixing(shared, features, labels, solve, in_global=client.above_floor, key=key, grid=task.grid)
+    mixing = choose_mixing(shared, features, labels, solve, in_global=client.above_floor, key=key, grid=task.grid)
     own = FeatureStatistics.from_features(features, labels, shared.num_classes)
-    num_correct = _num_head_correct(personal_head(shared, own, choice.mixing, solve), client)
+    num_correct = _num_head_correct(personal_head(shared, own, mixing, solve), client)
     seconds = time.perf_counter() - started
-    metrics = HeadMetrics(len(labels), client.num_test, num_correct, len(labels), seconds, choice.mixing)
+    metrics = HeadMetrics(len(labels), client.num_test, num_correct, len(labels), seconds, mixing)
     return metrics_reply(msg, metrics)
 
 

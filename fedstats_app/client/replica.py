@@ -1,8 +1,8 @@
-"""FedMeZO on a node: what it keeps of a training from message to message, and its answers.
+"""FedMeZO on a node: its state from message to message, and its answers.
 
 In a simulation worker processes live on: the replica is in memory and shared by all clients of a worker. The files hold
-start and log and are shared by the workers, so that a worker that was not asked in some rounds, or a new one, can
-follow. On a real SuperNode every message is a new process, and the replica is a file too.
+start and log and are shared by the workers, so that a new worker, or one without a client in some rounds, can follow.
+On a real SuperNode every message is a new process, and the replica is a file too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fedstats_app.wire.reading import from_values, metrics_reply, to_values
 
 logger = logging.getLogger("fedstats_app")
 
-# Trainings whose files a machine keeps: those that simulated clients share, or whose run broke off, stay behind.
+# Trainings whose files a machine keeps. Files that simulated clients share, or of an interrupted run, stay behind.
 KEPT_TRAININGS = 8
 PREFIX = "mezo-"
 # Samples of clients that a worker keeps in memory from round to round, in bytes.
@@ -49,7 +49,7 @@ SAMPLES_IN_MEMORY = 2**30
 Loaded = TypeVar("Loaded")
 # From client and setup to the client's training samples and its number in draws.
 SamplesOf = Callable[[int | None, MezoSetup], tuple[Samples, int]]
-# From setup and start to the model there and the samples of a forward pass; a ValueError says that they do not fit.
+# From setup and start to the model there and the samples of a forward pass; a ValueError if they do not fit.
 ModelOf = Callable[[MezoSetup, Mapping[str, Tensor]], tuple[nn.Module, int]]
 
 
@@ -73,7 +73,7 @@ def evaluate_mezo(msg: Message, context: Context, client_id: int | None) -> Mess
 
 
 def _read(msg: Message, context: Context, client_id: int | None) -> tuple[MezoRequest, NodeReplica]:
-    """Read a request, and refuse a setup that the owner does not allow before anything of it is kept."""
+    """Read a request, and refuse a setup that the owner does not allow before any of it is stored."""
     request = read_mezo_request(msg)
     if request.setup is not None:
         site = Site.of(context, client_id)
@@ -86,9 +86,9 @@ def _read(msg: Message, context: Context, client_id: int | None) -> tuple[MezoRe
 
 @functools.lru_cache(maxsize=1)
 def replica_of(config: AppConfig, node: NodeConfig, run_id: int, training: int) -> NodeReplica:
-    """Return what this process holds of a training, of one at a time: in a simulation runs follow one another."""
+    """Return this process's part in a training; only the latest is held, since simulated runs follow each other."""
     site = Site(config, node)
-    # Flower may draw a node's id anew when it comes back, so its data say which node it is.
+    # Flower may draw a new id for a node that reconnects, so its data identify it.
     owner = hashlib.sha256(node.data_path.encode()).hexdigest()[:16] if node.data_path else "shared"
     folder = node.state_root(config.cache) / f"{PREFIX}{run_id}-{training}-{owner}"
 
@@ -101,11 +101,11 @@ def replica_of(config: AppConfig, node: NodeConfig, run_id: int, training: int) 
 
 
 class ClientSamples:
-    """The training samples of the clients of a site that a process was asked for."""
+    """Training samples of a site's clients, kept in memory from round to round."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        # From client to its samples, its number and the samples' bytes; the one asked last at the end.
+        # From client to its samples, its number and the samples' bytes; the one used last at the end.
         self._kept: OrderedDict[int | None, tuple[Samples, int, int]] = OrderedDict()
 
     def __call__(self, client_id: int | None, setup: MezoSetup) -> tuple[Samples, int]:
@@ -116,49 +116,16 @@ class ClientSamples:
             _, samples = site.samples(setup.request, held_out=False)
             size = len(samples.labels)
             site.policy.limits.check_mezo(setup.num_directions, setup.batch_size, size)
-            one = samples.inputs(torch.zeros(min(1, size), dtype=torch.int64))
-            kept[client_id] = samples, site.number, size * one.numel() * one.element_size()
+            first = samples.inputs(torch.zeros(min(1, size), dtype=torch.int64))
+            kept[client_id] = samples, site.number, size * first.numel() * first.element_size()
             while sum(size for *_, size in kept.values()) > SAMPLES_IN_MEMORY and len(kept) > 1:
                 kept.popitem(last=False)
         kept.move_to_end(client_id)
         return kept[client_id][:2]
 
 
-class Measurement:
-    """Measures a replica's loss around it; the replica and the model share their parameters."""
-
-    def __init__(self, setup: MezoSetup, model: nn.Module, replica: Replica, batch_size: int) -> None:
-        self._setup, self._replica, self._batch_size = setup, replica, batch_size
-        self._perturbation, self._checked = Perturbation(model, tuple(replica.parameters)), False
-
-    def __call__(self, request: MezoRequest, samples: Samples, number: int) -> tuple[float, ...]:
-        """Return what a request wants of at least one sample of the client with this number."""
-        perturbation, batch_size = self._perturbation, self._batch_size
-        if not self._checked:
-            inputs = samples.inputs(torch.arange(min(2, len(samples.labels))))
-            if complaint := check_reading(perturbation, inputs):
-                logger.warning("%s", complaint)
-            self._checked = True
-        if request.wanted == "curvature":
-            directions, epsilon = self._replica.directions, self._setup.epsilon
-            probes = [Probe(request.seed, index, epsilon, directions) for index in range(CURVATURE_DIRECTIONS)]
-            return curvatures(perturbation, samples, batch_size, probes)
-        scalars: tuple[float, ...] = ()
-        for probe in self._replica.probes(request.seed):
-            batch = self._batch(samples, (self._setup.request.seed, number, request.round), probe.index)
-            scalars += projected_gradients(perturbation, batch, batch_size, [probe])
-        return scalars
-
-    def _batch(self, samples: Samples, key: tuple[int, int, int], draw: int) -> Samples:
-        """Return the mini-batch of a direction, or all samples."""
-        size = self._setup.batch_size
-        if not 0 < size < len(samples.labels):
-            return samples
-        return SelectedSamples(samples, batch_order(len(samples.labels), size, key, draw)[0])
-
-
 class State(Enum):
-    """What a node has of a training when a request comes."""
+    """A node's part of a training when a request comes."""
 
     NOTHING = "no start"
     STORED = "a start in the folder, perhaps with log and replica"
@@ -182,8 +149,8 @@ class NodeReplica:
     LOADED   any other                                         none                                          LOADED
     =======  ================================================  ============================================  =======
 
-    A loaded replica then applies what it lacks of the log and of the updates in the request. It cannot if it has passed
-    the requested round, or rounds between log and request are missing: the server then asks to restart.
+    A loaded replica then applies the updates that it lacks, from the log and the request. It cannot if it has passed
+    the requested round, or rounds between log and request are missing: then the server asks to restart.
 
     Parameters
     ----------
@@ -192,7 +159,7 @@ class NodeReplica:
     samples, model : callable
         See :data:`SamplesOf` and :data:`ModelOf`.
     shared : bool
-        Whether several clients, in processes that live on, share the folder. Else the replica is stored after every
+        True if several clients, in processes that live on, share the folder. Else the replica is stored after every
         round, and deleted with all other files after the last.
     """
 
@@ -200,18 +167,17 @@ class NodeReplica:
     model: nn.Module
     replica: Replica
     batch_size: int
-    _measure: Measurement
     _start: Mapping[str, Tensor]
+    _perturbation: Perturbation
 
     def __init__(self, folder: Path, samples: SamplesOf, model: ModelOf, *, shared: bool) -> None:
         self._files, self._samples, self._model, self._shared = TrainingFiles(folder), samples, model, shared
-        self._loaded = False
+        self._loaded = self._checked = False
         self._log: list[Update] = []
-        self._digest = (-1, b"")
 
     @contextlib.contextmanager
     def nothing_kept_if_refused(self) -> Iterator[None]:
-        """Delete what a node with data of its own has kept of a training that begins in this block and fails."""
+        """Delete the files of a training that begins in this block and fails, on a node with data of its own."""
         known = self._files.folder.exists()
         try:
             yield
@@ -227,7 +193,8 @@ class NodeReplica:
             request.restart
             or (state is State.LOADED and self.replica.round >= request.round)
             or request.setup != setup
-            or not _same(request.start, start)
+            or request.start.keys() != start.keys()
+            or not all(torch.equal(tensor, start[name]) for name, tensor in request.start.items())
         ):
             self._build(request.setup, request.start)
             self._files.save_start(to_values(request.setup), request.start)
@@ -236,24 +203,42 @@ class NodeReplica:
             return False
         elif state is State.STORED:
             self._build(setup, start)
-            self._load_replica(before=request.round)
+            kept = _unless_damaged(self._files.load_replica, None)
+            if kept is not None and kept[1] < request.round:
+                _unless_damaged(lambda: self.replica.load(*kept), None)
         return self._catch_up(request)
 
     def answer(self, request: MezoRequest, client_id: int | None) -> MezoReply:
-        """Follow, and measure what is requested on a client's samples."""
+        """Follow, and return the requested scalars of a client's samples."""
         if not self.follow(request):
             return UNKNOWN
-        if self._digest[0] != self.replica.round:
-            self._digest = self.replica.round, self.replica.digest()
-        digest = self._digest[1]
+        digest = self.replica.digest()
         if request.wanted == "sync":
             if not self._shared:
-                # The model is the server's to give from here on; a later request for the replica gets the log.
+                # The training has ended; a later request for the replica comes with the log.
                 self._forget()
             return MezoReply((), 0, digest)
         samples, number = self._samples(client_id, self.setup)
         num_examples = len(samples.labels)
-        return MezoReply(self._measure(request, samples, number) if num_examples else (), num_examples, digest)
+        return MezoReply(self._measured(request, samples, number) if num_examples else (), num_examples, digest)
+
+    def _measured(self, request: MezoRequest, samples: Samples, number: int) -> tuple[float, ...]:
+        """Return the requested scalars of at least one sample of the client with this number."""
+        perturbation, num_examples, size = self._perturbation, len(samples.labels), self.setup.batch_size
+        if not self._checked:
+            if complaint := check_reading(perturbation, samples.inputs(torch.arange(min(2, num_examples)))):
+                logger.warning("%s", complaint)
+            self._checked = True
+        if request.wanted == "curvature":
+            directions, epsilon = self.replica.directions, self.setup.epsilon
+            probes = [Probe(request.seed, index, epsilon, directions) for index in range(CURVATURE_DIRECTIONS)]
+            return curvatures(perturbation, samples, self.batch_size, probes)
+        key, batch, scalars = (self.setup.request.seed, number, request.round), samples, list[float]()
+        for probe in self.replica.probes(request.seed):
+            if 0 < size < num_examples:
+                batch = SelectedSamples(samples, batch_order(num_examples, size, key, probe.index)[0])
+            scalars += projected_gradients(perturbation, batch, self.batch_size, [probe])
+        return tuple(scalars)
 
     def _known(self) -> tuple[State, MezoSetup | None, Mapping[str, Tensor]]:
         """Return the state, and setup and start if there are any."""
@@ -269,13 +254,8 @@ class NodeReplica:
         except ValueError as error:
             raise RejectedRequest(f"the model does not fit: {error}") from error
         self.setup, self._start, self.model, self.replica, self.batch_size = setup, start, model, replica, batch_size
-        self._measure = Measurement(setup, model, replica, batch_size)
-        self._loaded, self._log, self._digest = True, [], (-1, b"")
-
-    def _load_replica(self, before: int) -> None:
-        kept = _unless_damaged(self._files.load_replica, None)
-        if kept is not None and kept[1] < before:
-            _unless_damaged(lambda: self.replica.load(*kept), None)
+        self._perturbation = Perturbation(model, tuple(replica.parameters))
+        self._loaded, self._checked, self._log = True, False, []
 
     def _catch_up(self, request: MezoRequest) -> bool:
         replica, last = self.replica, request.round - 1
@@ -285,7 +265,7 @@ class NodeReplica:
         if replica.round > last or len(self._log) < first:
             return False
         self._log = [*self._log[:first], *request.updates]
-        if replica.round < last:  # else it was done for another client
+        if replica.round < last:  # else another client of this process has applied them
             replica.apply(self._log[replica.round :])
             self._files.save_log(self._log)
             if not self._shared:
@@ -297,16 +277,12 @@ class NodeReplica:
         self._loaded = False
 
 
-def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-
-
 def _unless_damaged(load: Callable[[], Loaded], otherwise: Loaded) -> Loaded:
-    """Load what can be made again: from the log, or by asking the server."""
+    """Load a file whose content can be restored from the log or by the server."""
     try:
         return load()
     except ValueError as error:
-        logger.warning("a file cannot be used, so its content is made again: %s", error)
+        logger.warning("a file cannot be used, so its content is restored: %s", error)
         return otherwise
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ConfigRecord, Context, Message
 
 from fedstats_app.client.ledger import ledger_of
-from fedstats_app.secure.overlaps import MIN_HOLDERS
+from fedstats_app.secure.graph import MIN_HOLDERS
 from fedstats_app.secure.party import Party, Unsafe
 from fedstats_app.secure.plan import IDENTITY_BYTES
 from fedstats_app.settings.node_config import LEAST_CLIENTS, NodeConfig

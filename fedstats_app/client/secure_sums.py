@@ -15,7 +15,7 @@ from fedstats_app.client.ledger import QUESTIONS
 from fedstats_app.client.secure import remembered
 from fedstats_app.client.site import Site
 from fedstats_app.privacy import Cells, statistics_above_floor
-from fedstats_app.secure.overlaps import MIN_HOLDERS
+from fedstats_app.secure.graph import MIN_HOLDERS
 from fedstats_app.secure.party import Unsafe
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.secure_words import Known, SecureLayout, Words, check_range

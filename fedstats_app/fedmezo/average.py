@@ -1,4 +1,4 @@
-"""The server's side: the weighted average of the clients' scalars, none of which exceeds a limit."""
+"""Weighted average of the clients' scalars on the server, each cut to a limit."""
 
 from __future__ import annotations
 
@@ -7,30 +7,16 @@ import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 Weighting = Literal["examples", "uniform"]
 
-# Scalars whose median size is the measure for those to come.
+# Scalars whose median size limits later ones.
 SCALARS_REMEMBERED = 1000
-# Training has diverged if in this many rounds the median size is this many times that of the first rounds.
-EXPLOSION, EXPLODED_ROUNDS, FIRST_ROUNDS = 1e4, 5, 10
 
 
 class TrainingDiverged(RuntimeError):
-    """The parameters or the difference quotients have grown beyond use."""
-
-
-class Measured(Protocol):
-    """A client's answer."""
-
-    @property
-    def scalars(self) -> tuple[float, ...]:
-        """One per direction."""
-
-    @property
-    def num_examples(self) -> int:
-        """Samples that they are means over."""
+    """The parameters are not finite, or no learning rate can be found."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +30,7 @@ class Averaged:
     clipped : tuple of int
         Clients that had a scalar above the limit.
     sizes : tuple of float
-        Of all scalars as they came.
+        Absolute values of all scalars before they were cut.
     """
 
     means: tuple[float, ...] = ()
@@ -71,8 +57,6 @@ class ScalarAverage:
             raise ValueError(f"clip must be at least 0, got {clip}")
         self.weighting, self.clip = weighting, clip
         self._sizes: deque[float] = deque(maxlen=SCALARS_REMEMBERED)
-        self._first: list[float] = []
-        self._exploded = 0
 
     def mean(self, scalars: Mapping[int, Sequence[float]], num_examples: Mapping[int, int]) -> tuple[float, ...]:
         """Return the weighted mean of each scalar over clients.
@@ -83,38 +67,18 @@ class ScalarAverage:
         columns = zip(*scalars.values(), strict=True)
         sums = [math.fsum(w * value for w, value in zip(weights, column, strict=True)) for column in columns]
         total = math.fsum(weights)
-        return tuple(one / total for one in sums)
+        return tuple(value / total for value in sums)
 
-    def take(self, answers: Mapping[int, Measured]) -> Averaged:
-        """Average the scalars of a round with at least one answer.
-
-        Raises
-        ------
-        TrainingDiverged
-            If they have been far larger than in the first rounds for some rounds now.
-        """
-        sizes = tuple(abs(value) for answer in answers.values() for value in answer.scalars)
+    def take(self, scalars: Mapping[int, Sequence[float]], num_examples: Mapping[int, int]) -> Averaged:
+        """Average the scalars of a round with at least one answer."""
+        sizes = tuple(abs(value) for values in scalars.values() for value in values)
         limit = self.limit(sizes)
-        within = {
-            client: tuple(max(-limit, min(limit, value)) for value in answer.scalars)
-            for client, answer in answers.items()
-        }
-        clipped = tuple(client for client, answer in answers.items() if within[client] != answer.scalars)
-        num_examples = {client: answer.num_examples for client, answer in answers.items()}
-        return Averaged(self.mean(within, num_examples), clipped, sizes)
+        cut = {client: [max(-limit, min(limit, value)) for value in values] for client, values in scalars.items()}
+        clipped = tuple(client for client, values in scalars.items() if any(abs(value) > limit for value in values))
+        return Averaged(self.mean(cut, num_examples), clipped, sizes)
 
     def limit(self, sizes: Sequence[float]) -> float:
-        """Return the limit on a round's scalars of these sizes, and remember them; errors as :meth:`take`."""
+        """Return the limit on a round's scalars of these sizes, and remember them."""
         limit = self.clip * statistics.median([*self._sizes, *sizes]) if self.clip else math.inf
         self._sizes.extend(min(size, limit) for size in sizes)
-        median = statistics.median(sizes)
-        if len(self._first) < FIRST_ROUNDS:
-            self._first.append(median)
-            return limit
-        self._exploded = self._exploded + 1 if median > EXPLOSION * statistics.median(self._first) else 0
-        if self._exploded >= EXPLODED_ROUNDS:
-            raise TrainingDiverged(
-                f"for {EXPLODED_ROUNDS} rounds the clients' difference quotients were over {EXPLOSION:g} times those "
-                "of the first rounds; choose a smaller learning rate"
-            )
         return limit

@@ -60,15 +60,15 @@ Distribution = Literal["rademacher", "gaussian"]
 
 DTYPES = (torch.float64, torch.float32)
 
-# Numbers drawn at a time: a draw never costs more memory than this, and it pays to send more at once to a GPU. The
-# stream does not depend on it, for it is a multiple of the numbers that one word of the generator gives.
+# Numbers drawn at a time, which bounds the memory of a draw; a GPU is faster with larger blocks. The stream does not
+# depend on the block, which is a multiple of the numbers that one word of the generator gives.
 CPU_BLOCK = 2**16
 DEVICE_BLOCK = 2**22
 
 
 @dataclass(frozen=True)
 class Directions:
-    """Where the model is probed.
+    """Distribution of the directions along which the model is probed.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Directions:
     ) -> Iterator[tuple[slice, Tensor]]:
         """Draw one parameter's part of direction number ``index`` of the round that has a seed in [0, 2^63).
 
-        Bits are drawn on the CPU, numbers are wanted on the device.
+        Bits are drawn on the CPU, and looked up on the device.
 
         Yields
         ------
@@ -98,14 +98,20 @@ class Directions:
         values : Tensor
             (b,) float32, the caller's to change.
         """
+        if not 0 <= seed < 2**63 or index < 0:
+            raise ValueError(f"seed must lie in [0, 2^63) and index be at least 0, got {seed} and {index}")
+        key = hashlib.sha256(f"direction\0{seed}\0{index}\0{name}".encode()).digest()[:16]
+        generator = np.random.Philox(key=np.frombuffer(key, dtype="<u8").astype(np.uint64))
         device = device or torch.device("cpu")
-        generator = _generator(seed, index, name)
         by_bits = self.distribution == "rademacher"
         table = signs(device) if by_bits else quantiles(device)
-        for positions in _slices(size, device):
-            count = positions.stop - positions.start
-            raw = _bytes(generator, math.ceil(count / 8) if by_bits else 2 * count)
-            yield positions, _look_up(table, raw if by_bits else raw.view("<u2"), device).reshape(-1)[:count]
+        block = CPU_BLOCK if device.type == "cpu" else DEVICE_BLOCK
+        for start in range(0, size, block):
+            count = min(block, size - start)
+            # Whole words of the generator, the lowest byte of a word first.
+            words = np.asarray(generator.random_raw(math.ceil(count / (64 if by_bits else 4))), dtype="<u8")
+            values = _look_up(table, words.view(np.uint8 if by_bits else "<u2"), device)
+            yield slice(start, start + count), values.reshape(-1)[:count]
 
 
 @dataclass(frozen=True)
@@ -144,25 +150,6 @@ def flat(parameter: Tensor) -> Tensor:
     if not parameter.is_contiguous():
         raise ValueError(f"a tuned parameter must be contiguous, got strides {parameter.stride()}")
     return parameter.detach().view(-1)
-
-
-def _generator(seed: int, index: int, name: str) -> np.random.Philox:
-    if not 0 <= seed < 2**63 or index < 0:
-        raise ValueError(f"seed must lie in [0, 2^63) and index be at least 0, got {seed} and {index}")
-    key = hashlib.sha256(f"direction\0{seed}\0{index}\0{name}".encode()).digest()[:16]
-    return np.random.Philox(key=np.frombuffer(key, dtype="<u8").astype(np.uint64))
-
-
-def _slices(size: int, device: torch.device) -> Iterator[slice]:
-    block = CPU_BLOCK if device.type == "cpu" else DEVICE_BLOCK
-    for start in range(0, size, block):
-        yield slice(start, min(start + block, size))
-
-
-def _bytes(generator: np.random.Philox, count: int) -> NDArray[np.uint8]:
-    """Return at least ``count`` bytes, whole words of the generator, the lowest byte of a word first."""
-    words: NDArray[np.uint64] = np.asarray(generator.random_raw(math.ceil(count / 8)), dtype=np.uint64)
-    return words.astype("<u8", copy=False).view(np.uint8)
 
 
 def _look_up(table: Table, words: NDArray[np.unsignedinteger], device: torch.device) -> Tensor:

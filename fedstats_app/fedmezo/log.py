@@ -29,7 +29,7 @@ _MAGIC, _DIGEST_BYTES = b"fedstats-mezo-1\n\0", 32
 
 @dataclass(frozen=True)
 class Update:
-    """What all replicas do in one round: theta <- theta - sum_p steps[p] z_p.
+    """Change of all replicas in one round: theta <- theta - sum_p steps[p] z_p.
 
     A step is learning rate x averaged difference quotient / number of directions, rounded once by the server; all are
     zero if nothing changes. A ValueError refuses none, one that is not finite, and a seed that is not in [0, 2^63).
@@ -65,7 +65,7 @@ class TrainingFiles:
     folder: Path
 
     def save_start(self, setup: Mapping[str, Any], start: Mapping[str, Tensor]) -> None:
-        """Keep what the training starts from, and delete everything else."""
+        """Store the start of the training, and delete everything else."""
         for path in self.folder.glob("[!.]*"):
             if path.name != _START:
                 path.unlink(missing_ok=True)
@@ -89,7 +89,7 @@ class TrainingFiles:
         content = path.read_bytes()
         data = content[len(_MAGIC) + _DIGEST_BYTES :]
         if content[: -len(data) or None] != _MAGIC + hashlib.sha256(data).digest():
-            raise ValueError(f"{path} is damaged: its updates do not have the SHA-256 that it says")
+            raise ValueError(f"{path} is damaged: its updates have another SHA-256 than its header")
         try:
             return unpack_updates(data, num_directions)
         except ValueError as error:
@@ -106,7 +106,7 @@ class TrainingFiles:
 
     def write(self, name: str, data: bytes) -> None:
         """Replace one file of the training."""
-        # What a model learned from few samples can be read from it: only this user may.
+        # A model that learned from few samples reveals something about them: only this user may read it.
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(self.folder / name, data)
 

@@ -7,14 +7,14 @@ from typing import ClassVar, Literal
 
 from fedstats_app.base.option import Options, number, one_of, option, whole
 
-# What can be tuned, besides names:PATTERN,...
+# Parts that can be tuned, besides names:PATTERN,...
 TUNED_PARTS = ("head", "full", "bias", "norm")
 
 
 def tuned_part(value: object) -> object:
-    """Check for what is to be tuned."""
-    patterns = [one.strip() for one in str(value).removeprefix("names:").split(",")]
-    by_name = str(value).startswith("names:") and all(patterns)
+    """Check an option that names the part of the model to be tuned."""
+    patterns = str(value).removeprefix("names:").split(",")
+    by_name = str(value).startswith("names:") and all(pattern.strip() for pattern in patterns)
     if value not in TUNED_PARTS and not by_name:
         raise ValueError(f"must be one of {', '.join(TUNED_PARTS)}, or names:PATTERN,PATTERN,...")
     return value
@@ -22,7 +22,7 @@ def tuned_part(value: object) -> object:
 
 @dataclass(frozen=True)
 class FedMeZOOptions(Options):
-    """FedMeZO: what is tuned, how it is probed, and how the clients' scalars are used."""
+    """FedMeZO: the tuned part, its probes, and the use of the clients' scalars."""
 
     table: ClassVar[str] = "fedmezo"
 

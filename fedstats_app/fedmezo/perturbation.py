@@ -19,70 +19,59 @@ from fedstats_app.statistics.accumulation import check_labels
 from fedstats_app.training.local import Diverged
 from fedstats_app.training.samples import Samples, reproducible_kernels
 
-_HEAD = "head."
-_BY_NAME = "names:"
 
-
-def tuned_names(model: nn.Module, what: str) -> tuple[str, ...]:
+def tuned_names(model: nn.Module, part: str) -> tuple[str, ...]:
     """Choose the parameters that are tuned, in their order in the model, and let only them require a gradient.
 
     Parameters
     ----------
     model : nn.Module
         Its head, if it has one, is the module ``head``.
-    what : str
+    part : str
         "full": all. "head": the head's. "bias", "norm": the head's, and those whose name ends in ``.bias``, or
         those of normalisation layers. "names:GLOB,GLOB": those whose name matches one of the patterns, in which ``*``
         also stands for dots. If it is something else, or nothing matches, a ValueError leaves the model as it was.
     """
     every = [name for name, _ in model.named_parameters()]
-    if what.startswith(_BY_NAME):
-        chosen = _matching(every, [pattern.strip() for pattern in what.removeprefix(_BY_NAME).split(",")])
-    elif what in _KINDS:
-        chosen = _KINDS[what](model, every)
+    head = {name for name in every if name.startswith("head.")}
+    norms = [(name, layer) for name, layer in model.named_modules() if "norm" in type(layer).__name__.lower()]
+    parts = {
+        "full": set(every),
+        "head": head,
+        "bias": {name for name in every if name.endswith(".bias")} - head,
+        "norm": {f"{name}.{key}" for name, layer in norms for key, _ in layer.named_parameters(recurse=False)},
+    }
+    if part.startswith("names:"):
+        chosen: set[str] = set()
+        for pattern in part.removeprefix("names:").split(","):
+            if not (matches := fnmatch.filter(every, pattern.strip())):
+                raise ValueError(f"no parameter is called {pattern.strip()!r}; the model's are {_some(every)}")
+            chosen.update(matches)
+    elif part in parts:
+        chosen = parts[part]
     else:
-        raise ValueError(f"what is tuned must be one of {', '.join(_KINDS)} or names:PATTERN, got {what!r}")
+        raise ValueError(f"the tuned part must be one of {', '.join(parts)} or names:PATTERN, got {part!r}")
     if not chosen:
-        raise ValueError(f"the model has nothing to tune by {what!r}; its parameters are {_some(every)}")
-    if what not in ("full", "head") and not what.startswith(_BY_NAME):
-        chosen |= {name for name in every if name.startswith(_HEAD)}
+        raise ValueError(f"the model has nothing to tune by {part!r}; its parameters are {_some(every)}")
+    if part in ("bias", "norm"):
+        chosen |= head
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in chosen)
     return tuple(name for name in every if name in chosen)
 
 
 def tunable(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:
-    """Return parameters by name; a ValueError refuses no names, unknown ones, and what cannot be tuned."""
+    """Return parameters by name; a ValueError refuses no names, unknown ones, and parameters that cannot be tuned."""
     parameters = dict(model.named_parameters())
     chosen = {name: parameters[name] for name in names if name in parameters}
     if not chosen or len(chosen) < len(tuple(names)):
-        raise ValueError(f"what is tuned must be parameters of the model, {_some(list(parameters))}, got {[*names]}")
+        raise ValueError(f"the tuned part must be parameters of the model, {_some(list(parameters))}, got {[*names]}")
     for name, parameter in chosen.items():
         try:
             flat(parameter)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
     return chosen
-
-
-def _matching(every: list[str], patterns: list[str]) -> set[str]:
-    matches = {pattern: set(fnmatch.filter(every, pattern)) for pattern in patterns}
-    if useless := [pattern for pattern, found in matches.items() if not found]:
-        raise ValueError(f"no parameter is called {useless[0]!r}; the model's are {_some(every)}")
-    return set().union(*matches.values())
-
-
-def _in_normalisation(model: nn.Module, _: list[str]) -> set[str]:
-    layers = [(name, layer) for name, layer in model.named_modules() if "norm" in type(layer).__name__.lower()]
-    return {f"{name}.{key}" for name, layer in layers for key, _ in layer.named_parameters(recurse=False)}
-
-
-_KINDS: dict[str, Callable[[nn.Module, list[str]], set[str]]] = {
-    "full": lambda _, every: set(every),
-    "head": lambda _, every: {name for name in every if name.startswith(_HEAD)},
-    "bias": lambda _, every: {name for name in every if name.endswith(".bias") and not name.startswith(_HEAD)},
-    "norm": _in_normalisation,
-}
 
 
 def _some(names: list[str]) -> str:
@@ -117,16 +106,15 @@ class Perturbation:
     names : sequence of str
         The parameters that are perturbed, as in ``named_parameters()``: a tied one has one name and one direction.
     how : {"auto", "read", "copy"}
-        "auto" copies where all perturbed parameters together are small (1 MiB) or hardly larger than those of the
-        largest module (1.1 times), and perturbs what is read otherwise.
+        "auto" means "copy" if all perturbed parameters together are small (1 MiB) or hardly larger than those of the
+        largest module (1.1 times), else "read".
 
     Attributes
     ----------
     how : {"read", "copy"}
-        What is done.
+        The method in use.
     copy_bytes, module_bytes : int
-        What "copy" takes beside theta, all perturbed parameters; and about what "read" does, those that one module
-        holds, the largest.
+        Memory beside theta: of "copy", all perturbed parameters; of "read", roughly those of the largest module.
 
     Raises
     ------
@@ -140,13 +128,13 @@ class Perturbation:
         # Modules with their own names for the parameters that they hold, and the model's names for those.
         own = {id(parameter): name for name, parameter in self._parameters.items()}
         held = [
-            (module, {key: own[id(one)] for key, one in module._parameters.items() if id(one) in own})
+            (module, {key: own[id(value)] for key, value in module._parameters.items() if id(value) in own})
             for module in model.modules()
         ]
         self._holders = [(module, of_module) for module, of_module in held if of_module]
-        num_bytes = {name: one.numel() * one.element_size() for name, one in self._parameters.items()}
+        num_bytes = {name: value.numel() * value.element_size() for name, value in self._parameters.items()}
         self.copy_bytes = sum(num_bytes.values())
-        self.module_bytes = max(sum(num_bytes[name] for name in set(one.values())) for _, one in self._holders)
+        self.module_bytes = max(sum(num_bytes[name] for name in set(names.values())) for _, names in self._holders)
         small = self.copy_bytes <= max(_SMALL_COPY, _COPY_OVER_LARGEST_MODULE * self.module_bytes)
         self.how: Literal["read", "copy"] = ("copy" if small else "read") if how == "auto" else how
         floating = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
@@ -212,7 +200,7 @@ class Perturbation:
 class _Reader(dict[str, nn.Parameter | None]):
     """The parameters of one module; perturbed by ``[]``, which is how nn.Module reads an attribute, and only by that.
 
-    ``names`` lead from names in the module to those in the model, ``read`` from there to what is to be used.
+    ``names`` maps names in the module to those in the model, and ``read`` these to the perturbed tensor.
     """
 
     def __init__(
@@ -288,7 +276,7 @@ _CHECK_EPSILON = 2.0**-4
 # Of the curvature, times epsilon: second differences lose twice the digits that first ones lose.
 DISTANCE = 8.0
 
-# Where the loss looks straight within it, so many times as far, and again, at most so often.
+# If the loss looks straight within it, the distance grows by this factor, at most this many times.
 WIDER, WIDENINGS = 4.0, 8
 # Of the loss, in roundings: smaller second differences may be those of rounded parameters. In float32 these reach a
 # tenth of it, measured on heads that are 4 to 4,096 times too sure.
@@ -306,7 +294,7 @@ def check_reading(perturbation: Perturbation, inputs: Tensor) -> str:
     read = _logits(perturbation, inputs, "read")
     copied, again = _logits(perturbation, inputs, "copy"), _logits(perturbation, inputs, "copy")
     difference, noise = float((read - copied).abs().max()), float((again - copied).abs().max())
-    if difference <= 10 * noise:  # also where both are 0, and not where one is no number
+    if difference <= 10 * noise:  # True if both are 0, False if one is not a number
         perturbation.how = "read"
         return ""
     return (
@@ -333,9 +321,9 @@ def curvatures(
     over directions of independent entries of variance 1 is the trace of the Hessian
     (Hutchinson's estimator), which bounds the step that may be taken along such a direction.
 
-    A head that is far too sure has a loss of almost straight lines. Within 8 epsilon its second differences drown in
-    rounding, and steps go so far that what can be seen there says nothing. So h grows until it is seen how the loss
-    bends, and a step of half of 1 / curvature stays within it.
+    The loss of a head that is far too sure is almost piecewise linear. Within 8 epsilon its second differences drown in
+    rounding, and steps go further than that. So h grows until the bend of the loss can be seen and a step of half of
+    1 / curvature stays within h.
     """
     middle = mean_loss(perturbation, samples, batch_size)
     noise = _NOISE * torch.finfo(perturbation.dtype).eps * middle
@@ -343,15 +331,15 @@ def curvatures(
     def sides(distance: float) -> tuple[list[float], list[float]]:
         """Return by how much the loss bends, and rises, along each direction."""
         far = [replace(probe, epsilon=distance * probe.epsilon) for probe in probes]
-        both = [[mean_loss(perturbation, samples, batch_size, one, sign) for sign in (1, -1)] for one in far]
+        both = [[mean_loss(perturbation, samples, batch_size, probe, sign) for sign in (1, -1)] for probe in far]
         return [plus - 2 * middle + minus for plus, minus in both], [(plus - minus) / 2 for plus, minus in both]
 
     distance = DISTANCE
     bends, _ = sides(distance)
-    straight = abs(math.fsum(bends)) <= noise * len(bends)  # not where one is no number
+    straight = abs(math.fsum(bends)) <= noise * len(bends)  # False if one is not a number
     for widening in range(1, WIDENINGS + 1 if straight else 1):
         wider, rises = sides(DISTANCE * WIDER**widening)
-        bend, rise = math.fsum(wider), math.sqrt(math.fsum(one * one for one in rises) * len(rises))
+        bend, rise = math.fsum(wider), math.sqrt(math.fsum(value * value for value in rises) * len(rises))
         if not math.isfinite(bend):
             break
         bends, distance = wider, DISTANCE * WIDER**widening

@@ -17,11 +17,11 @@ DIGEST_BYTES = 16
 
 
 class Replica:
-    """A model and the round whose update it has last applied; bit-identical on every node that did the same.
+    """A model and the round of its last update; bit-identical on every node that applied the same updates.
 
-    Every operation is elementwise, in a fixed order, rounded once, and starts from exact theta (evaluations never touch
-    it): so it does not matter on which machine, in how many processes and with which interruptions the updates are
-    applied. Multiplication and subtraction are separate kernels, since a fused one rounds differently.
+    Every operation is elementwise, in a fixed order, rounded once, and starts from exact theta, which evaluations never
+    change. So the bits do not depend on the machine, the number of processes, or interruptions. Multiplication and
+    subtraction are separate kernels, since a fused one rounds differently.
 
     Parameters
     ----------
@@ -67,29 +67,29 @@ class Replica:
             if len(update.steps) != self.num_directions:
                 raise ValueError(f"an update must have {self.num_directions} step(s), got {len(update.steps)}")
         for update in updates:
-            if any(update.steps):
-                for name, parameter in self.parameters.items():
-                    self._update(parameter, name, update)
+            probes = self.probes(update.seed) if any(update.steps) else []
+            for name, parameter in self.parameters.items() if probes else ():
+                theta = flat(parameter)
+                for parts in zip(*(probe.blocks(parameter, name) for probe in probes), strict=True):
+                    value = theta[parts[0][0]]
+                    for (_, direction), step in zip(parts, update.steps, strict=True):
+                        value -= direction.mul_(step)
             self.round += 1
 
     def load(self, state: Mapping[str, Tensor], server_round: int) -> None:
-        """Take over what :meth:`state` of a replica of the same kind returned; nothing if it does not fit."""
+        """Take over the :meth:`state` of a replica of the same kind; a ValueError refuses one that does not fit."""
         own = self.state()
-        if own.keys() != state.keys():
-            raise ValueError(f"the state must have {', '.join(own)}, got {', '.join(sorted(state))}")
+        needed, given = (
+            {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()} for tensors in (own, state)
+        )
+        if needed != given:
+            raise ValueError(f"the state must have {needed}, got {given}")
         for name, tensor in own.items():
-            if (tensor.shape, tensor.dtype) != (state[name].shape, state[name].dtype):
-                raise ValueError(
-                    f"{name} must be {tuple(tensor.shape)} {tensor.dtype}, "
-                    f"got {tuple(state[name].shape)} {state[name].dtype}"
-                )
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(state[name])  # which shares the memory of what it is of
+            tensor.copy_(state[name])  # into the memory of the parameters
         self.round = server_round
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that the log decides, by name and sharing its memory."""
+        """Return the tuned parameters by name, sharing their memory."""
         return {name: parameter.detach() for name, parameter in self.parameters.items()}
 
     def digest(self) -> bytes:
@@ -103,13 +103,5 @@ class Replica:
 
     @property
     def is_finite(self) -> bool:
-        """Whether every tuned parameter is."""
+        """True if every tuned parameter is finite."""
         return all(bool(parameter.isfinite().all()) for parameter in self.parameters.values())
-
-    def _update(self, parameter: Tensor, name: str, update: Update) -> None:
-        theta = flat(parameter)
-        streams = [probe.blocks(parameter, name) for probe in self.probes(update.seed)]
-        for parts in zip(*streams, strict=True):
-            value = theta[parts[0][0]]
-            for (_, direction), step in zip(parts, update.steps, strict=True):
-                value -= direction.mul_(step)

@@ -1,4 +1,4 @@
-"""What a node must know once to take part in FedMeZO, and the model that all build of it: to the same bits."""
+"""Setup of a training by FedMeZO, and the model that every node builds from it, to the same bits."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MAX_DIRECTIONS = 1024
 
 @dataclass(frozen=True)
 class MezoSetup:
-    """All that is decided before the first round.
+    """Settings that are fixed before the first round.
 
     Attributes
     ----------
     request : TrainingRequest
         The model: ``tune`` is "probe" where the head is tuned on the frozen backbone's features, else "full".
     tuned : str
-        What is tuned, as :func:`fedstats_app.fedmezo.perturbation.tuned_names` takes it.
+        Tuned part, see :func:`fedstats_app.fedmezo.perturbation.tuned_names`.
     epsilon : float
         Distance of the probes.
     num_directions : int
@@ -55,7 +55,7 @@ class MezoSetup:
                 f"got {self.num_directions} and {self.batch_size}"
             )
         if self.request.tune != ("probe" if self.tuned == "head" else "full"):
-            raise ValueError(f"tune does not fit what is tuned, got {self.request.tune!r} for {self.tuned!r}")
+            raise ValueError(f"tune does not fit the tuned part, got {self.request.tune!r} for {self.tuned!r}")
         Directions(self.distribution)
 
 
@@ -85,21 +85,21 @@ def build_model(
             raise ValueError(f"{name}: must have shape {shape} and be floating, got {got}")
     head = LinearHead(start["head.weight"], start["head.bias"])
     model = TunedModel.of(request, head, module)
-    # In one layout: a direction's numbers belong to the elements in the order of a contiguous tensor.
+    # A direction's numbers belong to the elements in the order of a contiguous tensor.
     return model.to(device).to(memory_format=torch.contiguous_format)
 
 
 def load_start(model: nn.Module, start: Mapping[str, Tensor]) -> nn.Module:
-    """Load the state of a model of one's own, in place; a ValueError says if it is that of another model."""
+    """Load the state of a user's model, in place; a ValueError refuses that of another model."""
     try:
         model.load_state_dict(dict(start))
     except RuntimeError as error:
-        raise ValueError(" ".join(str(error).split())) from error
+        raise ValueError(f"the arrays do not fit the model: {' '.join(str(error).split())}") from error
     return model
 
 
 def make_replica(setup: MezoSetup, model: nn.Module) -> Replica:
-    """Return the replica that a model at the start is, with what is tuned of it; errors as :func:`tuned_names`."""
+    """Return the replica of a model at the start, with its tuned part; errors as :func:`tuned_names`."""
     names = tuned_names(model, setup.tuned)
     if not setup.request.tune_bias:
         names = tuple(name for name in names if name != "head.bias")

@@ -1,8 +1,9 @@
-"""FedMeZO's questions to clients: what each one lacks goes along, and a replica that differs is brought back."""
+"""FedMeZO's requests to clients, which include the updates that a client lacks, and the repair of replicas."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,16 +24,16 @@ SEED_STREAM = 0x3E20
 
 @dataclass
 class MezoAnswers(Answers[MezoReply]):
-    """One question to clients and what came of it: the answers of those whose replica is right.
+    """Answers to one request, of the clients whose replica is right.
 
     Attributes
     ----------
     wanted : str
-        What was asked: see :class:`MezoRequest`.
+        Kind of the request: see :class:`MezoRequest`.
     replayed : list of int
         Clients that were sent start and log because their replica was missing or differed.
     bytes_catch_up : int
-        What nodes lacked besides question, seed and last update (``bytes_down``), the start included.
+        Bytes sent besides request, seed and last update (``bytes_down``): the start and earlier updates.
     """
 
     wanted: Wanted = ""
@@ -42,21 +43,21 @@ class MezoAnswers(Answers[MezoReply]):
 
     @property
     def with_samples(self) -> dict[int, MezoReply]:
-        """The answers that are means over something."""
+        """Answers of clients with at least one sample."""
         return {client: answer for client, answer in self.of.items() if answer.num_examples}
 
 
 class MezoExchange:
-    """Asks clients, keeping track of the round that each one's replica is known to have reached.
+    """Sends requests to clients, and keeps track of the last round that each client's replica has reached.
 
     Parameters
     ----------
     setup, start
         Of the training; sent to clients that lack them.
     clients : mapping
-        From client to its number of samples, None where it is not known; its holder may change it.
+        From client to its number of samples, None if unknown; the caller may change it.
     log : sequence of Update
-        All updates so far, which the holder of the list also appends to.
+        All updates so far; the caller appends to it.
     replica : Replica
         The server's own, whose digest all others must have.
     training : int
@@ -81,74 +82,69 @@ class MezoExchange:
         draw = np.random.default_rng([self.setup.request.seed, SEED_STREAM, self.training, server_round])
         return int(draw.integers(SEED_LIMIT))
 
-    def messages(self, asked: MezoAnswers, clients: Iterable[int], message_type: str = MEZO) -> list[Message]:
-        """Make a message to each client, with what it is thought to lack."""
-        return self._to_clients(asked, {client: self._known.get(client, -1) for client in clients}, message_type)
-
     def ask(self, grid: Grid, clients: Iterable[int], wanted: Wanted, timeout: float | None) -> MezoAnswers:
-        """Ask clients."""
-        asked = MezoAnswers(wanted=wanted)
-        replies = grid.send_and_receive(self.messages(asked, clients), timeout=timeout)
-        self.collect(asked, replies, grid, timeout)
-        return asked
+        """Send a request to clients and return their answers."""
+        answers = MezoAnswers(wanted=wanted)
+        replies = grid.send_and_receive(self.messages(answers, clients), timeout=timeout)
+        self.collect(answers, replies, grid, timeout)
+        return answers
 
     def collect(
-        self, asked: MezoAnswers, replies: Iterable[Message], grid: Grid | None, timeout: float | None = None
+        self, answers: MezoAnswers, replies: Iterable[Message], grid: Grid | None, timeout: float | None = None
     ) -> None:
-        """Read the replies to a question; clients whose replica differs are asked again, from the start.
+        """Read the replies to a request; clients whose replica differs are asked again, from the start.
 
-        Without a grid none is asked again; ``timeout`` is in seconds, for that.
+        Without a grid they are not asked again; ``timeout`` is in seconds, for the second request.
         """
         end, expected = len(self.log), self.replica.digest()
-        answers = self._read(asked, replies)
-        wrong = [client for client, answer in answers.items() if answer.digest != expected]
+        found = self._read(answers, replies)
+        wrong = [client for client, answer in found.items() if answer.digest != expected]
         if wrong and grid is not None:
-            asked.replayed = wrong
-            again = self._to_clients(asked, dict.fromkeys(wrong, -1), restart=True)
-            for client in wrong:
-                del answers[client]
-            answers |= self._read(asked, grid.send_and_receive(again, timeout=timeout))
-        for client, answer in sorted(answers.items()):
+            answers.replayed = wrong
+            again = self.messages(answers, wrong, restart=True)
+            found = {client: answer for client, answer in found.items() if client not in wrong}
+            found |= self._read(answers, grid.send_and_receive(again, timeout=timeout))
+        for client, answer in sorted(found.items()):
             if answer.digest == expected:
-                asked.of[client] = answer
+                answers.of[client] = answer
                 self._known[client] = end
             else:
-                asked.failures[client] = f"its replica of round {end} differs, also after a replay"
-        for client in asked.failures:
+                answers.failures[client] = f"its replica of round {end} differs, also after a replay"
+        for client in answers.failures:
             self._known.pop(client, None)
 
     def note_following(self, clients: Iterable[int]) -> None:
-        """Note that clients have answered a message of another type, and so are at the end of the log."""
+        """Note that clients got a message of another type, which brings them to the end of the log."""
         self._known.update(dict.fromkeys(clients, len(self.log)))
 
-    def _to_clients(
-        self, asked: MezoAnswers, known: Mapping[int, int], message_type: str = MEZO, *, restart: bool = False
+    def messages(
+        self, answers: MezoAnswers, clients: Iterable[int], message_type: str = MEZO, *, restart: bool = False
     ) -> list[Message]:
-        """Make a message to each client, given the last round it knows; the same content where that is the same."""
+        """Make a message to each client with the updates that it lacks; those that lack the same share its content."""
+        known = {client: -1 if restart else self._known.get(client, -1) for client in clients}
         number = len(self.log) + 1
-        contents: dict[int, tuple[MezoRequest, RecordDict]] = {}
-        for last in sorted(set(known.values())):
+        seed, contents = self.seed(number), dict[int, RecordDict]()
+        for last, count in Counter(known.values()).items():
             setup, start = (self.setup, self.start) if last < 0 else (None, {})
             updates = tuple(self.log[max(last, 0) :])
-            seed = self.seed(number)
-            request = MezoRequest(self.training, number, seed, updates, asked.wanted, restart, setup, start)
-            contents[last] = request, request.to_content()
-        asked.bytes_down += sum(contents[last][0].round_bytes for last in known.values())
-        asked.bytes_catch_up += sum(contents[last][0].catch_up_bytes for last in known.values())
+            request = MezoRequest(self.training, number, seed, updates, answers.wanted, restart, setup, start)
+            contents[last] = request.to_content()
+            answers.bytes_down += count * request.round_bytes
+            answers.bytes_catch_up += count * request.catch_up_bytes
         return [
-            Message(contents[last][1], dst_node_id=client, message_type=message_type, group_id=str(number))
+            Message(contents[last], dst_node_id=client, message_type=message_type, group_id=str(number))
             for client, last in known.items()
         ]
 
-    def _read(self, asked: MezoAnswers, replies: Iterable[Message]) -> dict[int, MezoReply]:
-        num_scalars = {"": self.setup.num_directions, "curvature": CURVATURE_DIRECTIONS, "sync": 0}[asked.wanted]
+    def _read(self, answers: MezoAnswers, replies: Iterable[Message]) -> dict[int, MezoReply]:
+        num_scalars = {"": self.setup.num_directions, "curvature": CURVATURE_DIRECTIONS, "sync": 0}[answers.wanted]
 
         def read(reply: Message) -> MezoReply:
             known = self.clients[int(reply.metadata.src_node_id)]
             return read_mezo_reply(reply, num_scalars, known if num_scalars else None)
 
-        answers = {}
-        for client, _, answer in usable(replies, read, asked.failures, self.clients):
-            answers[client] = answer
-            asked.bytes_up += answer.num_bytes
-        return answers
+        found = {}
+        for client, _, answer in usable(replies, read, answers.failures, self.clients):
+            found[client] = answer
+            answers.bytes_up += answer.num_bytes
+        return found

@@ -23,21 +23,21 @@ TEMPERATURES = tuple(10.0 ** (step / PER_DECADE) for step in range(-DECADES * PE
 # Equal intervals of confidence, as in Guo et al. 2017.
 NUM_BINS = 15
 NUM_LOSSES = 4
-# A few hundred samples tell the best temperature of more like them to so many steps to either side.
+# The best temperature of a few hundred samples is at most this many steps from that of many similar samples.
 LIKELY_STEPS = 3
-# Scores go through temperatures in blocks of so many numbers (a megabyte), which stay in the cache: many samples one
-# temperature at a time, few samples all temperatures at once.
+# Numbers of a block of scores (a megabyte), which stays in the processor's cache: many samples at one temperature at a
+# time, few samples at all temperatures at once.
 NUMBERS_IN_CACHE = 2**17
-# Exponentials of less underflow, which takes five times as long, to what a sum with a 1 in it loses anyway.
+# Exponentials of smaller numbers underflow, which takes five times as long, and do not change a sum that contains a 1.
 _NO_LIKELIHOOD = -700.0
 _POINTS_BETWEEN = 101
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A temperature, and what it does to the samples it was chosen on.
+    """A temperature, and its effect on the samples it was chosen on.
 
-    It was fitted to these very samples: one number, which changes no prediction, so that the numbers after it are
+    It was fitted to these very samples, but is a single number that changes no prediction, so the numbers after it are
     only slightly too good.
 
     Attributes
@@ -51,8 +51,8 @@ class Calibration:
     num_examples : int
         Samples it was chosen on: those whose class the head knows.
     exact : bool
-        Whether the numbers after it were counted (:meth:`counted`), not interpolated between measured temperatures,
-        which takes ``ece_after`` to about 0.004.
+        True if the numbers after it were counted (:meth:`counted`), not interpolated between measured temperatures,
+        which is accurate to about 0.004 for ``ece_after``.
     """
 
     temperature: float
@@ -64,7 +64,7 @@ class Calibration:
     exact: bool = False
 
     def counted(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Calibration:
-        """Return the same with both numbers after it counted at the very temperature, not interpolated.
+        """Return the calibration with both numbers after it counted at its temperature, not interpolated.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class Calibration:
 
 @dataclass(frozen=True, eq=False)
 class CalibrationSums(Addable):
-    """What some samples say about every temperature of a list; a commutative monoid under ``+``.
+    """Losses and calibration errors of some samples at every temperature of a list; a commutative monoid under ``+``.
 
     Samples of classes that the head does not know (a score of -inf) are not counted: no temperature gives them a
     probability.
@@ -198,23 +198,23 @@ class CalibrationSums(Addable):
 
     @property
     def holds_best(self) -> bool:
-        """Whether the best of all TEMPERATURES is known to be among these, with both of its neighbours.
+        """True if the best of all TEMPERATURES is certainly among these, with both of its neighbours.
 
-        The objective of :meth:`fit` is convex in 1 / temperature: what is better than both neighbours is best, but for
-        rounding where scores say nothing and all temperatures are as good.
+        The objective of :meth:`fit` is convex in 1 / temperature: a temperature better than both neighbours is best, up
+        to rounding where all temperatures are equally good.
         """
         nearest = self.temperatures[self._nearest(self.num_examples)]
         if nearest not in TEMPERATURES:
             return False
         best = TEMPERATURES.index(nearest)
-        return all(one in self.temperatures for one in TEMPERATURES[max(best - 1, 0) : best + 2])
+        return all(temperature in self.temperatures for temperature in TEMPERATURES[max(best - 1, 0) : best + 2])
 
     def fit(self) -> Calibration | None:
-        """Return the best temperature and what it does, or None without samples or a choice of classes.
+        """Return the best temperature and its effect, or None without samples or a choice of classes.
 
-        It has the least negative log-likelihood of the samples and of one more, an average one whose label is uniform
-        over the classes. Without that one, samples that are all predicted right would ask for temperature 0 and
-        probabilities of 1; with it, n of them say no more than that an error has a chance of about 1 in n (the idea of
+        It has the least negative log-likelihood of the samples and of an additional average one, whose label is uniform
+        over the classes. Without it, samples that are all predicted right would lead to temperature 0 and
+        probabilities of 1; with it, n of them only imply that an error has a probability of about 1 / n (the idea of
         Platt's 1999 targets).
 
         Raises
@@ -226,11 +226,11 @@ class CalibrationSums(Addable):
         if self.num_examples == 0 or not bool(self.losses[2].any()):
             return None
         if not self.holds_best:
-            raise ValueError("the best temperature has a neighbour that was not measured: measure all TEMPERATURES")
+            raise ValueError("a neighbour of the best temperature was not measured: measure all TEMPERATURES")
         objective, nearest = self._objective(self.num_examples), self._nearest(self.num_examples)
         neighbours = (left for left in (nearest - 1, nearest) if 0 <= left < len(objective[0]) - 1)
         found = (self._least_between(objective, left) for left in neighbours)
-        _, left, share = min(found, key=lambda one: one[0])
+        _, left, share = min(found, key=lambda minimum: minimum[0])
         low, high = self.temperatures[left], self.temperatures[left + 1]
         gaps = torch.lerp(self.gaps[left], self.gaps[left + 1], share)
         nll = _hermite(self.losses[:2], left, math.log(high / low), torch.tensor(share, dtype=torch.float64))
@@ -244,9 +244,9 @@ class CalibrationSums(Addable):
         )
 
     def _objective(self, num_examples: int) -> Tensor:
-        """Return (2, t) what :meth:`fit` makes least, and its slope by the logarithm of the temperature.
+        """Return (2, t): the objective of :meth:`fit`, and its slope by the logarithm of the temperature.
 
-        It is that of ``num_examples`` samples like these: among more of them the average one that is added weighs less.
+        It is that of ``num_examples`` similar samples: among more of them the additional average one weighs less.
         """
         return self.losses[:2] + self.losses[2:] / max(num_examples, 1)
 
@@ -271,7 +271,7 @@ class CalibrationSums(Addable):
 
 
 def sample_losses(logits: Tensor, labels: Tensor, temperatures: Sequence[float] = TEMPERATURES) -> Tensor:
-    """Measure what each sample says of t temperatures, from what :meth:`CalibrationSums.from_logits` takes.
+    """Measure each sample's losses at t temperatures; arguments as of :meth:`CalibrationSums.from_logits`.
 
     Returns
     -------
@@ -292,15 +292,15 @@ def sample_losses(logits: Tensor, labels: Tensor, temperatures: Sequence[float] 
 
 
 def voted_temperature(losses: Tensor, *, without_each: bool) -> int | None:
-    """Return which temperature is best by :meth:`CalibrationSums.fit`'s rule, or None if that cannot be said.
+    """Return the index of the best temperature by :meth:`CalibrationSums.fit`'s rule, or None if it is undecided.
 
     Parameters
     ----------
     losses : Tensor
         (2, n, t), of :func:`sample_losses`.
     without_each : bool
-        Say nothing unless the best is the same without any one of the samples: so a single sample decides whether
-        something is said, and not what.
+        Return None unless the best is the same without any one of the samples. So a single sample can decide whether
+        there is an answer, but not the answer.
     """
     num_samples = losses.shape[1]
     if num_samples < 2 or not bool(losses[1].any()):
@@ -315,10 +315,10 @@ def voted_temperature(losses: Tensor, *, without_each: bool) -> int | None:
 
 
 def median_temperature(votes: Iterable[tuple[int, int]]) -> Calibration | None:
-    """Return the median of clients' best temperatures, each weighing as its samples; None without votes.
+    """Return the median of clients' best temperatures, weighted by samples; None without votes.
 
-    No client with less than half of all samples takes it out of the range of the others'. A vote is which of
-    TEMPERATURES, and how many samples say so.
+    A client with less than half of all samples cannot move it out of the range of the others'. A vote is an index into
+    TEMPERATURES and a number of samples.
     """
     ordered = sorted(vote for vote in votes if vote[1])
     total = sum(number for _, number in ordered)
@@ -334,10 +334,9 @@ def median_temperature(votes: Iterable[tuple[int, int]]) -> Calibration | None:
 
 
 def likely_temperatures(logits: Tensor, labels: Tensor, num_examples: int) -> tuple[float, ...]:
-    """Return those of TEMPERATURES among which is probably the best of ``num_examples`` samples like these, and 1.
+    """Return 1 and those of TEMPERATURES among which is probably the best of ``num_examples`` samples like these.
 
-    They ascend, at most 2 LIKELY_STEPS + 2. :meth:`CalibrationSums.fit` adds an average sample, which weighs less among
-    more.
+    They ascend, at most 2 LIKELY_STEPS + 2.
     """
     best = CalibrationSums.from_logits(logits, labels)._nearest(num_examples)
     around = TEMPERATURES[max(best - LIKELY_STEPS, 0) : best + LIKELY_STEPS + 1]
@@ -353,7 +352,7 @@ def _hermite(curve: Tensor, left: int, width: float, share: Tensor) -> Tensor:
 
 
 def _parts(number: int, size: int) -> Iterator[slice]:
-    """Cut so many things of one size into parts that together have NUMBERS_IN_CACHE, or into single things."""
+    """Cut ``number`` items of one size into parts of at most NUMBERS_IN_CACHE numbers, at least one item each."""
     at_once = max(NUMBERS_IN_CACHE // max(size, 1), 1)
     return (slice(start, start + at_once) for start in range(0, number, at_once))
 
@@ -366,7 +365,7 @@ def all_known(logits: Tensor) -> bool:
     ValueError
         If a score is NaN or +inf.
     """
-    low, high = (float(one) for one in logits.aminmax()) if logits.numel() else (0.0, 0.0)  # both NaN if one score is
+    low, high = map(float, logits.aminmax()) if logits.numel() else (0.0, 0.0)  # both NaN if one score is
     if not high < math.inf:
         raise ValueError("scores must be finite, or -inf for a class that the head does not know, got NaN or +inf")
     return low > -math.inf

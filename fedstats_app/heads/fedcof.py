@@ -20,7 +20,7 @@ from fedstats_app.heads.regularisation import (
 from fedstats_app.heads.scatter import ClassTotals, SummedRows
 from fedstats_app.statistics import ClassMeanRows
 
-# FedNCM's head takes the place of this one only where that promises so much more accuracy.
+# FedNCM's head replaces this one only if its expected accuracy is larger by at least this.
 _CLEARLY_BETTER = 0.01
 
 
@@ -42,12 +42,12 @@ def solve_fedcof(
     Parameters
     ----------
     rows : ClassMeanRows or SummedRows
-        All clients' rows, in a fixed order, or what secure sums give in their place. Memory beyond them: d x d and a
-        block of rows.
+        All clients' rows, in a fixed order, or their sums from secure sums. Memory beyond them: d x d and a block of
+        rows.
     shrinkage : float or "auto"
         gamma >= 0, absolute, as in the paper. "auto": the best expected accuracy
-        (:mod:`fedstats_app.heads.regularisation`). Infinity, and "auto" where the means say nothing (one client) or
-        promise FedNCM's head to be better, give the limit, which is FedNCM's head.
+        (:mod:`fedstats_app.heads.regularisation`). Infinity gives the limit, which is FedNCM's head; so does "auto" if
+        the means do not determine a covariance (one client), or if FedNCM's head has the better expected accuracy.
     between_class : bool or "only"
         Ablations. True adds the between-class scatter (sum_c N_c mu_c mu_c^T in place of N mu mu^T). "only" leaves the
         scatter of the means about their class means out besides, but not gamma; it needs a number for that.
@@ -82,7 +82,7 @@ def solve_fedcof(
 
 
 def _choose_shrinkage(totals: ClassTotals, scatter: Tensor, samples: float, between_class: bool) -> float:
-    """Return gamma; infinity where the means say nothing of the covariance, or FedNCM's head promises to be better."""
+    """Return gamma; infinity if the means do not determine a covariance, or FedNCM's head is expected to be better."""
     several = totals.num_means > 1
     spread = Spread.of(
         scatter,
@@ -116,7 +116,7 @@ def _limit(totals: ClassTotals, present: Tensor, how: str) -> LinearHead:
         parameters={"shrinkage": math.inf},
         ridge_effective=math.inf,
         notes=(
-            f"{number} means of {int(present.sum())} classes say too little of the covariance ({known}): this is "
+            f"{number} means of {int(present.sum())} classes are too few to estimate the covariance ({known}): this is "
             "the limit of infinite shrinkage, FedNCM's head",
         ),
     )

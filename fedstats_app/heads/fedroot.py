@@ -20,7 +20,7 @@ from fedstats_app.statistics.accumulation import mirror_upper
 
 
 def complete(rows: ClassMeanRows, scatter: Tensor, left_out: float, *, shaped: bool = True) -> FeatureStatistics:
-    """Return class counts, class sums and the Gram matrix as far as clients told it.
+    """Return class counts, class sums and the Gram matrix completed from what clients sent.
 
     G_hat = sum_j n_j mu_j mu_j^T + scatter + left_out A,    A = w S / tr(S) + (1 - w) I / d
 
@@ -37,7 +37,7 @@ def complete(rows: ClassMeanRows, scatter: Tensor, left_out: float, *, shaped: b
     left_out : float
         The sum of the energies that their factors leave out, at least 0.
     shaped : bool
-        False: w = 0. What clients are completed to one by one adds up to what all are together then.
+        False: w = 0, with which the completions of single clients add up to that of all clients.
     """
     dim = rows.feature_dim
     # In blocks of rows, as FedCOF's: about 0 instead of the class means it is the sum of n_j mu_j mu_j^T.
@@ -46,7 +46,7 @@ def complete(rows: ClassMeanRows, scatter: Tensor, left_out: float, *, shaped: b
     products = row_scatter(rows, about_zero, torch.ones_like(totals.counts))
     gram = products + scatter
     if left_out:
-        # Only a shape, so that what cancels here does no harm; a second product of all rows takes as long as the first.
+        # Only a shape, so cancellation does no harm; a second product of all rows would take as long as the first.
         spread = products - totals.mean_products()
         trace = float(spread.trace())
         known = shaped and trace > 1e-12 * float(products.trace())
@@ -58,7 +58,7 @@ def complete(rows: ClassMeanRows, scatter: Tensor, left_out: float, *, shaped: b
 
 
 def shape_weight(freedom: int, dim: int) -> float:
-    """Return w = q / (q + d / 2): how far the rows' covariance, of q degrees of freedom, is taken for the shape."""
+    """Return w = q / (q + d / 2), the weight of the rows' covariance, with q degrees of freedom, in the shape."""
     return freedom / (freedom + dim / 2)
 
 
@@ -92,11 +92,11 @@ def solve_completed(
 
 
 def _with_gaussian(ridge: LinearHead, statistics: FeatureStatistics) -> LinearHead:
-    """Add the Gaussian head at the same lambda, both scaled alike: each errs where the other does not.
+    """Add the Gaussian head at the same lambda, both scaled alike: their errors differ.
 
-    A head is divided by how far it puts a class mean's own class above the mean of all classes. The Gaussian's bias
-    holds half the squared length of a class mean, to which the noise of a mean of n samples adds h / n with
-    h = tr(S (S + lambda I)^-1): rare classes would lose by it, so it is taken off.
+    A head is divided by the lead of a class mean's own class over the mean of all classes. The Gaussian's bias
+    contains half the squared length of a class mean, to which the noise of a mean of n samples adds h / n with
+    h = tr(S (S + lambda I)^-1). This is subtracted, since rare classes would lose by it.
     """
     present, gram = statistics.present, needed_gram(statistics, "FedRoot")
     counts, means = statistics.class_counts[present].to(torch.float64), statistics.class_means[present]

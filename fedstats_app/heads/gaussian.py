@@ -20,8 +20,8 @@ from fedstats_app.heads.scatter import (
 )
 from fedstats_app.statistics import FeatureStatistics
 
-# With fewer draws than this share of the dimension, and a ridge above this share of the largest eigenvalue, FedNCM may
-# be better: little of the covariance is left in the head.
+# With fewer draws than this share of the dimension, and a ridge above this share of the largest eigenvalue, little of
+# the covariance is left in the head, and FedNCM may be better.
 _FEW_DRAWS, _LARGE_RIDGE = 0.05, 0.25
 
 
@@ -72,12 +72,12 @@ def solve_gaussian(
         shrinkage = added / variance if variance > 0.0 else 0.0
         few = likeliest is not None and within_class_freedom(stats) < _FEW_DRAWS * stats.feature_dim
         if few and added > _LARGE_RIDGE * float(torch.linalg.eigvalsh(sigma)[-1]):
-            few_draws = f"{stats.num_examples} samples in {stats.feature_dim} dimensions say little of the covariance"
-            notes = (f"{few_draws}, on which this head rests: FedNCM may be better",)
-    # Multiplied again, so that the shrinkage reported gives the same bits; without any variance nothing would be added.
+            few_draws = f"{stats.num_examples} samples in {stats.feature_dim} dimensions are few for this head's"
+            notes = (f"{few_draws} covariance: FedNCM may be better",)
+    # Multiplied again, so that the reported shrinkage gives the same bits; without any variance nothing would be added.
     added = shrinkage * variance or added
     class_means = stats.class_means
-    # Sigma is what a subtraction leaves of the Gram matrix: its rounding is that of the Gram matrix, a sum of N terms.
+    # Sigma is a difference of the Gram matrix, so its rounding errors are those of the Gram matrix, a sum of N terms.
     magnitude = float(gram.diagonal().amax()) / max(stats.num_examples, 1) ** 0.5
     solution = solve_positive_definite(add_to_diagonal(sigma, added), class_means.T, magnitude=magnitude)
     weight = solution.x.T.contiguous()  # (C, d)

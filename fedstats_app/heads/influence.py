@@ -10,16 +10,17 @@ from torch import Tensor
 from fedstats_app.heads.paired import sign_test
 from fedstats_app.statistics import ClientStatistics, TriangularFactor
 
-# A class's judges say something of that class from so many on.
+# Least number of judges of a class for a gain of that class.
 MIN_JUDGES_OF_CLASS = 8
-# Level of the sign test over all groups and heads of a run: how often a group is named by chance alone. Honest clients
-# whose data differ can be named too: in one of 132 federations without a hostile client (research/attacks.md).
+# Level of the sign test over all groups and heads of a run: the probability that a group is named by chance alone.
+# Honest clients with other data can be named too, as in one of 132 federations without a hostile client
+# (research/attacks.md).
 SIGNIFICANCE = 0.01
 
 
 @dataclass(frozen=True, eq=False)
 class Judges:
-    """Labelled features that tell a good head from a bad one: test samples, or what clients' class means say of such.
+    """Labelled features by which heads are compared: test samples, or features made of clients' class means.
 
     Attributes
     ----------
@@ -28,7 +29,7 @@ class Judges:
     labels : Tensor
         (n,) int64 in [0, C).
     owners : Tensor
-        (n,) int64, the place of the client whose feature it is, which does not judge itself; -1 for the server's own.
+        (n,) int64, index of the client that the feature comes from, which does not judge itself; -1 for the server.
     """
 
     features: Tensor
@@ -37,10 +38,10 @@ class Judges:
 
     @classmethod
     def of_means(cls, means: Tensor, counts: Tensor, labels: Tensor, owners: Tensor) -> Judges:
-        """Make one judge of each client's mean of a class, as hard to classify as one sample.
+        """Make a judge of each client's mean of a class, as hard to classify as one sample.
 
-        A mean of n samples deviates from its class as a sample does, but over the root of n: it is moved so many times
-        as far from the median of the class.
+        The mean of n samples deviates from its class sqrt(n) times less than a sample. So its distance from the median
+        of the class is multiplied by sqrt(n).
 
         Parameters
         ----------
@@ -56,9 +57,9 @@ class Judges:
         return cls((centers + away).to(torch.float32), labels, owners)
 
     def places(self, num_classes: int) -> Tensor:
-        """Return (C, d) float64 where classes lie, NaN for those without judges.
+        """Return (C, d) float64 centres of the classes, NaN for those without judges.
 
-        That is the mean of the server's own judges, else the median of the clients' in each coordinate, which a
+        A centre is the mean of the server's own judges, else the median of the clients' in each coordinate, which a
         minority cannot move far.
         """
         found = torch.full((num_classes, self.features.shape[1]), torch.nan, dtype=torch.float64)
@@ -76,14 +77,14 @@ class Influence:
     Attributes
     ----------
     gain : float
-        Judges classified correctly without them, less those with them, as a share of all. Positive: they cost.
+        Judges classified correctly without them, minus those with them, as a share of all. Positive: they do harm.
     class_gain : float
-        The largest share of one class, 0 where no class has MIN_JUDGES_OF_CLASS judges.
+        The largest gain of one class, as a share of its judges; 0 if no class has MIN_JUDGES_OF_CLASS judges.
     worst_class : int
-        That class, -1 where there is none.
+        That class, -1 if there is none.
     chance : float
-        Probability of such a gain, or of such a gain in a class, if they changed nothing but by chance: the smaller of
-        two one-sided sign tests over the judges that change sides, that of classes times their number.
+        P-value of the gain, overall or in a class: the smaller of two one-sided sign tests over the judges that change
+        sides, that of classes times their number.
     """
 
     gain: float = 0.0
@@ -96,35 +97,34 @@ class Influence:
         return (self.gain >= gain or self.class_gain >= class_gain) and self.chance < chance
 
     def is_large(self, num_measured: int) -> bool:
-        """Return whether the gain is large, 3 in 100 judges or half of a class, and more than chance.
+        """Return whether the gain is large, 3 in 100 judges or half of a class, and not explained by chance.
 
         Parameters
         ----------
         num_measured : int
-            Influences measured in the run, of all groups on all heads: the more, the more of them are large by chance
-            (Bonferroni's correction).
+            Number of influences measured in the run, of all groups on all heads, for Bonferroni's correction.
         """
         return self.exceeds(0.03, 0.5, SIGNIFICANCE / num_measured)
 
 
 def influence_of(
-    right_with: Tensor, right_without: Tensor, asked: Tensor, labels: Tensor, num_classes: int
+    right_with: Tensor, right_without: Tensor, judging: Tensor, labels: Tensor, num_classes: int
 ) -> Influence:
-    """Compare two heads by who is classified correctly.
+    """Compare two heads by the judges that they classify correctly.
 
     Parameters
     ----------
-    right_with, right_without, asked : Tensor
-        (n,) bool of every judge: correct with the clients, without them, and whether it judges.
+    right_with, right_without, judging : Tensor
+        (n,) bool of every judge: correct with the clients, correct without them, and taking part.
     labels : Tensor
         (n,) int64 of the judges, in [0, num_classes).
     """
-    if not bool(asked.any()):
+    if not bool(judging.any()):
         return Influence()
     gained = right_without.to(torch.int64) - right_with.to(torch.int64)
     won, lost, judges = (
-        torch.bincount(labels[asked & which], minlength=num_classes)
-        for which in (gained > 0, gained < 0, torch.ones_like(asked))
+        torch.bincount(labels[judging & chosen], minlength=num_classes)
+        for chosen in (gained > 0, gained < 0, torch.ones_like(judging))
     )
     several = judges >= MIN_JUDGES_OF_CLASS
     shares = torch.where(several, (won - lost) / judges.clamp(min=1), 0.0)
@@ -133,28 +133,28 @@ def influence_of(
     chance = sign_test(int(won.sum()), int(lost.sum())) if total > 0 else 1.0
     if share > 0:
         chance = min(chance, int(several.sum()) * sign_test(int(won[worst]), int(lost[worst])))
-    return Influence(total / int(asked.sum()), max(share, 0.0), worst if share > 0 else -1, chance)
+    return Influence(total / int(judging.sum()), max(share, 0.0), worst if share > 0 else -1, chance)
 
 
 def evenly_spaced(num_samples: int, number: int) -> Tensor:
-    """Return (m,) int64 positions of at most so many of the samples, ascending, from the first to the last."""
+    """Return (m,) int64 positions of at most ``number`` samples, ascending, from the first to the last."""
     return torch.linspace(0, max(num_samples - 1, 0), min(number, num_samples)).to(torch.int64)
 
 
 def spreads(client: ClientStatistics, places: Tensor, basis: Tensor) -> Tensor:
-    """Return how far a client's statistics are spread, as (3,) float64 mean squared distances.
+    """Return the spread of a client's statistics, as (3,) float64 mean squared distances.
 
-    Those of the means of its rows from the places of their classes, times the samples of a row, whose expectation is
-    the same for any number of samples; those of samples from the means of their rows; and the latter along the basis.
-    What a client did not send is 0.
+    The first is that of its rows' means from the centres of their classes, times the samples of a row, which has the
+    same expectation for any number of samples. The second is that of samples from the means of their rows, the third
+    its part along the basis. Statistics that a client did not send give 0.
 
     Parameters
     ----------
     client : ClientStatistics
     places : Tensor
-        (C, d) float64; NaN where a class has no place.
+        (C, d) float64 centres; NaN for a class without one.
     basis : Tensor
-        (d, k) float64, orthonormal: what tells classes apart.
+        (d, k) float64, orthonormal: the directions in which the centres differ.
     """
     rows, within = client.rows, client.within
     counts = rows.counts.to(torch.float64)
@@ -173,7 +173,7 @@ def spreads(client: ClientStatistics, places: Tensor, basis: Tensor) -> Tensor:
 
 
 def basis_of(places: Tensor) -> Tensor:
-    """Return (d, k) orthonormal directions that span the differences of the classes' places."""
+    """Return (d, k) orthonormal directions that span the differences of the classes' centres."""
     known = places[~places.isnan().any(dim=1)]
     if len(known) < 2:
         return places.new_zeros(places.shape[1], 0)

@@ -12,7 +12,7 @@ from fedstats_app.statistics.accumulation import check_tensor, normalize_rows
 
 @dataclass(frozen=True)
 class SolveReport:
-    """What a solver did: the regulariser it used and how well posed the system was.
+    """Report of a solver: the regulariser it used and how well posed the system was.
 
     Attributes
     ----------
@@ -21,14 +21,14 @@ class SolveReport:
     parameters : dict
         The numbers used, by name (``ridge_lambda``, ``shrinkage``).
     ridge_effective : float or None
-        What was added to the diagonal of the Gram-like matrix in all, None where there is no system. Infinite for
-        FedCOF's limit, which is FedNCM.
+        Sum added to the diagonal of the Gram-like matrix, None if there is no system. Infinite for FedCOF's limit,
+        which is FedNCM.
     condition_number : float or None
         Estimate for the matrix that was solved, from power iteration (a lower bound, close in practice).
     rank : int or None
-        Numerical rank where a pseudo-inverse had to be used, else None.
+        Numerical rank if a pseudo-inverse had to be used, else None.
     notes : tuple of str
-        What a user should know: a fallback, a limit.
+        Notes for the user: a fallback, a limit.
     """
 
     regulariser: str = "none"
@@ -109,12 +109,12 @@ class LinearHead:
 
     @classmethod
     def of_rows(cls, weight: Tensor, present: Tensor, report: SolveReport | None = None) -> LinearHead:
-        """Return the head of (C, d) class weights with the length of every row 1, zero rows apart, and no bias."""
+        """Return the head of (C, d) class weights scaled to rows of length 1, except zero rows, without bias."""
         unit, _ = normalize_rows(weight)
         return cls(unit.contiguous(), torch.zeros_like(unit[:, 0]), present, report or SolveReport())
 
     def masked(self, logits: Tensor) -> Tensor:
-        """Return (n, C) logits with -inf for absent classes; the very same where there are none."""
+        """Return (n, C) logits with -inf for absent classes; the same tensor if there are none."""
         return logits if bool(self.present.all()) else logits.masked_fill(~self.present, -torch.inf)
 
     def predict(self, features: Tensor, *, mask_absent: bool = True) -> Tensor:
@@ -138,7 +138,7 @@ POWER_ITERATIONS = 30
 
 @dataclass(frozen=True)
 class Solution:
-    """Solution of a system, and what is known of its matrix.
+    """Solution of a system, with condition and rank of its matrix.
 
     Attributes
     ----------
@@ -154,32 +154,25 @@ class Solution:
     condition_number: float
     rank: int | None = None
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What to tell the user: empty after a Cholesky solve."""
-        if self.rank is None:
-            return ()
-        return (f"singular system: pseudo-inverse of rank {self.rank} of {len(self.x)}",)
-
     def report(
         self, regulariser: str, ridge_effective: float, *, notes: tuple[str, ...] = (), **parameters: float
     ) -> SolveReport:
-        """Tell the user of a head that came of this.
+        """Make the report of a head.
 
         Parameters
         ----------
         regulariser : str
             In words.
         ridge_effective : float
-            What was added to the diagonal.
+            Sum added to the diagonal.
         notes : tuple of str
-            What else to tell.
+            Further notes.
         **parameters
             The method's own, as they were used.
         """
-        return SolveReport(
-            regulariser, parameters, ridge_effective, self.condition_number, rank=self.rank, notes=(*self.notes, *notes)
-        )
+        if self.rank is not None:
+            notes = (f"singular system: pseudo-inverse of rank {self.rank} of {len(self.x)}", *notes)
+        return SolveReport(regulariser, parameters, ridge_effective, self.condition_number, self.rank, notes)
 
 
 def solve_positive_definite(matrix: Tensor, rhs: Tensor, *, magnitude: float = 0.0) -> Solution:

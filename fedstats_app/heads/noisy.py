@@ -1,6 +1,6 @@
 """Heads of class sums and second moments with noise (:mod:`fedstats_app.statistics.noisy_words`).
 
-What is done with noisy sums costs nothing further. The constants were chosen and measured in research/noise.md.
+Computations on noisy sums cost no further privacy. The constants were chosen and measured in research/noise.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedstats_app.statistics.accumulation import normalize_rows
 
 @dataclass(frozen=True, eq=False)
 class NoisyStatistics:
-    """All that is known of the data.
+    """Noisy sums over the data of all clients.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class NoisyStatistics:
         Parameters
         ----------
         ridge, floor : float
-            What is added to every eigenvalue, and the least eigenvalue, in edges.
+            Sum added to every eigenvalue, and the least eigenvalue, in edges.
 
         Raises
         ------
@@ -64,9 +64,9 @@ class NoisyStatistics:
     def gaussian(self, ridge: float = 0.5, floor: float = 0.05) -> LinearHead:
         """Return FedCGS's head on unit features: w_c = Sigma^-1 mu_c, and half of b_c = -mu_c^T Sigma^-1 mu_c / 2.
 
-        Sigma is what is left of the cleaned G without the class means' part, over N. All classes count as of N / C
-        samples, since how many there are is not released: of a larger class mu_c is too long, and less so with half of
-        the bias. Parameters and errors as :meth:`ridge`.
+        Sigma is the cleaned G without the class means' part, over N. All classes count as N / C samples, since class
+        counts are not released: mu_c of a larger class is too long, which matters less with half of the bias.
+        Parameters and errors as :meth:`ridge`.
         """
         values, vectors = self._spectrum(floor)
         means = (self.sums @ vectors) * (len(self.sums) / self.num_samples)
@@ -85,8 +85,8 @@ class NoisyStatistics:
     def _spectrum(self, floor: float) -> tuple[Tensor, Tensor]:
         """Return (d,) eigenvalues, cleaned of noise, and (d, d) eigenvectors of the second moments.
 
-        Noise lifts an eigenvalue e' above its edge to about sqrt(e'^2 + edge^2); this is undone. Those below say
-        nothing: what is left of the trace, which is the number of samples, is spread evenly over them.
+        Noise lifts an eigenvalue e' above its edge to about sqrt(e'^2 + edge^2), which is undone. Those below are
+        lost in noise: the rest of the trace, which is the number of samples, is spread evenly over them.
         """
         if self.moments is None:
             raise ValueError("this head needs second moments, got class sums alone")

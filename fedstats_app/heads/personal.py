@@ -1,4 +1,4 @@
-"""A head of its own for every client in closed form: the federation's statistics, with the client's own weighing more.
+"""Personal heads in closed form: solved from the federation's statistics with more weight on the client's own.
 
 The mixture of per-sample averages, (1 - a) global / N + a local / n, is solved as any statistics are. It is ridge
 regression (or a Gaussian discriminant) on all samples with the client's own at a larger weight: a = 0 gives the global
@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -21,10 +20,9 @@ from torch import Tensor
 from fedstats_app.heads.linear_head import LinearHead
 from fedstats_app.statistics import FeatureStatistics
 
-# Weights to choose from. 0 is the global head, so the choice can never score below it on the samples it is made on.
+# Candidate weights. 0 is the global head, so the choice never scores below it on the samples that decide.
 MIXING_GRID = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-# The weight is chosen on every one of so many parts of a client's samples in turn. On one part of a few dozen samples
-# alone the choice is mostly luck.
+# Folds of the cross-validation. A single hold-out part of a few dozen samples would leave the choice mostly to luck.
 FOLDS = 4
 # Mixing weights are taken as fractions, so that mixed statistics have whole counts as all statistics do.
 LARGEST_DENOMINATOR = 1000
@@ -33,25 +31,6 @@ MAX_COUNT = 2**62
 # Solves mixed statistics as the federation's head was solved, its regulariser included, which may be in proportion to
 # the number of samples: the second argument is that of the statistics over that of the federation.
 MixtureSolver = Callable[[FeatureStatistics, float], LinearHead]
-
-
-@dataclass(frozen=True)
-class MixingChoice:
-    """Which weight of the client's own statistics did best on its samples, each predicted while it was held out.
-
-    Attributes
-    ----------
-    mixing : float
-        The smallest of the best weights; 0 where there was nothing to choose on.
-    num_correct : tuple of int
-        Samples predicted right at each weight of the grid, ascending; empty where there was nothing to choose on.
-    num_validation : int
-        How many samples were predicted: all, or none of too few.
-    """
-
-    mixing: float
-    num_correct: tuple[int, ...]
-    num_validation: int
 
 
 def mixed_statistics(
@@ -67,7 +46,7 @@ def mixed_statistics(
     global_statistics, local_statistics : FeatureStatistics
         Of N and n samples, with Gram matrices or both without.
     mixing : float
-        a in [0, 1], to 1/1000. Without local samples it counts for nothing, and without global ones nothing else does.
+        a in [0, 1], to 1/1000. If one side has no samples, the result is the other side.
 
     Raises
     ------
@@ -123,11 +102,11 @@ def choose_mixing(
     in_global: Tensor,
     key: Sequence[int],
     grid: Sequence[float] = MIXING_GRID,
-) -> MixingChoice:
+) -> float:
     """Choose the weight of a client's own statistics by cross-validation: samples that are in neither side decide.
 
-    The federation's statistics are sums, so the samples held out are taken out of them exactly; else the global head
-    alone would have seen them.
+    The federation's statistics are sums, so the held-out samples are subtracted exactly; otherwise only the global head
+    would have seen them.
 
     Parameters
     ----------
@@ -140,11 +119,16 @@ def choose_mixing(
     solve : callable
         As the global head was solved.
     in_global : Tensor
-        (n,) bool: samples that are in the global statistics; a client may have kept back classes with few samples.
+        (n,) bool: samples that are in the global statistics; a client may have withheld classes with few samples.
     key : sequence of int
-        Draws which samples are held out together.
+        Determines the folds.
     grid : sequence of float
         Weights to try, ascending from 0.
+
+    Returns
+    -------
+    float
+        The smallest of the best weights; 0 with fewer than ``FOLDS`` samples.
 
     Raises
     ------
@@ -154,7 +138,7 @@ def choose_mixing(
     if not grid or grid[0] != 0.0 or any(low >= high for low, high in itertools.pairwise(grid)):
         raise ValueError(f"the grid of mixing weights must ascend from 0, got {tuple(grid)}")
     if len(labels) < FOLDS:
-        return MixingChoice(0.0, (), 0)
+        return 0.0
     order = torch.from_numpy(np.random.default_rng([*key]).permutation(len(labels)))
     num_correct = [0] * len(grid)
     for fold in range(FOLDS):
@@ -166,7 +150,7 @@ def choose_mixing(
         for index, mixing in enumerate(grid):
             predicted = personal_head(remaining, local, mixing, solve).predict(features[validation])
             num_correct[index] += int((predicted == labels[validation]).sum())
-    return MixingChoice(grid[num_correct.index(max(num_correct))], tuple(num_correct), len(labels))
+    return grid[num_correct.index(max(num_correct))]
 
 
 def _statistics_of(features: Tensor, labels: Tensor, chosen: Tensor, like: FeatureStatistics) -> FeatureStatistics:

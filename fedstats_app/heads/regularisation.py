@@ -3,13 +3,12 @@
 If the Gram matrix is known, or completed, the ridge is the one with the largest evidence (:func:`likeliest_ridge`).
 FedCOF knows only how means scatter, and takes the ridge with the best expected accuracy (:func:`choose_ridge`). Its
 head is linear in H mu_c with H = (S + lambda I)^-1, S a scatter within classes and mu_c the class means. If
-features scatter about their class means with a common covariance, the scores of a new sample are normal, and what they
-are expected to be follows from S and the means, but for one thing: S and H are of the same draws, so directions in
-which few draws happened to vary little look better than they are. For that the classical correction of regularised
-discriminants is made (Raudys and Young 2004; Zollanvari and Dougherty 2015, "Generalized consistent error estimator of
-linear discriminant analysis"): with q draws and h = tr(S H), a trace or variance under H is 1 / (1 - h / q) times, or
-the square of that times, what it seems. It is the factor of generalised cross-validation, applied to errors of
-classification instead of squares. No message, test sample or fitted constant is needed.
+features scatter about their class means with a common covariance, the scores of a new sample are normal, and their
+expectation follows from S and the means. But S and H come from the same draws, so directions in which the draws happen
+to vary little look better than they are. This is corrected as usual for regularised discriminants (Raudys and Young
+2004; Zollanvari and Dougherty 2015, "Generalized consistent error estimator of linear discriminant analysis"): with q
+draws and h = tr(S H), a trace under H is multiplied by 1 / (1 - h / q), a variance by its square. It is the factor of
+generalised cross-validation, applied to classification errors. No message, test sample or fitted constant is needed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from fedstats_app.statistics import FeatureStatistics
 LOWEST, HIGHEST, PER_DECADE, DECADES = 1e-4, 1e6, 4, 10
 # A candidate is not trusted where directions take more than this share of the draws: the correction blows up there.
 MOST_FREEDOM = 0.6
-# More classes than this cost more than the solve itself; a fixed choice of them gives the same ridge or its neighbour.
+# More classes than this would take longer than the solve itself; a fixed selection gives the same ridge or a neighbour.
 MOST_CLASSES = 256
 
 # A ridge chosen by evidence is at least this many times the mean squared distance of a sample from its class mean. No
@@ -80,7 +79,7 @@ class Spread:
         Returns
         -------
         Spread or None
-            None where nothing is known of the covariance: no draws, or none that differ.
+            None if nothing is known of the covariance: no draws, or none that differ.
         """
         present = (counts > 0).nonzero().squeeze(1)
         # The diagonal of a difference of large sums is never exactly zero.
@@ -99,10 +98,10 @@ class Spread:
         return float(self.eigenvalues.sum()) / self.weight
 
     def directions(self, ridge: float) -> float:
-        """Return h = tr(S H), the directions that the inverse makes use of.
+        """Return h = tr(S H), the number of directions that the inverse uses.
 
-        What all eigenvalues have in common acts as a ridge does: it is energy that FedRoot spread evenly, without
-        knowing its directions. It is counted as if it lay along the directions that are known.
+        The common part of all eigenvalues acts like a ridge: it is energy that FedRoot spread evenly, without knowing
+        its directions. It is counted as if it lay along the known directions.
         """
         known = self.eigenvalues - self.eigenvalues.amin()
         if not float(known.sum()):
@@ -111,10 +110,10 @@ class Spread:
         return float((known / (self.eigenvalues + ridge)).sum())
 
     def expected_accuracy(self, ridge: float, head: HeadMap) -> float:
-        """Return the accuracy to expect of a head at one ridge, 0 to 1, classes weighing by the root of their counts.
+        """Return the expected accuracy of a head at a ridge, 0 to 1; classes weigh by the root of their counts.
 
-        The chance that a sample's own score beats all others is taken for the product of the chances that it beats
-        each, which keeps the order of candidates; classes weigh between their share of the samples and alike.
+        The probability that a sample's own score beats all others is approximated by the product over the others, which
+        keeps the order of candidates. The weights lie between the share of the samples and equal weights.
 
         Parameters
         ----------
@@ -185,28 +184,28 @@ def likeliest_ridge(stats: FeatureStatistics, gram: Tensor) -> float | None:
 
 
 def check_regulariser(name: str, value: float | str, *, infinite: bool = False) -> None:
-    """Refuse with a ValueError what is neither "auto" nor a number of at least 0, infinity perhaps among them."""
+    """Raise a ValueError unless the value is "auto" or a number >= 0, infinity only if allowed."""
     if value != "auto" and (isinstance(value, str) or not 0.0 <= value or (math.isinf(value) and not infinite)):
         kind = "a number" if infinite else "a finite number"
         raise ValueError(f'{name} must be {kind} >= 0 or "auto", got {value!r}')
 
 
 def choose_ridge(spread: Spread, head: HeadMap) -> float:
-    """Return the candidate with the best expected accuracy; of equally good ones the middle one.
+    """Return the candidate with the best expected accuracy; the middle one of equally good ones.
 
     Parameters
     ----------
     spread : Spread
         Of the merged statistics.
     head : callable
-        How the head is made.
+        See ``HeadMap``.
     """
     mean_eigenvalue = float(spread.eigenvalues.mean())
     steps = round(PER_DECADE * math.log10(HIGHEST / LOWEST)) + 1
     grid = (
         mean_eigenvalue * torch.logspace(math.log10(LOWEST), math.log10(HIGHEST), steps, dtype=torch.float64)
     ).tolist()
-    # With a single draw even the largest candidate may use more than its share.
+    # With a single draw, even the largest candidate may use too many directions.
     candidates = [ridge for ridge in grid if spread.directions(ridge) <= MOST_FREEDOM * spread.freedom] or [grid[-1]]
     expected = [spread.expected_accuracy(ridge, head) for ridge in candidates]
     best: list[float] = [
@@ -216,12 +215,12 @@ def choose_ridge(spread: Spread, head: HeadMap) -> float:
 
 
 def with_between_class(products: Tensor, squares: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the unit rows of (S + M D M^T + lambda I)^-1 M D, D the counts: ridge regression."""
+    """Return the unit rows of (S + M D M^T + lambda I)^-1 M D, D the counts: ridge regression."""
     return _unit_rows(torch.linalg.inv(torch.diag(1.0 / counts) + products), squares)
 
 
 def without_between_class(products: Tensor, squares: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the unit rows of (S + N mu mu^T + lambda I)^-1 M D, mu the mean of all samples: FedCOF."""
+    """Return the unit rows of (S + N mu mu^T + lambda I)^-1 M D, mu the mean of all samples: FedCOF."""
     total = counts.sum()
     share = counts / total
     along = products @ share
@@ -233,11 +232,11 @@ def without_between_class(products: Tensor, squares: Tensor, counts: Tensor) -> 
 
 
 def class_means(products: Tensor, squares: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the unit rows of the class means, where H = I: FedNCM."""
+    """Return the unit rows of the class means, where H = I: FedNCM."""
     return _unit_rows(torch.eye(len(counts), dtype=products.dtype, device=products.device), squares)
 
 
 def _unit_rows(transform: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
-    """Divide column c of T by the norm of row c of the head, and give it no bias."""
+    """Divide column c of T by the norm of row c of the head, and return it with a zero bias."""
     norms = (transform * (squares @ transform)).sum(dim=0).clamp(min=1e-300).sqrt()
     return transform / norms, torch.zeros_like(norms)

@@ -65,7 +65,12 @@ def solve_ridge(
     gram, rhs = _with_constant_feature(stats, sums) if fit_bias else (sums, stats.class_sums.T)
     if not between_class:
         gram = sums - class_mean_products(stats) + mean_product(stats)
-    chosen, how = _choose_lambda(stats, sums, ridge_lambda)
+    check_regulariser("ridge_lambda", ridge_lambda)
+    if ridge_lambda == "auto":
+        likeliest = likeliest_ridge(stats, sums)
+        chosen, how = (sample_energy(stats, sums), " (no spread)") if likeliest is None else (likeliest, " (auto)")
+    else:
+        chosen, how = float(ridge_lambda), ""
     if solver == "pinv32":
         solution = _solve_pinv32(gram, rhs, chosen)
     else:
@@ -79,14 +84,6 @@ def solve_ridge(
         bias = bias / norm
     report = solution.report(f"lambda {chosen:.4g}{how}", chosen, ridge_lambda=chosen)
     return LinearHead(weight.contiguous(), bias, stats.present, report)
-
-
-def _choose_lambda(stats: FeatureStatistics, gram: Tensor, ridge_lambda: float | Literal["auto"]) -> tuple[float, str]:
-    check_regulariser("ridge_lambda", ridge_lambda)
-    if ridge_lambda != "auto":
-        return float(ridge_lambda), ""
-    likeliest = likeliest_ridge(stats, gram)
-    return (sample_energy(stats, gram), " (no spread)") if likeliest is None else (likeliest, " (auto)")
 
 
 def _with_constant_feature(stats: FeatureStatistics, gram: Tensor) -> tuple[Tensor, Tensor]:

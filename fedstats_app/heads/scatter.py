@@ -48,8 +48,8 @@ def with_equal_classes(stats: FeatureStatistics) -> FeatureStatistics:
     """Return statistics as if all classes present had the same number of samples, at the same means and scatter.
 
     G + sum_c (n - N_c) mu_c mu_c^T, sums n mu_c and counts n, with n = N / C+ rounded: classes weigh alike in the
-    between-class part and have equal priors. The scatter within classes stays that of the samples, since no statistic
-    tells it by class.
+    between-class part and have equal priors. The scatter within classes stays that of the samples, since it is not
+    known by class.
 
     Raises
     ------
@@ -82,12 +82,12 @@ class ClassTotals(NamedTuple):
 
     @property
     def freedom(self) -> int:
-        """sum_c (K_c - 1), the draws of the covariance that the means are."""
+        """Degrees of freedom of the means' covariance, sum_c (K_c - 1)."""
         return int((self.num_means - 1).clamp(min=0).sum())
 
     @property
     def fedcof_weights(self) -> Tensor:
-        """(C,) a_c = (N_c - 1) / max(K_c - 1, 1), by which the spread of a class's means counts in FedCOF."""
+        """(C,) a_c = (N_c - 1) / max(K_c - 1, 1), the weight of the spread of a class's means in FedCOF."""
         return (self.counts - 1).clamp(min=0) / (self.num_means - 1).clamp(min=1)
 
     def mean_products(self) -> Tensor:
@@ -107,14 +107,14 @@ class ClassTotals(NamedTuple):
 
 
 class SummedRows(NamedTuple):
-    """What FedCOF takes of rows: their totals, and :func:`row_scatter` by its weights, (d, d) float64."""
+    """Sums of rows for FedCOF: their totals, and :func:`row_scatter` by its weights, (d, d) float64."""
 
     totals: ClassTotals
     scatter: Tensor
 
     @classmethod
     def of(cls, rows: ClassMeanRows) -> SummedRows:
-        """Return it from all rows."""
+        """Sum all rows."""
         totals = ClassTotals.of(rows)
         return cls(totals, row_scatter(rows, totals, totals.fedcof_weights))
 

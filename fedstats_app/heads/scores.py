@@ -1,9 +1,9 @@
 """Scores of a head on samples, as values that add over batches and clients: confusion matrix, AUROC, calibration.
 
-How well a head ranks samples by class is told by histograms of margins. A sample's margin for class c is its score of c
+Histograms of margins measure how well a head ranks samples by class. A sample's margin for class c is its score of c
 minus its largest other score. Like a softmax, and unlike the score alone, it does not change if all scores of a sample
 shift together, so that samples can be compared; unlike a softmax it needs no temperature. With two classes it is the
-difference of the scores, in any case the usual ranking.
+difference of the scores, the usual ranking.
 
 Scores of different heads differ by orders of magnitude, and their range is not known beforehand. So bins are those of a
 floating-point number of few digits: 16 to every doubling, from 2^-20 to 2^20 and with either sign. They are the same
@@ -34,8 +34,8 @@ class ConfusionMatrix(Addable):
         Samples counted without their class, and how many of them were predicted right: in the accuracy, but in no
         class's. A site pools classes of which it evaluated too few samples to name them.
     elsewhere : Tensor
-        (C,) int64, by true class the samples taken for another class that is not said; by default none. They count as
-        wrong, but against no class's specificity or precision.
+        (C,) int64, by true class the samples that were predicted as another, unnamed class; by default none. They count
+        as wrong, but against no class's specificity or precision.
     """
 
     matrix: Tensor
@@ -171,9 +171,9 @@ def _margins(scores: Tensor, finite: bool) -> Tensor:
     """Return (n, C) float64 margins of (n, C) scores; -inf minus -inf is the lowest too."""
     if scores.shape[1] < 2:
         return torch.full_like(scores, torch.inf)
-    largest, which = scores.topk(2, dim=1)
+    largest, indices = scores.topk(2, dim=1)
     margins = scores - largest[:, :1]
-    margins.scatter_(1, which[:, :1], largest[:, :1] - largest[:, 1:])
+    margins.scatter_(1, indices[:, :1], largest[:, :1] - largest[:, 1:])
     return margins if finite else margins.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
@@ -195,21 +195,12 @@ def filled_bins(bins: Tensor, labels: Tensor) -> Tensor:
     Tensor
         (t, 4) int64: class, bin, samples of the class, samples of others; in ascending order of class and bin.
     """
-    num_classes, labels = bins.shape[1], labels.to("cpu", torch.int64)
-    first = NUM_MARGIN_BINS * torch.arange(num_classes)
-    counts = torch.zeros(num_classes * NUM_MARGIN_BINS, dtype=torch.int64)
-    for rows in torch.split(bins, _ROWS_AT_ONCE):  # counting widens the integers of so many
-        counts += torch.bincount((rows + first).flatten(), minlength=len(counts))
-    cells = counts.nonzero().squeeze(1)
-    own = bins.gather(1, labels.unsqueeze(1)).squeeze(1) + first[labels]
-    positives = torch.bincount(torch.searchsorted(cells, own), minlength=len(cells))
-    places = [cells // NUM_MARGIN_BINS, cells % NUM_MARGIN_BINS]
-    return torch.stack([*places, positives, counts[cells] - positives], dim=1)
+    return MarginHistograms.zeros(bins.shape[1]).count_(bins, labels).filled
 
 
 @dataclass(frozen=True, eq=False)
 class MarginHistograms(Addable):
-    """Per class how many samples of it, and how many of other classes, have a margin in each bin.
+    """Histograms by class of the margins of its samples, and of those of other classes.
 
     A commutative monoid under ``+``.
 
@@ -233,28 +224,30 @@ class MarginHistograms(Addable):
         return cls(nothing, nothing.clone())
 
     def count_(self, bins: Tensor, labels: Tensor) -> MarginHistograms:
-        """Count into these tensors what :func:`margin_bins` gave, (n, C), by (n,) integer labels in [0, C)."""
-        labels = labels.to("cpu", torch.int64)
-        cells = bins + NUM_MARGIN_BINS * torch.arange(bins.shape[1])
-        own = cells.gather(1, labels.unsqueeze(1)).squeeze(1)
-        ones = torch.ones(cells.numel(), dtype=torch.int64)
-        self.negatives.view(-1).index_add_(0, cells.flatten(), ones).index_add_(0, own, -ones[: len(own)])
-        self.positives.view(-1).index_add_(0, own, ones[: len(own)])
+        """Count (n, C) bins of :func:`margin_bins` by (n,) integer labels in [0, C) into these tensors."""
+        first = NUM_MARGIN_BINS * torch.arange(bins.shape[1])
+        parts = torch.split(bins, _ROWS_AT_ONCE), torch.split(labels.to("cpu", torch.int64), _ROWS_AT_ONCE)
+        for rows, own_classes in zip(*parts, strict=True):
+            cells = rows + first  # int64, of a few rows at a time
+            own = cells.gather(1, own_classes.unsqueeze(1)).squeeze(1)
+            ones = torch.ones(cells.numel(), dtype=torch.int64)
+            self.negatives.view(-1).index_add_(0, cells.flatten(), ones).index_add_(0, own, -ones[: len(own)])
+            self.positives.view(-1).index_add_(0, own, ones[: len(own)])
         return self
 
     def add_(self, filled: Tensor) -> MarginHistograms:
-        """Count into these tensors what is in (t, 4) bins of :func:`filled_bins`, in time that grows with t."""
-        where = filled[:, 0], filled[:, 1]
-        self.positives.index_put_(where, filled[:, 2], accumulate=True)
-        self.negatives.index_put_(where, filled[:, 3], accumulate=True)
+        """Add (t, 4) bins of :func:`filled_bins` to these tensors, in time that grows with t."""
+        index = filled[:, 0], filled[:, 1]
+        self.positives.index_put_(index, filled[:, 2], accumulate=True)
+        self.negatives.index_put_(index, filled[:, 3], accumulate=True)
         return self
 
     @property
     def filled(self) -> Tensor:
         """(t, 4) int64 bins that hold a sample, as of :func:`filled_bins`."""
         bins = (self.positives + self.negatives).nonzero()
-        where = bins[:, 0], bins[:, 1]
-        return torch.cat([bins, torch.stack([self.positives[where], self.negatives[where]], dim=1)], dim=1)
+        index = bins[:, 0], bins[:, 1]
+        return torch.cat([bins, torch.stack([self.positives[index], self.negatives[index]], dim=1)], dim=1)
 
     @property
     def per_class_auroc(self) -> Tensor:
@@ -286,16 +279,16 @@ class MarginHistograms(Addable):
 
 @dataclass(eq=False)
 class HeadScores(Addable):
-    """What a head makes of some samples; a commutative monoid under ``+``, and an accumulator.
+    """Scores of a head on some samples; a commutative monoid under ``+``, and an accumulator.
 
     Attributes
     ----------
     confusion : ConfusionMatrix
         True and predicted classes: accuracy, F1, specificity.
     calibration : CalibrationSums
-        From which a temperature is chosen.
+        Sums for the choice of a temperature.
     margins : MarginHistograms
-        How samples are ranked by class: AUROC. Of the samples that the confusion matrix counts by class.
+        Ranking by class (AUROC) of the samples that the confusion matrix counts by class.
     """
 
     confusion: ConfusionMatrix
@@ -319,17 +312,17 @@ class HeadScores(Addable):
         return self
 
     def count_client(self, client: ClientScores) -> None:
-        """Add what a client says: counts and margins, nothing for a calibration."""
+        """Add a client's counts and margins, which have nothing for a calibration."""
         self.confusion += client.confusion
         self.margins.add_(client.margins)
 
     @property
     def per_class_auroc(self) -> Tensor:
-        """(C,) float64 areas of the margins; with two classes never outside what the confusion matrix allows.
+        """(C,) float64 areas of the margins; with two classes within the bounds of the confusion matrix.
 
-        Sites widen bins of few samples, across a margin of 0 where a sign has fewer than their floor. But which side
-        each sample is on is what the confusion matrix says: a sample of each class, both classified correctly, are
-        ranked correctly, and both wrongly are not.
+        Sites widen bins of few samples, also across a margin of 0. But the confusion matrix tells the sign of each
+        sample's margin: two samples of different classes are ranked correctly if both are classified correctly, and
+        wrongly if both are classified wrongly.
         """
         areas, right = self.margins.per_class_auroc, self.confusion.per_class_accuracy
         same_samples = torch.equal(self.margins.positives.sum(dim=1), self.confusion.class_examples)
@@ -345,16 +338,16 @@ class HeadScores(Addable):
 
 @dataclass(frozen=True, eq=False)
 class ClientScores:
-    """What a client says of a head.
+    """Scores that a client sends for a head.
 
     Attributes
     ----------
     confusion : ConfusionMatrix
         As in :class:`HeadScores`.
     margins : Tensor
-        (t, 4) int64 bins of its histograms that hold a sample (:func:`filled_bins`); none where none may leave.
+        (t, 4) int64 bins of its histograms that hold a sample (:func:`filled_bins`); none if they are withheld.
     temperature : int or None
-        Which of TEMPERATURES is best for its samples, or None where it says nothing.
+        Index of the best of TEMPERATURES for its samples, or None if it is undecided.
     """
 
     confusion: ConfusionMatrix

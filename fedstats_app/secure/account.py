@@ -1,10 +1,10 @@
-"""What noise of one size promises, and what several answers promise together.
+"""Privacy of Gaussian noise: of one answer, and of several together.
 
-A Gaussian answer of sensitivity 1 and standard deviation 1 / mu tells data sets that differ by one sample apart as well
-as one draw tells N(0, 1) from N(mu, 1): it is mu-GDP. Answers, each of which may depend on those before, compose
-exactly: mu^2 = sum of mu_i^2 (Dong, Roth and Su 2022, "Gaussian differential privacy", corollary 3.3). Such an answer
-is (epsilon, delta)-private if and only if Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu) <= delta (Balle
-and Wang 2018, "Improving the Gaussian mechanism for differential privacy", theorem 8).
+A Gaussian answer of sensitivity 1 and standard deviation 1 / mu distinguishes data sets that differ by one sample as
+well as one draw distinguishes N(0, 1) from N(mu, 1): it is mu-GDP. Answers, each of which may depend on earlier ones,
+compose exactly: mu^2 = sum of mu_i^2 (Dong, Roth and Su 2022, "Gaussian differential privacy", corollary 3.3). Such an
+answer is (epsilon, delta)-private if and only if Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu) <= delta
+(Balle and Wang 2018, "Improving the Gaussian mechanism for differential privacy", theorem 8).
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ def fits(mus: Iterable[float], epsilon: float, delta: float) -> bool:
 
 
 def least_honest(parties: int) -> int:
-    """Return how many of so many parties at least add their share of noise to a sum that is unmasked.
+    """Return how many parties, at least, have added their share of noise to a sum that is unmasked.
 
-    As many may be lost as a run survives, and of the others so many may have left their noise out.
+    Some may be lost, as many as a run survives, and some of the others corrupt, so that they leave their noise out.
     """
     return parties - most_lost(parties) - math.floor(CORRUPT * parties)
 
@@ -128,13 +128,13 @@ PLACES: dict[Place, str] = {
     "server": "added by the server, which sees exact sums",
     "local": "added by each site, all of it",
 }
-# Clients shorten their sums to this share of an average client's samples (research/noise.md), and not below so many.
+# Clients shorten their sums to this share of an average client's samples (research/noise.md), or to the second number.
 CLIPPED, LEAST_CLIP = 0.1, 2.0
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What a run promises each sample, or each client, of its sites.
+    """Privacy that a run promises each sample, or each client, of its sites.
 
     Attributes
     ----------
@@ -143,9 +143,9 @@ class Promise:
     num_samples : int
         N, of all sites together, as declared.
     unit : {"sample", "client"}
-        What is hidden.
+        Unit that is hidden.
     num_clients : int
-        That are asked.
+        Clients of the run.
     where : {"sites", "server", "local"}
         Who adds the noise: the sites a share each, the server all, or each site as much as all.
     """
@@ -159,12 +159,12 @@ class Promise:
 
     @property
     def mu(self) -> float:
-        """What all answers of the run have together."""
+        """Privacy parameter of all answers of the run together."""
         return mu_of(self.epsilon, self.delta)
 
     @property
     def clip(self) -> float:
-        """To which length, in samples, each client shortens its sums; 0 where none does. No data are looked at."""
+        """Length, in samples, to which each client shortens its sums; 0 for no limit. It does not depend on data."""
         return max(CLIPPED * self.num_samples / self.num_clients, LEAST_CLIP) if self.unit == "client" else 0.0
 
     def adding(self, parties: int, left: int) -> tuple[int, int]:

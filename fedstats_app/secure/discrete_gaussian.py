@@ -1,9 +1,9 @@
-"""Normal noise as integers, by a table and a stream cipher: no low bits of a float that tell what was added to.
+"""Integer normal noise, by a table and a stream cipher: the low bits of floating-point noise could reveal the data.
 
 The noise of many parties is the sum of their shares, each a discrete Gaussian on the same grid (Kairouz, Liu and
-Steinke 2021, "The distributed discrete Gaussian mechanism for federated learning with secure aggregation"). Where each
-has a deviation of several steps, their sum is distributed as a discrete Gaussian but for far less than any delta. So is
-a multiple of one and another that fills its gaps (Micciancio and Walter 2017, "Gaussian sampling over the integers"):
+Steinke 2021, "The distributed discrete Gaussian mechanism for federated learning with secure aggregation"). If each
+has a deviation of several steps, their sum differs from a discrete Gaussian by far less than any delta. So does a
+coarse draw plus a fine one that fills its gaps (Micciancio and Walter 2017, "Gaussian sampling over the integers"):
 with a deviation of 4 gaps the difference is below 2^-400.
 """
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 _BITS = 64  # of a random word
 _GUARD = 256  # of fraction while the table is made
-# Beyond so many deviations the weight is below 2^-120.
+# Beyond this number of deviations the weight is below 2^-120.
 _REACH = 13
 # A table has deviations up to the first; beyond, one of a fine table fills the gaps between multiples.
 _WIDEST, _FINE, _GAP = 2.0**13, 2.0**12, 2**10
@@ -34,11 +34,11 @@ class DiscreteGaussian:
     Attributes
     ----------
     below : NDArray
-        (2 reach + 1,) uint64: how many of 2^64 words give a smaller number than each but the first.
+        (2 reach + 1,) uint64: for each number but the first, how many of the 2^64 words give a smaller one.
     reach : int
         The largest number of the table.
     coarse : DiscreteGaussian or None
-        Of what is drawn in multiples of 2^10 besides, for deviations beyond a table's.
+        Distribution of the additional multiples of 2^10, for deviations too large for one table.
     """
 
     below: NDArray[np.uint64]
@@ -86,9 +86,9 @@ class DiscreteGaussian:
         Parameters
         ----------
         number : int
-            How many.
+            Count.
         key : bytes, optional
-            32 bytes, the same numbers for the same; drawn anew by default. Never used for anything else.
+            32 bytes that determine the numbers, and are used for nothing else; random by default.
         """
         return self._drawn(number, Cipher(algorithms.AES(key or os.urandom(32)), modes.CTR(bytes(16))).encryptor())
 

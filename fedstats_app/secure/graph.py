@@ -1,8 +1,8 @@
-"""Who masks with whom, and how many shares give a key back: computed by each party from their number alone.
+"""Graph of the parties that mask with each other, and the shares that restore a key: both follow from their number.
 
-So many parties may be corrupt, together with a server that follows the protocol, and so many may be lost. Bell et al.
-2020, section 4, with the exact hypergeometric tails: a party's secret falls with a chance below 2^-40, and a run whose
-losses stay within the bound fails with one below 2^-30.
+A tenth of the parties may be corrupt, together with a server that follows the protocol, and three tenths may be lost.
+Bell et al. 2020, section 4, with the exact hypergeometric tails: a party's secret is revealed with a probability below
+2^-40, and a run whose losses stay within the bound fails with one below 2^-30.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+from collections import Counter
+from collections.abc import Collection
 
 CORRUPT, LOST = 0.1, 0.3
 SECRECY_BITS, SUCCESS_BITS = 40, 30
-# Up to so many parties all mask with all.
+# Up to this number, each party masks with all others.
 MOST_COMPLETE = 64
+# A class that fewer clients have is in no sum.
+MIN_HOLDERS = 3
 
 
 @functools.lru_cache(maxsize=8)
 def degree_and_threshold(number: int) -> tuple[int, int]:
-    """Return with how many others each party masks, and how many of their shares give its keys back.
+    """Return the number of neighbours of each party, and how many of their shares restore its keys.
 
     Parameters
     ----------
@@ -47,7 +51,7 @@ def degree_and_threshold(number: int) -> tuple[int, int]:
 
 
 def most_lost(number: int) -> int:
-    """Return how many of so many parties may be lost in a run."""
+    """Return how many parties a run may lose."""
     return math.floor(LOST * number)
 
 
@@ -70,8 +74,19 @@ def neighbours(keys: tuple[bytes, ...], nonce: bytes) -> tuple[tuple[int, ...], 
     return tuple(tuple(found[party]) for party in range(number))
 
 
+def smallest_cell(sets: Collection[Collection[str]]) -> int:
+    """Return the size of the smallest cell into which sets cut their union.
+
+    Sums over these sets, added and subtracted in any way, count all members of a cell alike. Comparing pairs of sets
+    is not enough: of A, A and B, A and C, and A, B, C and x, each two differ by many, and all four together give x.
+    """
+    kept = [frozenset(parties) for parties in sets]
+    cells = Counter(tuple(member in parties for parties in kept) for member in frozenset[str]().union(*kept))
+    return min(cells.values(), default=0)
+
+
 def _tail(most: int, population: int, marked: int, drawn: int) -> float:
-    """Return the chance that of a draw without replacement more than ``most`` are marked."""
+    """Return the probability that more than ``most`` items of a draw without replacement are marked."""
     whole = _log_choose(population, drawn)
     return math.fsum(
         math.exp(_log_choose(marked, found) + _log_choose(population - marked, drawn - found) - whole)

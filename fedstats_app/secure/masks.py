@@ -1,4 +1,4 @@
-"""Keys agreed on between two parties, and masks made of them: X25519, HKDF-SHA256 and AES-256 in counter mode."""
+"""Keys that two parties agree on, and the masks that follow from them: X25519, HKDF-SHA256, AES-256 in counter mode."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Words = Sequence[NDArray[np.unsignedinteger]]
 
 
 class Unsealable(ValueError):
-    """A sealed message that is not from whom it should be, or was changed on its way."""
+    """A sealed message was not sealed by its sender, or was changed on its way."""
 
 
 def derived(secret: bytes, salt: bytes, purpose: str) -> bytes:
@@ -52,7 +52,7 @@ def secrets_with(private: bytes, publics: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def stream(key: bytes, number: int) -> bytes:
-    """Return so many pseudo-random bytes; the same key gives the same."""
+    """Return this number of pseudo-random bytes, which the key determines."""
     return Cipher(algorithms.AES256(key), modes.CTR(_FIRST_COUNTER)).encryptor().update(bytes(number))
 
 
@@ -62,7 +62,7 @@ def add_mask(words: Words, key: bytes, sign: int) -> None:
     Parameters
     ----------
     words : sequence of ndarray
-        One-dimensional, of 2, 4 or 8 bytes a word; each goes on in the key's stream where the one before ended.
+        One-dimensional, of 2, 4 or 8 bytes a word; each continues the key's stream where the previous array ended.
     key : bytes
         32 bytes; one key makes one mask.
     sign : int
@@ -82,7 +82,7 @@ def add_mask(words: Words, key: bytes, sign: int) -> None:
 
 
 def seal(message: bytes, key: bytes) -> bytes:
-    """Encrypt the one message of a key, so that any change of it is noticed; it is 16 bytes longer then."""
+    """Encrypt and authenticate the only message of a key, which adds 16 bytes."""
     return ChaCha20Poly1305(key).encrypt(_ONLY_NONCE, message, None)
 
 

@@ -1,6 +1,6 @@
-"""One party: all keys from 32 random bytes, its shares, its masked words, and which shares of others it gives out.
+"""A party of secure sums: its keys, all from 32 random bytes, its shares and its masked words.
 
-A party keeps :class:`Party` from message to message. What it refuses is refused here, whatever a server says.
+A party keeps :class:`Party` from message to message. Requests that would reveal too much are refused here.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
 
 
 class Unsafe(ValueError):
-    """What a party must not answer, because a sum of too few, or one party alone, could be learned from it."""
+    """An answer would reveal a sum over too few parties, or the data of a single party."""
 
 
 @dataclass
 class Party:
-    """What a party remembers of a run.
+    """State that a party keeps of a run.
 
     Attributes
     ----------
@@ -45,17 +45,17 @@ class Party:
     nonce : bytes
         Of the run.
     rounds : int
-        Of masks.
+        Number of rounds of masks.
     identity : bytes
-        By which it is known in other runs.
+        Its identity in all runs.
     plan : str
         Digest of the plan, once it gave shares of its keys to the others; "" before.
     sent : dict
-        From each round in which it sent words to the digest of who was said to be in it.
+        From each round in which it sent words to the digest of the round's parties.
     survivors : dict
-        From each round that it helped to unmask to the digest of who was in the sum.
+        From each round that it helped to unmask to the digest of the parties in the sum.
     notes : dict
-        What else it keeps.
+        Further state of the caller.
     signer, signature : bytes
         Of its public keys.
     """
@@ -85,8 +85,9 @@ class Party:
         return cls(secrets.token_bytes(KEY_BYTES), nonce, rounds, identity)
 
     def to_json(self) -> str:
-        """Write what is remembered."""
-        return json.dumps({key: one.hex() if isinstance(one, bytes) else one for key, one in vars(self).items()})
+        """Write the state."""
+        values = vars(self).items()
+        return json.dumps({key: value.hex() if isinstance(value, bytes) else value for key, value in values})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -97,8 +98,8 @@ class Party:
 
     @property
     def public(self) -> PublicKeys:
-        """What all others get."""
-        masks = tuple(public_key(self._mask_key(one)) for one in range(self.rounds))
+        """Its public keys."""
+        masks = tuple(public_key(self._mask_key(turn)) for turn in range(self.rounds))
         return PublicKeys(self.identity, public_key(self._channel), masks, self.signer, self.signature)
 
     def index(self, plan: Plan) -> int:
@@ -110,16 +111,16 @@ class Party:
             If its keys are not among theirs, or it gave shares to other parties in this run.
         """
         if self.plan not in ("", plan.digest):
-            raise Unsafe("the parties of this run are others than before")
+            raise Unsafe("the parties of this run have changed")
         channel = public_key(self._channel)
-        place = next((one for one, party in enumerate(plan.parties) if party.channel == channel), None)
+        place = next((index for index, party in enumerate(plan.parties) if party.channel == channel), None)
         # Once shares were given, the plan's digest stands for all keys.
         if plan.nonce != self.nonce or place is None or (not self.plan and plan.parties[place] != self.public):
             raise Unsafe("this party's keys of this run are not among those of the parties")
         return place
 
     def sealed_shares(self, plan: Plan) -> list[bytes]:
-        """Give a share of each key to each neighbour: the sealed ones of each round, neighbours ascending.
+        """Seal a share of each key for each neighbour; one entry for each round, neighbours ascending.
 
         Raises
         ------
@@ -135,33 +136,33 @@ class Party:
             of_own = shares(self._own_key(turn), plan.threshold, points, self._derived(f"own-shares|{turn}"))
             of_mask = shares(self._mask_key(turn), plan.threshold, points, self._derived(f"mask-shares|{turn}"))
             keys = (self._channel_key(channels[other], f"{turn}|{own}|{other}") for other in others)
-            sealed = (seal(one + two, key) for one, two, key in zip(of_own, of_mask, keys, strict=True))
+            sealed = (seal(own_share + share, key) for own_share, share, key in zip(of_own, of_mask, keys, strict=True))
             found.append(b"".join(sealed))
         return found
 
-    def mask(self, plan: Plan, turn: int, active: Sequence[int], words: Words, asked: str) -> None:
+    def mask(self, plan: Plan, turn: int, active: Sequence[int], words: Words, query: str) -> None:
         """Mask the words of a round in place, and note that they were sent.
 
-        Masks with others cancel only if they were asked the same: a server that asks one party something else would
-        learn its part alone from the difference of two sums.
+        Masks of two parties cancel only if both got the same query. Otherwise a server that sends one party another
+        query would learn that party's words from the difference of two sums.
 
         Parameters
         ----------
         plan : Plan
             Of the run.
         turn : int
-            The round; each one's masks are used once.
+            The round; its masks are used once.
         active : sequence of int
             The parties of this round, ascending, itself among them.
         words : sequence of ndarray
             See :func:`fedstats_app.secure.masks.add_mask`.
-        asked : str
-            Digest of what the words answer.
+        query : str
+            Digest of the query that the words answer.
 
         Raises
         ------
         Unsafe
-            If the round was used, the plan is another one, or too few are left.
+            If the round was used, the plan has changed, or too few are left.
         """
         own = self.index(plan)
         _check_parties(plan, own, active)
@@ -170,13 +171,13 @@ class Party:
         self.sent[str(turn)] = digest_of(active)
         add_mask(words, self._own_key(turn), 1)
         others = plan.neighbours_among(own, active)
-        for other, key in pair_keys(plan, self._mask_key(turn), own, others, turn, asked):
+        for other, key in pair_keys(plan, self._mask_key(turn), own, others, turn, query):
             add_mask(words, key, 1 if own < other else -1)
 
     def answer(
         self, plan: Plan, turn: int, active: Sequence[int], survivors: Sequence[int], sealed: Mapping[int, bytes]
     ) -> dict[int, bytes]:
-        """Give out one share of each neighbour: of the key of its own mask if it is in the sum, else of the other.
+        """Give out one share of each neighbour: of its own mask's key if it is in the sum, else of its pair key.
 
         Parameters
         ----------
@@ -189,12 +190,12 @@ class Party:
         survivors : sequence of int
             Those of them whose words are in the sum, ascending.
         sealed : mapping
-            From each neighbour in the round to what it sealed for this party and this round.
+            From each neighbour in the round to the shares that it sealed for this party and this round.
 
         Raises
         ------
         Unsafe
-            If anything could be learned from the answer but the sum of the survivors.
+            If the answer would reveal more than the sum of the survivors.
         Unsealable
             If a sealed share is not its sender's.
         """
@@ -206,7 +207,7 @@ class Party:
             raise Unsafe(f"round {turn} was unmasked for other survivors")
         left, wanted = set(survivors), plan.neighbours_among(own, active)
         if set(sealed) != set(wanted):
-            raise Unsafe(f"shares of {len(wanted)} neighbours must come with the question, got {len(sealed)}")
+            raise Unsafe(f"the request must have shares of {len(wanted)} neighbours, got {len(sealed)}")
         found, channels = {}, self._channels(plan, wanted)
         for other in wanted:
             opened = unseal(sealed[other], self._channel_key(channels[other], f"{turn}|{other}|{own}"))
@@ -235,27 +236,27 @@ class Party:
 
 
 def pair_keys(
-    plan: Plan, private: bytes, own: int, others: Sequence[int], turn: int, asked: str
+    plan: Plan, private: bytes, own: int, others: Sequence[int], turn: int, query: str
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield others, and the key of the mask that one has in common with each, from its private key.
+    """Yield each other party, and the key of the mask that ``own``, whose private key is given, shares with it.
 
-    The mask is common to those who were asked the same, by its digest.
+    Two parties have the same key only if their queries have the same digest.
     """
     secrets = secrets_with(private, (plan.parties[other].masks[turn] for other in others))
     for other, secret in zip(others, secrets, strict=True):
-        yield other, derived(secret, plan.nonce, f"pair|{turn}|{min(own, other)}|{max(own, other)}|{asked}")
+        yield other, derived(secret, plan.nonce, f"pair|{turn}|{min(own, other)}|{max(own, other)}|{query}")
 
 
 def digest_of(parties: Sequence[int]) -> str:
-    """Return what tells a set of parties from others."""
+    """Return the SHA-256 of a list of parties."""
     return hashlib.sha256(json.dumps(list(parties)).encode()).hexdigest()
 
 
 def _check_parties(plan: Plan, own: int, parties: Sequence[int]) -> None:
-    """Refuse who is not a party, a list in another order, one without oneself, and too few."""
+    """Refuse unknown parties, a list that does not ascend or lacks ``own``, and too few parties."""
     number = len(plan.parties)
     ascending = list(parties) == sorted(set(parties))
     if not ascending or not parties or not (0 <= parties[0] and parties[-1] < number) or own not in parties:
-        raise Unsafe("parties of a round must ascend, be among those of the run, and include the one that is asked")
+        raise Unsafe("parties of a round must ascend, be among those of the run, and include the receiver")
     if len(parties) < plan.least_left:
         raise Unsafe(f"of {number} parties at least {plan.least_left} must be left, got {len(parties)}")

@@ -1,7 +1,7 @@
-"""Against a server that lies: sites sign their keys, and whose words they help to unmask, with keys that others know.
+"""Protection against a malicious server: sites sign their keys and the survivors, with keys that the others know.
 
-All mask with all then. Two sets of survivors cannot both be signed by so many that an honest party must have signed
-both, which none does (Bonawitz et al. 2017, section 6.2).
+Each party masks with all others. So many signatures are needed that two sets of survivors would have an honest party
+in common, and an honest party signs one set only (Bonawitz et al. 2017, section 6.2).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedstats_app.secure.plan import Plan
 
 @dataclass(frozen=True)
 class Peers:
-    """Who may take part.
+    """Sites that may take part.
 
     Attributes
     ----------
@@ -42,12 +42,12 @@ class Peers:
         Raises
         ------
         OSError, ValueError
-            If a file cannot be read, or is none of these.
+            If a file cannot be read or has another format.
         """
         own = load_pem_private_key(key.read_bytes(), None)
         lines = peers.read_text(encoding="utf-8").splitlines()
         allowed = frozenset(bytes.fromhex(line.split()[-1]) for line in lines if line.strip())
-        if not isinstance(own, Ed25519PrivateKey) or any(len(one) != 32 for one in allowed):
+        if not isinstance(own, Ed25519PrivateKey) or any(len(key) != 32 for key in allowed):
             raise ValueError("secure-key must be an Ed25519 key, and secure-peers name public keys of 32 bytes")
         return cls(own, allowed)
 
@@ -57,32 +57,32 @@ class Peers:
         return self.own.public_key().public_bytes_raw()
 
     def check_keys(self, plan: Plan) -> None:
-        """Refuse parties of which one is no peer, is there twice, or did not sign its keys.
+        """Refuse a party that is no peer, takes part twice, or did not sign its keys.
 
         Raises
         ------
         Unsafe
-            Saying which of these; also if there are so many parties that not all mask with all.
+            In these cases, and with too many parties for all to mask with all.
         """
         signers = [party.signer for party in plan.parties]
         if len(plan.parties) > MOST_COMPLETE:
             raise Unsafe(f"among peers at most {MOST_COMPLETE} clients take part, got {len(plan.parties)}")
         if not set(signers) <= self.allowed or len(set(signers)) < len(signers):
             raise Unsafe("a party of this run is not among this node's secure-peers, or takes part twice")
-        if not all(_is_signed(one.signer, one.signature, one.signed_by(plan.nonce)) for one in plan.parties):
+        if not all(_is_signed(party.signer, party.signature, party.signed_by(plan.nonce)) for party in plan.parties):
             raise Unsafe("the keys of a party are not signed by it")
 
-    def check_agreed(self, plan: Plan, survivors: Sequence[int], said: bytes, signatures: Sequence[bytes]) -> None:
-        """Refuse what too few of the survivors have signed.
+    def check_agreed(self, plan: Plan, survivors: Sequence[int], content: bytes, signatures: Sequence[bytes]) -> None:
+        """Refuse survivors if too few of them have signed.
 
         Parameters
         ----------
         plan, survivors
             The run's, and the round's.
-        said : bytes
-            What they sign, which names the survivors.
+        content : bytes
+            Signed content, which names the survivors.
         signatures : sequence of bytes
-            One for each survivor; what is no signature does not count.
+            One for each survivor; invalid ones do not count.
 
         Raises
         ------
@@ -92,9 +92,9 @@ class Peers:
         number = len(plan.parties)
         needed = (number + int(CORRUPT * number)) // 2 + 1
         pairs = zip(survivors, signatures, strict=False)
-        found = sum(_is_signed(plan.parties[one].signer, signature, said) for one, signature in pairs)
+        found = sum(_is_signed(plan.parties[party].signer, signature, content) for party, signature in pairs)
         if found < needed:
-            raise Unsafe(f"{needed} clients must have signed who is in the sum, got {found}")
+            raise Unsafe(f"{needed} clients must have signed the list of survivors, got {found}")
 
 
 def _is_signed(signer: bytes, signature: bytes, content: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""What all parties of a run know: the nonce and everybody's public keys; who is whose neighbour follows from it."""
+"""Common knowledge of all parties of a run: the nonce and all public keys, from which the neighbours follow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Self
 from fedstats_app.secure.graph import degree_and_threshold, most_lost, neighbours
 from fedstats_app.secure.masks import KEY_BYTES, secrets_with
 
-# By which a party is known in other runs.
+# Of a party's identity, which is the same in all runs.
 IDENTITY_BYTES = 16
 # Of Ed25519.
 SIGNATURE_BYTES = 64
@@ -21,7 +21,7 @@ MOST_ROUNDS = 8
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What a party gives to all others.
+    """Public keys of a party.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class PublicKeys:
     channel : bytes
         Its shares travel under keys agreed on with this one.
     masks : tuple of bytes
-        One key for each round. With one key for all, who is lost in one round would be unmasked in those before.
+        One key for each round. With a single key, a party lost in one round would be unmasked in earlier ones.
     signer, signature : bytes
         A lasting key, and its signature of all others (:mod:`fedstats_app.secure.peers`); zeros for none.
     """
@@ -42,21 +42,21 @@ class PublicKeys:
     signature: bytes = bytes(SIGNATURE_BYTES)
 
     def to_bytes(self) -> bytes:
-        """Write them one after another."""
+        """Concatenate signature, identity and keys."""
         return b"".join((self.signature, self.identity, self.signer, self.channel, *self.masks))
 
     def signed_by(self, nonce: bytes) -> bytes:
-        """Return what the signature is of, in the run with this nonce."""
+        """Return the signed bytes, in the run with this nonce."""
         return b"keys|" + nonce + self.to_bytes()[SIGNATURE_BYTES:]
 
     @classmethod
     def from_bytes(cls, data: bytes, rounds: int) -> Self:
-        """Read what :meth:`to_bytes` wrote for so many rounds.
+        """Read the bytes of :meth:`to_bytes` for this number of rounds.
 
         Raises
         ------
         ValueError
-            If it is of another length.
+            If the length is wrong.
         """
         if len(data) != cls.size(rounds):
             raise ValueError(f"keys of {rounds} rounds take {cls.size(rounds)} bytes, got {len(data)}")
@@ -73,14 +73,13 @@ class PublicKeys:
             If there is one.
         """
         try:
-            for _ in secrets_with(bytes(KEY_BYTES), (self.channel, *self.masks)):
-                pass
+            list(secrets_with(bytes(KEY_BYTES), (self.channel, *self.masks)))
         except ValueError:
             raise ValueError("keys: must agree with others, got one that agrees with none") from None
 
     @staticmethod
     def size(rounds: int) -> int:
-        """Return the bytes that they take."""
+        """Return the length of :meth:`to_bytes`."""
         return SIGNATURE_BYTES + IDENTITY_BYTES + KEY_BYTES * (2 + rounds)
 
 
@@ -132,17 +131,17 @@ class Plan:
 
     @property
     def is_signed(self) -> bool:
-        """Whether a party signed its keys."""
+        """True if a party signed its keys."""
         return any(any(party.signature) for party in self.parties)
 
     @property
     def threshold(self) -> int:
-        """How many shares give a key back."""
+        """Number of shares that restore a key."""
         return degree_and_threshold(len(self.parties))[1]
 
     @property
     def least_left(self) -> int:
-        """Fewer parties than this unmask nothing, lest the lost and the corrupt be too many."""
+        """Least number of parties left for which a round is unmasked."""
         return len(self.parties) - most_lost(len(self.parties))
 
     def neighbours(self, party: int) -> tuple[int, ...]:
@@ -150,7 +149,7 @@ class Plan:
         return self._neighbours[party]
 
     def neighbours_among(self, party: int, active: Collection[int]) -> list[int]:
-        """Return which of some parties a party masks with, ascending."""
+        """Return a party's neighbours among the active ones, ascending."""
         among = frozenset(active)
         return [other for other in self.neighbours(party) if other in among]
 
@@ -159,5 +158,5 @@ class Plan:
         return neighbours(tuple(party.channel for party in self.parties), self.nonce)
 
     def identities(self, parties: Sequence[int]) -> list[str]:
-        """By which some parties are known in other runs, sorted."""
+        """Return the identities of some parties in hex, sorted."""
         return sorted(self.parties[party].identity.hex() for party in parties)

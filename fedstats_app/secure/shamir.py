@@ -1,4 +1,4 @@
-"""Shares of a secret, of which a threshold gives it back and fewer say nothing (Shamir 1979), modulo a prime."""
+"""Shares of a secret modulo a prime: a threshold of them restores it, fewer reveal nothing (Shamir 1979)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def shares(secret: bytes, threshold: int, points: Sequence[int], key: bytes) -> 
     secret : bytes
         32 bytes.
     threshold : int
-        How many shares give it back.
+        Number of shares that restore it.
     points : sequence of int
         Different, above 0; one share for each.
     key : bytes
-        Draws the polynomial: asked again, the same key gives the same shares.
+        Determines the polynomial: the same key gives the same shares.
     """
     drawn = stream(key, _COEFFICIENT_BYTES * (threshold - 1))
     coefficients = [
@@ -49,7 +49,7 @@ def combined(found: Mapping[int, bytes], threshold: int) -> bytes:
         If they are fewer, or do not belong together.
     """
     if len(found) < threshold:
-        raise ValueError(f"{threshold} shares give a key back, got {len(found)}")
+        raise ValueError(f"{threshold} shares restore a key, got {len(found)}")
     points = sorted(found)[:threshold]
     total = 0
     for point in points:

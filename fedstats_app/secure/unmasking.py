@@ -1,4 +1,4 @@
-"""The server's side: masked words added up as they come, and the masks that are left taken away."""
+"""The server's side of secure sums: add masked words as they come, and remove the masks that are left."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ class MaskedSum:
     ----------
     like : sequence
         Length and type of each array of words.
-    asked : str
-        Digest of what the words answer; of who was asked something else no mask goes away.
+    query : str
+        Digest of the query that the words answer; the masks of a party with another query remain.
 
     Attributes
     ----------
     words : list of ndarray
         The sum so far, of unsigned words that wrap around.
     survivors : list of int
-        Whose words are in it, in the order in which they came.
+        Parties whose words are in it, in the order of their replies.
     """
 
-    def __init__(self, like: Sequence[tuple[int, np.dtype[np.unsignedinteger]]], asked: str) -> None:
+    def __init__(self, like: Sequence[tuple[int, np.dtype[np.unsignedinteger]]], query: str) -> None:
         self.words: list[NDArray[np.unsignedinteger]] = [np.zeros(number, dtype) for number, dtype in like]
         self.survivors: list[int] = []
-        self._asked = asked
+        self._query = query
 
     def add(self, party: int, words: Words) -> None:
         """Add one party's words."""
-        for total, one in zip(self.words, words, strict=True):
-            total += one
+        for total, array in zip(self.words, words, strict=True):
+            total += array
         self.survivors.append(party)
 
     def unmask(
         self, plan: Plan, turn: int, active: Sequence[int], answers: Mapping[int, Mapping[int, bytes]]
     ) -> list[NDArray[np.unsignedinteger]]:
-        """Take all masks away, and return the sum of the survivors' words.
+        """Remove all masks, and return the sum of the survivors' words.
 
         Parameters
         ----------
@@ -61,7 +61,7 @@ class MaskedSum:
         Raises
         ------
         ValueError
-            If too few answered to give a key back, or shares do not belong together.
+            If too few answered to restore a key, or shares do not belong together.
         """
         of_party: dict[int, dict[int, bytes]] = {party: {} for party in active}
         for holder, given in answers.items():
@@ -74,6 +74,6 @@ class MaskedSum:
                 add_mask(self.words, key, -1)
                 continue
             others = plan.neighbours_among(party, left)
-            for other, pair in pair_keys(plan, key, party, others, turn, self._asked):
+            for other, pair in pair_keys(plan, key, party, others, turn, self._query):
                 add_mask(self.words, pair, -1 if other < party else 1)
         return self.words

@@ -1,4 +1,4 @@
-"""Training by FedMeZO: the log in the run folder, the server's own replica, what it all cost."""
+"""Training by FedMeZO: the log in the run folder, the server's own replica, and the costs."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from fedstats_app.wire.reading import from_values, to_values
 from fedstats_app.wire.training import EvaluationCounts
 
 FOLDER = "mezo"
-# A line a round: the sizes of scalars by which those of later rounds are cut.
+# One line per round: the sizes of its scalars, which limit those of later rounds.
 SIZES = "sizes.jsonl"
 # A client is noted if its scalars were cut in more than half of its rounds, of which there are at least this many.
 ROUNDS_TO_NOTE = 10
-# Beside the setup, in what the training starts from.
+# Keys beside the setup in the stored start.
 _RATE, _TEMPERATURE = "learning-rate", "temperature-of-start"
 
 
 class MezoTraining(Training):
-    """Seeds go down and scalars come back; the model is its start and a log."""
+    """Training whose rounds send a seed and get scalars; the model is its start and a log."""
 
     replica: Replica
     start_tensors: dict[str, Tensor]
     strategy: MezoRounds
 
     def specified(self, request: TrainingRequest) -> TrainingRequest:
-        """As the base; no client runs SGD, and a temperature divides the start once."""
+        """Return the request without options of SGD, which no client runs, and temperature, which divides the start once."""
         return replace(
             request,
             tune="probe" if self.run.config.fedmezo.tune == "head" else "full",
@@ -55,18 +55,17 @@ class MezoTraining(Training):
         )
 
     def train(self) -> tuple[TrainingResult, TunedModel]:
-        """Train, continuing after the last round in the log if there is one."""
-        self.options, head = self.run.config.fedmezo, self.head.head
+        """Train, from the last round in the log on if there is one."""
+        options, head = self.run.config.fedmezo, self.head.head
         self.setup = MezoSetup(
             self.request,
-            tuned=self.options.tune,
-            num_directions=self.options.num_z,
-            distribution=self.options.directions,
-            batch_size=self.options.batch_size,
+            tuned=options.tune,
+            num_directions=options.num_z,
+            distribution=options.directions,
+            batch_size=options.batch_size,
         )
         self.repeats = self.size = self.setup.num_directions
         self.files = TrainingFiles(self.run.folder.path / FOLDER / self.name)
-        options = self.options
         self.strategy = MezoRounds(
             self.setup,
             self.clients,
@@ -78,7 +77,7 @@ class MezoTraining(Training):
             max_share=self.tuning.max_share,
             training=self.number,
         )
-        self._answered, self._clipped = Counter[int](), Counter[int]()
+        self._rounds, self._clipped = Counter[int](), Counter[int]()
         bias = torch.nan_to_num(head.bias, neginf=0.0)
         self._take_start({"head.weight": head.weight.float(), "head.bias": bias.float()})
         self.announce(sum(parameter.numel() for parameter in self.replica.parameters.values()))
@@ -106,40 +105,40 @@ class MezoTraining(Training):
         self.strategy.start_from(start, self.replica, log, sizes)
 
     def _begin(self) -> None:
-        """Find temperature and learning rate if they are to be found, keep the start, record it as round 0."""
-        answers, exchange, passes = None, MezoAnswers(), 0
+        """Measure temperature and learning rate if they are "auto", store the start, record it as round 0."""
+        loss_answers, answers, passes = None, MezoAnswers(), 0
         temperature = 1.0 if self.made else self.tuning.temperature
         if temperature == "auto":
-            losses, answers = self.losses_of(self.head.head)
+            losses, loss_answers = self.losses_of(self.head.head)
             temperature = best_temperature(losses)
-            passes = sum(answer.num_examples for answer in answers.of.values())
+            passes = sum(answer.num_examples for answer in loss_answers.of.values())
             self.say(f"the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
         self.start_temperature = temperature
         if temperature != 1.0:
             self._take_start({key: tensor / temperature for key, tensor in self.start_tensors.items()})
         if self.strategy.learning_rate is None:
-            exchange = self.strategy.measure_learning_rate(self.run.grid)
-            passes += (1 + 2 * CURVATURE_DIRECTIONS) * sum(answer.num_examples for answer in exchange.of.values())
+            answers = self.strategy.measure_learning_rate(self.run.grid)
+            passes += (1 + 2 * CURVATURE_DIRECTIONS) * sum(answer.num_examples for answer in answers.of.values())
             self.say(f"learning-rate {self.strategy.learning_rate:.4g}, from the loss's curvature")
         found = {_RATE: self.strategy.learning_rate, _TEMPERATURE: temperature}
         self.files.save_start({**to_values(self.setup), **found}, self.start_tensors)
-        if answers is not None:
-            exchange.add_bytes(answers)
-            exchange.failures = {**answers.failures, **exchange.failures}
-        self._record(0, exchange, passes)
+        if loss_answers is not None:
+            answers.add_bytes(loss_answers)
+            answers.failures = {**loss_answers.failures, **answers.failures}
+        self._record(0, answers, passes)
 
     def _resumed(self) -> bool:
-        """Take the training that was interrupted up as its log has it; return whether it had begun."""
+        """Continue an interrupted training from its log; return whether it had begun."""
         kept = self.files.load_start()
         if kept is None:
             return False
-        last = max((record.round for record in self.recorded()), default=0)
+        last = max((entry.round for entry in self.recorded()), default=0)
         updates = self.files.load_log(self.setup.num_directions)[:last]
         self.files.save_log(updates)
         self.take_up(len(updates))
         self.start_temperature = float(kept[0].get(_TEMPERATURE, 1.0))
         path = self.files.folder / SIZES
-        # A round that was taken twice counts as it was the last time.
+        # Of a round that was repeated, the last line counts.
         sizes = {line["round"]: line["sizes"] for line in (read_json_lines(path) if path.is_file() else ())}
         self.strategy.learning_rate = float(kept[0][_RATE])
         earlier = [sizes[number] for number in sorted(sizes) if number <= len(updates)]
@@ -147,34 +146,32 @@ class MezoTraining(Training):
         return True
 
     def _synchronise(self) -> None:
-        """Bring every replica to the end, and say how many are there."""
-        final = self.strategy.synchronise(self.run.grid)
-        confirmed, total = len(final.of), len(self.clients)
+        """Bring every replica to the end of the log, and note how many are bit-identical."""
+        answers = self.strategy.synchronise(self.run.grid)
+        confirmed, total = len(answers.of), len(self.clients)
         digest = self.replica.digest().hex()
         note = f"{confirmed} of {total} replicas are bit-identical at the end, digest {digest}"
         self.say(note)
-        for client, reason in list(final.failures.items())[:3]:
+        for client, reason in list(answers.failures.items())[:3]:
             self.say(f"client {client} is not among them: {reason}")
-        num_bytes = final.bytes_down + final.bytes_up + final.bytes_catch_up
-        self.notes.append(f"{note}; telling them took {num_bytes} bytes, which are not in the rounds")
+        num_bytes = answers.bytes_down + answers.bytes_up + answers.bytes_catch_up
+        self.notes.append(f"{note}; this took {num_bytes} bytes, which are not counted in the rounds")
         for client, number in sorted(self._clipped.items()):
-            if 2 * number > self._answered[client] >= ROUNDS_TO_NOTE:
-                self.notes.append(
-                    f"client {client} had scalars above the limit in {number} of {self._answered[client]} rounds "
-                    "(fedmezo.clip)"
-                )
+            if 2 * number > (rounds := self._rounds[client]) >= ROUNDS_TO_NOTE:
+                limit = f"client {client} had scalars above the limit in {number} of {rounds} rounds (fedmezo.clip)"
+                self.notes.append(limit)
 
     # A round
 
     def _after_round(self, outcome: MezoRound) -> None:
         """Evaluate, record, write the log."""
-        number, say = outcome.server_round, self.run.progress.say
-        for client in outcome.asked.replayed:
-            say(f"round {number}: the replica of client {client} was missing or differed, and was made again")
+        number = outcome.server_round
+        for client in outcome.answers.replayed:
+            self.say(f"round {number}: the replica of client {client} was missing or differed, and was rebuilt")
         used = sum(min(self.setup.batch_size or n, n) for n in outcome.num_examples.values())
         passes = self.trainer.passes * self.setup.num_directions * used
-        self._record(number, outcome.asked, passes, num_clients=len(outcome.num_examples), seconds=outcome.seconds)
-        self._answered.update([*outcome.num_examples])
+        self._record(number, outcome.answers, passes, num_clients=len(outcome.num_examples), seconds=outcome.seconds)
+        self._rounds.update([*outcome.num_examples])
         self._clipped.update(outcome.clipped)
         if outcome.sizes:
             line = to_json_with_digest({"round": number, "sizes": outcome.sizes}, indent=None)
@@ -183,13 +180,13 @@ class MezoTraining(Training):
 
     def _record(self, number: int, answers: MezoAnswers, passes: int, **more: Any) -> None:
         if self.on_features:
-            # The head alone takes the features that stage 1 has computed, or that are computed now, once.
+            # A head needs only the features, which stage 1 has computed, or which are computed now, once.
             passes = sum(self.clients.values()) if self.made and number == 0 else 0
         costs = {name: getattr(answers, name) for name in ("bytes_up", "bytes_down", "bytes_catch_up")}
         self.record(number, answers.failures, forward_passes=passes, **costs, **more)
 
     def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
-        """Ask how the replicas do on what clients hold out, and why some did not say."""
+        """Return the replicas' scores on the clients' hold-out data, and the reason of each client that failed."""
         messages, _ = self.strategy.evaluation_messages(EVALUATE_MEZO)
         return sum_evaluations(self.run.grid, messages, self.clients, self.request.holdout)
 
@@ -212,7 +209,7 @@ def replay(folder: Path, backbone: Backbone) -> Replica:
     files = TrainingFiles(folder)
     kept = files.load_start()
     if kept is None:
-        raise ValueError(f"{folder} must hold the start of a training by FedMeZO, sound, and does not")
+        raise ValueError(f"{folder} must hold the start of a training by FedMeZO, and does not")
     setup = from_values(MezoSetup, kept[0])
     if setup.request.backbone_fingerprint not in ("", backbone.fingerprint):
         raise ValueError(

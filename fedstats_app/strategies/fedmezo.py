@@ -1,4 +1,4 @@
-"""FedMeZO: every node follows the same log of seeds and scalars; a round costs a client tens of bytes.
+"""FedMeZO: every node applies the same log of seeds and scalars; a round costs a client tens of bytes.
 
 In round t the server draws a seed, every client measures the difference quotients of its loss along the seed's
 directions, (L(theta + eps z) - L(theta - eps z)) / (2 eps) (MeZO: Malladi et al., NeurIPS 2023, algorithm 1), the
@@ -8,15 +8,13 @@ replica. With weights n_k and a client's whole data as one batch this is MeZO on
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import logging
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Never
+from dataclasses import dataclass
+from typing import Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -40,9 +38,9 @@ from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, MezoReply, Wanted
 
 logger = logging.getLogger("fedstats_app")
 
-# Rounds, one after another, in which every scalar is 0 (a network without active units, a loss of 0): it ends there.
+# Training ends after this many rounds in a row in which every scalar is 0 (no active units, or a loss of 0),
 STALLED_ROUNDS = 5
-# Rounds without enough usable scalars, one after another, after which training ends.
+# or after this many in a row without enough usable scalars.
 MAX_VOID_ROUNDS = 10
 # Of 1 / (trace of the Hessian): a quadratic loss falls for steps up to 2 / (tr H + 2 lambda_max), which is less than
 # that wherever one direction bends much more than the others.
@@ -58,14 +56,14 @@ class MezoRound:
     server_round : int
         From 1.
     update : Update
-        What every replica does; all zero if too few clients answered.
+        Change of every replica; all zero if too few clients answered.
     num_examples : dict
         From every client whose scalars were averaged to its number of samples.
     clipped : tuple of int
         Clients that had a scalar above the limit.
     sizes : tuple of float
-        Of all averaged scalars as they came; empty if too few clients answered.
-    asked : MezoAnswers
+        Absolute values of all averaged scalars before they were cut; empty if too few clients answered.
+    answers : MezoAnswers
         Failures, replays and bytes.
     seconds : float
         Wall-clock time.
@@ -76,7 +74,7 @@ class MezoRound:
     num_examples: Mapping[int, int]
     clipped: tuple[int, ...]
     sizes: tuple[float, ...]
-    asked: MezoAnswers
+    answers: MezoAnswers
     seconds: float
 
 
@@ -86,26 +84,26 @@ class MezoRounds(SampledTraining):
     Parameters
     ----------
     setup : MezoSetup
-        The model, what of it is tuned, how it is probed.
+        The model, its tuned part, and the probes.
     clients : mapping
-        From the clients that can take part to their number of samples, None where it is not known.
+        From the clients that can take part to their number of samples, None if unknown.
     learning_rate : float, optional
         By default half of 1 / (mean curvature along the first directions), which the clients measure once: the trace of
-        the loss's Hessian is what limits a step along a random direction.
+        the loss's Hessian limits a step along a random direction.
     fraction : float
         Share of the clients that take part in a round, at least one.
     min_clients : int
-        With fewer usable answers (or than were asked, if that is less) a round changes nothing; ten such rounds in a
-        row end the training.
+        With fewer usable answers (or fewer than all, if fewer clients take part) a round changes nothing; ten such
+        rounds in a row end the training.
     weighting : {"examples", "uniform"}
         Weights n_k, with which the average does not depend on the partition, or the plain average of algorithm 2.
     clip : float
         A scalar larger than this times the median size of the last thousand is cut to that; 0 for never.
     max_share : float, optional
-        Of the weights of a round, the most that one client has; by default
+        Largest share of one client in the weights of a round; by default
         :func:`~fedstats_app.training.proportion.largest_share`, and 1 is no limit.
     training : int
-        Number of the training in the run, which nodes keep their state under.
+        Number of the training in the run, under which nodes store their state.
 
     Attributes
     ----------
@@ -118,12 +116,12 @@ class MezoRounds(SampledTraining):
     on_round : callable or None
         Called after every round with a :class:`MezoRound`; training ends early if it returns True.
     stalled_rounds : int
-        Rounds up to now in which every scalar was 0; after five, training ends.
+        Latest rounds in a row in which every scalar was 0; after five, training ends.
 
     Raises
     ------
     ValueError
-        If an option has another value.
+        If an option is out of range.
     """
 
     replica: Replica
@@ -152,7 +150,7 @@ class MezoRounds(SampledTraining):
         self.log: list[Update] = []
         self.on_round: Callable[[MezoRound], bool | None] | None = None
         self.stalled_rounds = 0
-        self._asked, self._void_rounds = MezoAnswers(), 0
+        self._answers, self._void_rounds = MezoAnswers(), 0
         self._grid: Grid | None = None
         self._last: MezoRound | None = None
 
@@ -168,13 +166,13 @@ class MezoRounds(SampledTraining):
         Parameters
         ----------
         start : mapping
-            Tensors that make the model on a node; a node that lacks them is sent them.
+            Tensors of the model at the start, for nodes that lack them.
         replica : Replica
             The server's own.
         log : sequence of Update
-            Of earlier rounds.
+            Earlier rounds.
         sizes : iterable of sequence of float
-            Of the scalars of earlier rounds, as :class:`MezoRound` has them.
+            Sizes of the scalars of earlier rounds, as in :class:`MezoRound`.
         """
         self._average = ScalarAverage(self._average.weighting, self._average.clip)
         for of_round in sizes:
@@ -197,7 +195,7 @@ class MezoRounds(SampledTraining):
         return len(self.log) + 1
 
     def is_last(self) -> bool:
-        """Tell ``on_round`` of a round; whether training ends with it, also because the loss no longer changes."""
+        """Pass the last round to ``on_round``; return whether training ends, also if the loss no longer changes."""
         if self.on_round is not None and self._last is not None and self.on_round(self._last):
             return True
         stalled = self.stalled_rounds >= STALLED_ROUNDS
@@ -209,39 +207,38 @@ class MezoRounds(SampledTraining):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Make the round's messages: its seed, and the updates that each client lacks."""
-        self._grid, self._asked = grid, MezoAnswers()
-        return self._exchange.messages(self._asked, self.begin_round(grid, server_round))
+        self._grid, self._answers = grid, MezoAnswers()
+        return self._exchange.messages(self._answers, self.begin_round(grid, server_round))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Average the scalars and write the round's update into the log; no arrays, for none travel.
+        """Average the scalars and append the round's update to the log; there are no arrays.
 
         Raises
         ------
         TooFewClients, TrainingDiverged
             See :meth:`SampledTraining.start`.
         """
-        asked = self._asked
-        self._exchange.collect(asked, replies, self._grid)
-        usable, number_asked = asked.with_samples, len(self.participants(server_round))
-        needed = self.needed(number_asked)
+        answers = self._answers
+        self._exchange.collect(answers, replies, self._grid)
+        usable, num_asked = answers.with_samples, len(self.participants(server_round))
+        needed = self.needed(num_asked)
         enough = len(usable) >= needed
         self._void_rounds = 0 if enough else self._void_rounds + 1
         if self._void_rounds >= MAX_VOID_ROUNDS:
             raise TooFewClients(
-                f"round {server_round}: {len(usable)} of {number_asked} clients sent usable scalars, {needed} are "
-                f"needed (min-clients), and so for {MAX_VOID_ROUNDS} rounds; {asked.reasons()}"
+                f"for {MAX_VOID_ROUNDS} rounds too few clients sent usable scalars, in round {server_round} "
+                f"{len(usable)} of {num_asked}; {needed} are needed (min-clients); {answers.reasons()}"
             )
         num_examples = {client: answer.num_examples for client, answer in usable.items()} if enough else {}
         averaged, steps = Averaged(), (0.0,) * self.setup.num_directions
         if enough:
             if self.learning_rate is None:
-                raise ValueError("the learning rate is not known yet: measure_learning_rate finds one")
+                raise ValueError("the learning rate is not known yet: call measure_learning_rate first")
             share = largest_share(len(num_examples)) if self.max_share is None else self.max_share
-            weights = capped(num_examples, share)
-            weighed = {client: replace(answer, num_examples=weights[client]) for client, answer in usable.items()}
-            averaged = self._average.take(weighed)
+            scalars = {client: answer.scalars for client, answer in usable.items()}
+            averaged = self._average.take(scalars, capped(num_examples, share))
             self.stalled_rounds = 0 if any(averaged.means) else self.stalled_rounds + 1
             steps = tuple(self.learning_rate / len(averaged.means) * mean for mean in averaged.means)
         update = Update(self._exchange.seed(server_round), steps)
@@ -249,25 +246,24 @@ class MezoRounds(SampledTraining):
         self.replica.apply([update])
         if not self.replica.is_finite:
             raise TrainingDiverged(f"round {server_round}: the parameters are not finite; choose a smaller rate")
-        seconds = time.perf_counter() - asked.started
-        self._last = MezoRound(server_round, update, num_examples, averaged.clipped, averaged.sizes, asked, seconds)
-        return None, MetricRecord({"num-clients": len(num_examples), "num-failed": len(asked.failures)})
+        seconds = time.perf_counter() - answers.started
+        self._last = MezoRound(server_round, update, num_examples, averaged.clipped, averaged.sizes, answers, seconds)
+        return None, MetricRecord({"num-clients": len(num_examples), "num-failed": len(answers.failures)})
 
     def summary(self) -> None:
         """Log the setup."""
         logger.info("FedMeZO: %s", self.setup)
 
     def shown(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Give the tuned parameters of the server's replica."""
+        """Return the tuned parameters of the server's replica."""
         return to_record(self.replica.state())
 
-    # Questions to all clients that are no rounds
+    # Requests to all clients outside rounds
 
     def measure_learning_rate(self, grid: Grid, timeout: float | None = None) -> MezoAnswers:
-        """Ask every client for the loss's curvature along a few directions, and set the learning rate.
+        """Set the learning rate to half of 1 / (mean curvature), which every client measures along a few directions.
 
-        It is half of 1 / (mean curvature): directions of independent signs or standard normal numbers see the trace of
-        the Hessian.
+        Its mean over directions of independent signs or standard normal numbers is the trace of the Hessian.
 
         Raises
         ------
@@ -276,43 +272,41 @@ class MezoRounds(SampledTraining):
         TrainingDiverged
             If the loss is flat, or falls away, along all of them.
         """
-        asked = self._ask(grid, "curvature", timeout)
-        answers, needed = asked.with_samples, self.needed(len(self.clients))
-        if len(answers) < needed:
+        answers = self._ask(grid, "curvature", timeout)
+        usable, needed = answers.with_samples, self.needed(len(self.clients))
+        if len(usable) < needed:
             raise TooFewClients(
-                f"{len(answers)} of {len(self.clients)} clients measured the loss's curvature, {needed} are needed "
-                f"(min-clients); {asked.reasons()}"
+                f"{len(usable)} of {len(self.clients)} clients measured the loss's curvature, {needed} are needed "
+                f"(min-clients); {answers.reasons()}"
             )
 
-        def estimate(some: Mapping[int, MezoReply]) -> float:
-            scalars = {client: answer.scalars for client, answer in some.items()}
-            return statistics.fmean(
-                self._average.mean(scalars, {client: answer.num_examples for client, answer in some.items()})
-            )
+        def estimate(replies: Mapping[int, MezoReply]) -> float:
+            scalars = {client: answer.scalars for client, answer in replies.items()}
+            num_examples = {client: answer.num_examples for client, answer in replies.items()}
+            return statistics.fmean(self._average.mean(scalars, num_examples))
 
-        for client in deciding(answers, estimate) if self._average.clip else ():
-            asked.failures[client] = f"without it the others agree on over {DECIDES:g} times more or less"
-            del answers[client]
-        curvature = estimate(answers)
+        for client in deciding(usable, estimate) if self._average.clip else ():
+            answers.failures[client] = f"without it the others agree on over {DECIDES:g} times more or less"
+            del usable[client]
+        curvature = estimate(usable)
         if not curvature > 0.0:
             raise TrainingDiverged(
-                f"the loss's curvature along {CURVATURE_DIRECTIONS} directions is {curvature:g}, from which no "
-                "learning rate follows: give one (learning-rate), or a start that is less sure "
-                "(temperature)"
+                f"no learning rate follows from the loss's curvature along {CURVATURE_DIRECTIONS} directions, which is "
+                f"{curvature:g}: set one (learning-rate), or soften the start (temperature)"
             )
         self.learning_rate = CURVATURE_SAFETY / curvature
-        return asked
+        return answers
 
     def synchronise(self, grid: Grid, timeout: float | None = None) -> MezoAnswers:
         """Bring the replica of every client to the end of the log; those in ``answers`` have the right digest."""
         return self._ask(grid, "sync", timeout)
 
     def evaluation_messages(self, message_type: str) -> tuple[list[Message], MezoAnswers]:
-        """Return a message of a type to every client, which brings it to the end of the log, and what that costs."""
-        asked = MezoAnswers()
-        messages = self._exchange.messages(asked, sorted(self.clients), message_type=message_type)
+        """Return a message to every client, which brings it to the end of the log, and the bytes of these."""
+        answers = MezoAnswers()
+        messages = self._exchange.messages(answers, sorted(self.clients), message_type=message_type)
         self._exchange.note_following(self.clients)
-        return messages, asked
+        return messages, answers
 
     def _ask(self, grid: Grid, wanted: Wanted, timeout: float | None) -> MezoAnswers:
         grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid)
@@ -350,7 +344,7 @@ class FedMeZO(MezoRounds):
     seed : int
         Decides the directions, and which clients a round draws.
     num_clients : int, optional
-        Nodes to wait for; by default all that are there once no new one has come for ``settle_seconds``.
+        Nodes to wait for; by default all that are connected when no new one has come for ``settle_seconds``.
     min_clients : int
         With fewer usable answers a round changes nothing; at least as many nodes are waited for.
     wait_timeout, settle_seconds, reply_timeout : float
@@ -358,10 +352,8 @@ class FedMeZO(MezoRounds):
 
     Raises
     ------
-    TypeError
-        If an argument has another name; the message suggests the nearest.
     ValueError
-        If an option has another value, or the model has nothing of this kind to tune.
+        If an option is out of range, or the model has nothing of this kind to tune.
 
     Examples
     --------
@@ -392,11 +384,7 @@ class FedMeZO(MezoRounds):
         wait_timeout: float = 120.0,
         settle_seconds: float = 3.0,
         reply_timeout: float = 600.0,
-        **unknown: Never,
     ) -> None:
-        for name in unknown:
-            near = difflib.get_close_matches(name, inspect.signature(FedMeZO).parameters)
-            raise TypeError(f"FedMeZO has no argument {name!r}" + (f" (did you mean {near[0]}?)" if near else ""))
         tuned_part(tune)
         setup = MezoSetup(
             TrainingRequest(num_classes, "probe" if tune == "head" else "full", seed=seed),
@@ -471,7 +459,7 @@ class FedMeZO(MezoRounds):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Make the round's messages; the first call starts from the arrays if :meth:`start` did not."""
+        """Make the round's messages; the first call without :meth:`start` starts from the arrays."""
         if not self._begun:
             self._load(arrays)
             self._begin(grid)
@@ -479,11 +467,11 @@ class FedMeZO(MezoRounds):
         return super().configure_train(server_round, arrays, config, grid)
 
     def shown(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Give the state of the model."""
+        """Return the state of the model."""
         return to_record(self._state())
 
     def _load(self, arrays: ArrayRecord) -> None:
-        """Load the model's state, if any is given."""
+        """Load the model's state, unless there are no arrays."""
         given = arrays.to_torch_state_dict()
         if self.model is None:
             if given.keys() != {"weight", "bias"} or given["weight"].ndim != 2:
@@ -492,10 +480,7 @@ class FedMeZO(MezoRounds):
                 )
             self.model = nn.Linear(given["weight"].shape[1], self.setup.request.num_classes)
         if given:
-            try:
-                load_start(self.model, given)
-            except ValueError as error:
-                raise ValueError(f"initial_arrays: {error}") from error
+            load_start(self.model, given)
         self.replica = make_replica(self.setup, self.model)
         self._begun, self.learning_rate = False, self._given_rate
 

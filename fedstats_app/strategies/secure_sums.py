@@ -23,8 +23,8 @@ from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads.scatter import ClassTotals, SummedRows
 from fedstats_app.methods import Need, cannot_add
+from fedstats_app.secure.graph import MIN_HOLDERS
 from fedstats_app.secure.masks import KEY_BYTES
-from fedstats_app.secure.overlaps import MIN_HOLDERS
 from fedstats_app.secure.party import SEALED_BYTES
 from fedstats_app.secure.plan import SIGNATURE_BYTES, Plan, PublicKeys
 from fedstats_app.secure.unmasking import MaskedSum

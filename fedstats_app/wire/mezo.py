@@ -1,10 +1,10 @@
-"""FedMeZO's messages: a round takes some forty bytes down and thirty-two up, besides what a node has missed.
+"""FedMeZO's messages: a round takes about forty bytes down and thirty-two up, besides the updates that a node missed.
 
 Requests are one ConfigRecord ``m`` with keys of one letter: ``t`` the training (a run may hold several), ``r`` the
-round, ``s`` its seed, ``u`` the updates of the rounds just before it, ``p`` how many steps an update has if not one,
-``w`` what is wanted if it is not the round's difference quotients, ``x`` to begin again from the start. A node that
-lacks the start gets it as ``setup`` and ``start`` besides. The reply is one record ``m``: the scalars ``g``, the
-number of samples ``n`` and the digest ``d`` of the replica, zeros if the node cannot do the round.
+round, ``s`` its seed, ``u`` the updates of the rounds just before it, ``p`` the number of steps of an update if not 1,
+``w`` the kind of request if it is not for the round's difference quotients, ``x`` to begin again from the start. A node
+that lacks the start also gets the records ``setup`` and ``start``. The reply is one record ``m``: the scalars ``g``,
+the number of samples ``n`` and the digest ``d`` of the replica, zeros if the node cannot do the round.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EVALUATE_MEZO = "evaluate.mezo"
 RECORD = "m"
 # Directions along which the curvature is measured, before the first round.
 CURVATURE_DIRECTIONS = 8
-# What is larger is no slope, and its square or sum could overflow.
+# A larger number is no slope, and its square or sum could overflow.
 MAX_SCALAR = 1e30
 
 # Difference quotients; second differences; the digest alone, once all is done.
@@ -52,7 +52,7 @@ Wanted = Literal["", "curvature", "sync"]
 
 @dataclass(frozen=True)
 class MezoRequest:
-    """What a node is asked in one message.
+    """Request to a node.
 
     Attributes
     ----------
@@ -63,15 +63,15 @@ class MezoRequest:
     seed : int
         Of its directions.
     updates : tuple of Update
-        Of the rounds just before it; as many as the node is thought to lack.
+        Of the rounds just before it: those that the node lacks as far as the server knows.
     wanted : {"", "curvature", "sync"}
         The round's difference quotients by default.
     restart : bool
         The replica is wrong: begin again from the start.
     setup : MezoSetup or None
-        What to start from, and its tensors in ``start``, for a node that lacks them.
+        For a node that lacks it.
     start : dict
-        ``head.weight`` and ``head.bias``, or the state of a model of one's own; or empty.
+        ``head.weight`` and ``head.bias``, or the state of a user's model; empty without setup.
     """
 
     training: int = counted(LARGEST_WHOLE, key="t", default=MISSING)
@@ -101,12 +101,12 @@ class MezoRequest:
 
     @property
     def round_bytes(self) -> int:
-        """Bytes of the question itself and of the last round's update: training, round, seed, seed and steps."""
+        """Bytes of the request itself and of the last round's update: training, round, seed, seed and steps."""
         return 24 + (8 if self.num_directions != 1 else 0) + (self._update_bytes if self.updates else 0)
 
     @property
     def catch_up_bytes(self) -> int:
-        """Bytes of what the node has missed: the start and earlier updates."""
+        """Bytes of the start and of earlier updates, which the node has missed."""
         start = sum(tensor.numel() * tensor.element_size() for tensor in self.start.values())
         return max(len(self.updates) - 1, 0) * self._update_bytes + start
 
@@ -117,7 +117,7 @@ class MezoRequest:
 
 @reads_requests("of FedMeZO")
 def read_mezo_request(msg: Message) -> MezoRequest:
-    """Read what a message of type ``train.mezo`` or ``evaluate.mezo`` asks for."""
+    """Read a message of type ``train.mezo`` or ``evaluate.mezo``."""
     content, record = msg.content, record_of(msg.content, RECORD, ConfigRecord)
     directions = whole({"p": 1, **record}, "p", 1, MAX_DIRECTIONS)
     updates = tuple(unpack_updates(typed(record, "u", bytes), directions))
@@ -157,7 +157,7 @@ UNKNOWN = MezoReply((), 0, bytes(DIGEST_BYTES))
 
 
 def mezo_reply(msg: Message, answer: MezoReply) -> Message:
-    """Answer as a node."""
+    """Write a node's reply."""
     scalars = np.array(answer.scalars, dtype="<f8").tobytes()
     record = ConfigRecord({"g": scalars, "n": answer.num_examples, "d": answer.digest})
     return Message(RecordDict({RECORD: record}), reply_to=msg)
@@ -165,9 +165,9 @@ def mezo_reply(msg: Message, answer: MezoReply) -> Message:
 
 @reads_replies
 def read_mezo_reply(reply: Message, num_scalars: int, num_examples: int | None = None) -> MezoReply:
-    """Read what a node answered to a question for so many scalars; a scalar that is not finite is refused.
+    """Read a reply to a request for ``num_scalars`` scalars; one that is not finite is refused.
 
-    With ``num_examples``, what the client had when it sent its statistics, it must have as many now.
+    With ``num_examples``, the client must still have that number of samples, as when it sent its statistics.
     """
     check_keys("reply", reply.content, {RECORD})
     record = record_of(reply.content, RECORD, ConfigRecord)

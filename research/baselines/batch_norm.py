@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.model import TunedModel
 
-# What becomes of the running statistics.
+# Handling of the running statistics.
 BatchNorm = Literal["kept", "averaged"]
 
 

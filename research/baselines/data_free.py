@@ -37,7 +37,7 @@ class DataFreeOptions:
     hardness : float
         Power of the chance of a wrong answer by which cross-entropy counts; 0 weighs all images alike.
     masked : bool
-        Whether student and ensemble are to differ only where they name different classes.
+        True if student and ensemble are pushed apart only where they predict different classes.
     batch_norm : float
         Weight of the distance from the networks' running statistics.
     divergence_temperature, temperature : float

@@ -35,7 +35,7 @@ class DistMezoOptions:
     batch_size : int
         Samples of a step; all where a client has fewer.
     own_directions : bool
-        Whether each client draws directions of its own (DistMeZO), or all take the same (FedMeZO, at one step).
+        True if each client draws its own directions (DistMeZO); else all take the same (FedMeZO, at one step).
     """
 
     learning_rate: float

@@ -1,6 +1,6 @@
 """FedCOF's oracle (eq. 24) and noise on its counts (eq. 23), experiments of Goswami et al. 2025 that no method is.
 
-The oracle has the clients' true covariances, which nobody would send. The noise protects no client: the means carry
+The oracle has the clients' true covariances, which no client would send. The noise protects no client: the means carry
 none, a class that a client lacks gets none either, and the server draws it after it has seen the counts.
 """
 

@@ -142,7 +142,7 @@ def matched_prompts(clients: Mapping[int, Tensor], key: Sequence[int], *, loops:
     """Make a pool of the prompts that clients sent, those that match becoming one.
 
     The generation starts at all of them. Client by client its prompts are matched with the global ones, and Adam takes
-    a step on the likelihood of all clients; what no client uses in the end is dropped. So a pool may shrink to the most
+    a step on the likelihood of all clients; prompts that no client uses are dropped. So a pool may shrink to the most
     that one client sent, or grow to the sum.
 
     Parameters

@@ -60,7 +60,7 @@ class PromptedEncoder(PooledEncoder):
     def forward(self, tokens: Tensor, prompts: Tensor | None = None) -> Tensor:
         """Return the features (B, d) of tokens (B, 2, T) int64: ids and attention mask.
 
-        A ValueError says if the model has no positions for so many tokens and prompts.
+        A ValueError if tokens and prompts exceed the model's positions.
         """
         if prompts is None:
             return super().forward(tokens)

@@ -92,7 +92,7 @@ class Federation:
     def train(
         self, model: TunedModel, num_rounds: int, after_round: Callable[[TunedModel], None] = lambda model: None
     ) -> float:
-        """Train a model, which `after_round` sees after every round, and return the megabytes."""
+        """Train a model, call `after_round` with it after every round, and return the megabytes."""
         models = federated_average(
             model,
             self.clients,
@@ -112,7 +112,7 @@ class Federation:
         return model, self.train(model, self.num_rounds)
 
     def slora(self, after_round: Callable[[TunedModel], None] = lambda model: None) -> tuple[TunedModel, float]:
-        """Train SLoRA's two stages; `told` sees the model after every round."""
+        """Train SLoRA's two stages, and call `after_round` with the model after every round."""
         layer = SparseLinear(self.base, sparse_positions(self.base.numel(), DENSITY, seed=self.seed), self.bias)
         sparse = head_on(layer, self.head)
         first = round(SPARSE_SHARE * self.num_rounds)

@@ -40,7 +40,7 @@ from research.benchmarks.lines import parser_of, printed
 
 # 6 sqrt(d), of EfficientNet-Lite0.
 FEATURE_NORM = 6.0 * 1280**0.5
-# What stays below what makes a client suspected.
+# Factor that stays below the threshold of suspicion.
 UNSUSPECTED = 0.95
 
 
@@ -118,7 +118,7 @@ def backdoor(number: int) -> Attack:
 
 
 def hidden_classes(victim: Victim) -> ClientStatistics:
-    """Claim all the energy that its bound admits, along what tells classes apart but for the least telling direction.
+    """Claim all energy that the bound admits, along the directions that separate classes but for the weakest.
 
     Along that alone the classes lie in a row.
     """
@@ -154,7 +154,7 @@ def unsuspected(number: int) -> Attack:
 
 
 def _with_energy(victim: Victim, client: ClientStatistics, energy: float) -> ClientStatistics:
-    """Add energy along all directions that tell classes apart but the least telling one."""
+    """Add energy along all directions that separate classes but the weakest."""
     true = victim.request.statistics(victim.data.train, victim.data.train_labels)
     means = (true.rows.means - true.rows.means.mean(dim=0)).to(torch.float64)
     directions = torch.linalg.svd(means, full_matrices=False).Vh[:-2]
@@ -224,7 +224,7 @@ class Measurement:
     reason : str
         Why the first of them was.
     named, named_by_test : tuple of int
-        Clients said to harm: where the clients' class means judge, and where the server's test samples do.
+        Clients named as harmful: by the clients' class means, and by the server's test samples.
     without, without_by_test : mapping
         By method, the accuracy of the heads without those.
     """

@@ -31,7 +31,6 @@ from fedstats_app.strategies.fine_tuning import times_usual
 from fedstats_app.training.proportion import capped, largest_share
 from fedstats_app.training.start import TEMPERATURES, best_temperature
 from fedstats_app.training.training_options import OptimizerOptions
-from fedstats_app.wire.mezo import MezoReply
 from research.benchmarks.features import Features, config_of, features_of
 from research.benchmarks.lines import experiments_of, run
 from research.benchmarks.regularisers import balanced_subset, parts_of
@@ -59,7 +58,7 @@ class Row:
     clients : int
         Those with samples.
     times : float
-        What the hostile client multiplies by; 1 without one, 0 just below the limit.
+        Factor of the hostile client; 1 without one, 0 just below the limit.
     start, accuracy : float
         On the test samples, in per cent, before and after.
     cut : float
@@ -151,9 +150,7 @@ def fedmezo(federation: Federation, times: float, limits: str, rounds: int, seed
         }
         if times == JUST_BELOW:
             sent[federation.hostile] = -math.copysign(1e9, float(means @ counts))
-        taken = average.take(
-            {client: MezoReply((sent[client],), federation.weights(limits)[client], b"") for client in sent}
-        )
+        taken = average.take({client: (value,) for client, value in sent.items()}, federation.weights(limits))
         head -= rate * taken.means[0] * direction
     return _row(federation, "fedmezo", limits, times, head, 0.0, 0.0, seed)
 

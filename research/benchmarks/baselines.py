@@ -56,7 +56,7 @@ from research.formulas import TableSizes, formula_bytes
 PER_CLASS = 500
 # FedPFT as in FedCGS's runs, and as in Flower's baseline.
 MIXTURES: dict[str, tuple[int, Covariance]] = {"FedPFT-10": (10, "diagonal"), "FedPFT-1": (1, "spherical")}
-# What the backbone's digest takes in a real reply.
+# Bytes of the backbone's digest in a real reply.
 FINGERPRINT = "0" * 64
 HIDDEN, ROUNDS, FRACTION = 256, 20, 0.3
 KINDS = ("ccvr", "fedpft", "heads", "mlp")

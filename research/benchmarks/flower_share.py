@@ -26,7 +26,7 @@ from typing import NamedTuple
 from research.benchmarks.lines import parser_of
 
 PEER = Path(__file__).parent / "do_nothing"
-# What the table's first line begins with.
+# Beginning of the table's first line.
 TABLE = "method "
 
 

@@ -40,7 +40,7 @@ class Federation:
     clients, seed : int
         How many, of which some may be empty, and the seed of samples and split.
     named, named_by_test : sequence of int
-        Clients said to harm: where the clients' class means judge, and where the server's test samples do.
+        Clients named as harmful: by the clients' class means, and by the server's test samples.
     seconds : float
         All of it.
     """

@@ -6,7 +6,7 @@ For every class of the built-in sample and every number of samples two attackers
 no data: it looks for an image whose features have that mean, by Adam on |f(x) - mu|^2 / |mu|^2 + total variation, from
 a grey image. The other has 4,000 images of the same kind, and so a linear decoder from features to pixels, by ridge
 regression. What they find is compared with the sample that is most like it, by peak signal-to-noise ratio and
-structural similarity; and so is the mean of the class's images among those 4,000, which tells nothing of the client.
+structural similarity; and so is the mean of the class's images among those 4,000, which reveals nothing.
 A third attacker has 400 images of the class and picks the one whose features are nearest to the mean: is it one of the
 samples?
 """
@@ -70,7 +70,7 @@ class Recovered:
     named : float
         Share of the classes in which the candidate whose features are nearest to the mean is one of the samples.
     chance : float
-        What that would be for a guess.
+        The same for a guess.
     """
 
     num_samples: int

@@ -39,11 +39,11 @@ class Measurement:
     Attributes
     ----------
     method : str
-        What was asked for.
+        Method of the run.
     clients : int
         Merged so far.
     solved : bool
-        Whether the head was solved too.
+        True if the head was solved too.
     megabytes : float
         Largest resident memory so far above that of the start.
     """

@@ -39,7 +39,7 @@ class Curve:
     seed : int
         Of split, start and draws.
     method : str
-        What was trained.
+        Trained model and method.
     rate : float
         Of MeZO's steps; 0 for SLoRA, whose clients have the rate of the other benchmarks.
     accuracy : list of float

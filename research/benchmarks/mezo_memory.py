@@ -128,7 +128,7 @@ class Measurement:
     Attributes
     ----------
     case : Case
-        What was measured.
+        Measured case.
     how : str
         How parameters were perturbed.
     parameters_megabytes, module_megabytes : float

@@ -247,7 +247,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--per-class", type=int, nargs="+", default=[0], help="samples of every class, 0 for all")
     parser.add_argument("--constants", action="store_true", help="try others than the mechanism's own too")
     parser.add_argument("--picture", type=Path, help="PNG file to write")
-    parser.add_argument("--audit", type=int, metavar="RUNS", help="attack the noise, so many times with and without")
+    parser.add_argument("--audit", type=int, metavar="RUNS", help="attack the noise, each time with and without")
     options = parser.parse_args(arguments)
     if options.audit is not None:
         printed(audit(options.audit, options.epsilons), options.lines)

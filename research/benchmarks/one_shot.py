@@ -131,7 +131,7 @@ def measure(
     own_backbone: bool = False,
     device: str = "cpu",
 ) -> Iterator[Scored]:
-    """Yield every split among so many clients, and every method, of one experiment."""
+    """Yield every split among this number of clients, and every method, of one experiment."""
     config = AppConfig.from_run_config(settings_of(experiment))
     train, features = training_set(config.data), features_of(config)
     if own_backbone:

@@ -3,7 +3,7 @@
     python -m research.benchmarks.rounds --clients 10 100 --training fedmezo probe
 
 A round's seconds are the median of those after the first few, in which workers start and nodes get the model. The same
-run in one process (`fedstats run`) tells what the two forward passes and all that is ours take without Flower.
+run in one process (`fedstats run`) shows the time of the two forward passes and of our own code without Flower.
 """
 
 from __future__ import annotations

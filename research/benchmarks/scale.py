@@ -26,7 +26,7 @@ from research.benchmarks.made_up import TEST, read_sizes, write_federation
 from tests.support.flower import REPOSITORY, Finished, Simulation, simulation
 
 PEER = REPOSITORY / "research" / "benchmarks" / "do_nothing"
-# What the two kinds of processes have in their command lines: the ServerApp and Ray's driver, and a client's worker.
+# Parts of the command lines of the two kinds of processes: the ServerApp and Ray's driver, and a client's worker.
 SERVER, WORKER = "flwr-simulation", "ray::ClientAppActor"
 
 
@@ -37,9 +37,9 @@ class Measurement:
     Attributes
     ----------
     clients, supernodes : int
-        How many.
+        Their numbers.
     method : str
-        What was asked for.
+        Method of the run.
     seconds, peer_seconds : float
         Medians of whole `flwr run`s.
     ratio : float
@@ -74,7 +74,7 @@ class Measurement:
 class PeakMemory:
     """Watches the processes of one Flower home: largest resident memory, in MB, libraries included.
 
-    Those that are there before are of an earlier run, and left out.
+    Processes that exist before belong to an earlier run, and are left out.
 
     Attributes
     ----------

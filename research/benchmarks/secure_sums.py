@@ -66,7 +66,7 @@ def measure(clients: int, classes: int, dim: int, *, lost: float = 0.3, gram: st
     everybody, gone = range(clients), min(int(lost * clients), most_lost(clients))
     for turn, own in enumerate(words):
         left = range(gone, clients) if turn == len(words) - 1 else everybody
-        total = MaskedSum([(len(array), array.dtype) for array in own], asked="")
+        total = MaskedSum([(len(array), array.dtype) for array in own], query="")
         for party in left:
             masked = [array.copy() for array in own]
             of_client(parties[party].mask, plan, turn, everybody, masked, "")

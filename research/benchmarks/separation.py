@@ -118,7 +118,7 @@ def likeness(true: Tensor, found: Tensor) -> float:
 
 
 def measure(features: Tensor, labels: Tensor, site: str, policy: NodePolicy, *, seeds: int) -> Separated:
-    """Attack sites of so many classes and samples of each, drawn anew for every seed.
+    """Attack sites with given numbers of classes and samples of each, drawn anew for every seed.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def searched(features: Tensor, num_classes: int, bits: int, *, known: bool, samp
     bits : int
         That the node says.
     known : bool
-        Whether the attacker knows the principal directions of the others.
+        True if the attacker knows the principal directions of the others.
     samples : int
         How many.
     """
@@ -201,9 +201,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--settings", default="dataset=builtin", help="run-config keys of data and network")
     parser.add_argument("--sites", nargs="+", default=["1x5", "3x8", "1x50", "10x20"], help="classes x samples of each")
-    parser.add_argument("--heads", type=int, nargs="+", help="choose heads of so many classes instead")
+    parser.add_argument("--heads", type=int, nargs="+", help="choose heads of these numbers of classes instead")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--dimensions", type=int, default=0, help="so many features, drawn; 0 for all")
+    parser.add_argument("--dimensions", type=int, default=0, help="number of features, drawn; 0 for all")
     options = parser.parse_args(arguments)
     data = features_of(config_of(options.settings))
     for number in options.heads or ():

@@ -86,7 +86,7 @@ def answer(data_path: str, backbone: str, weights: str, input_size: int) -> floa
     received = read_statistics_reply(reply, request)
     expected = sum(1 for _ in Path(data_path).glob("*/*.png"))
     if received.num_examples != expected:
-        raise RuntimeError(f"the reply must be of {expected} images, it is of {received.num_examples}")
+        raise RuntimeError(f"the reply must cover {expected} images, got {received.num_examples}")
     return peak
 
 

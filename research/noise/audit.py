@@ -51,7 +51,7 @@ def scores(
     seed : int, optional
         Of the noise; drawn anew by default.
     present : bool
-        Whether the canary is.
+        True if the canary is among the samples.
     """
     draw = torch.Generator().manual_seed(0)
     features = torch.randn(others, layout.feature_dim, generator=draw, dtype=torch.float64)
@@ -71,7 +71,7 @@ def scores(
                 layout.noisy(kind, nothing if party else own, parties, None if keys is None else keys.bytes(32))
                 for party in range(parties)
             ]
-            summed = MaskedSum(layout.words(kind), asked="")
+            summed = MaskedSum(layout.words(kind), query="")
             for party, own_words in enumerate(words):
                 summed.add(party, own_words)
             sizes = layout.noise(kind, parties)

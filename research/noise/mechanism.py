@@ -1,6 +1,6 @@
 """The app's release with noise of any kind: in floats, for measurements and attacks, where the app sums whole steps.
 
-What is released, how it is divided and the heads of it are the app's (:mod:`fedstats_app.statistics.noisy_words`,
+The release, its division and its heads are the app's (:mod:`fedstats_app.statistics.noisy_words`,
 :mod:`fedstats_app.heads.noisy`).
 """
 

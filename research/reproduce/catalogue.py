@@ -99,7 +99,7 @@ class DataSet:
     keys : mapping
         Run-config keys that read it, `dataset` among them.
     local : str
-        What a copy on this machine must look like: a sentence.
+        Layout of a local copy, in one sentence.
     train, test, all : int
         Samples, and both together; 0 where the papers do not say.
     """

@@ -51,7 +51,7 @@ def panels_of(rows: Sequence[Row], comparisons: Sequence[Comparison]) -> Panels:
 
 
 def draw_curves(panels: Panels, path: Path, title: str) -> None:
-    """Draw one measure against the values swept over, equally far apart whatever they are.
+    """Draw one measure against the swept values, at equal distances.
 
     Parameters
     ----------

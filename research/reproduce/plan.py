@@ -84,7 +84,7 @@ class PlannedRun:
         Returns
         -------
         bool
-            Whether it can.
+            True if it can.
         """
         if _shared(cell.settings) != _shared(self.settings):
             return False

@@ -93,13 +93,13 @@ class Preset:
     name : str
         The file's, without its ending.
     title, source : str
-        What it shows; paper and table.
+        Title; paper and table.
     measures : tuple of str
         Names in :data:`research.reproduce.catalogue.MEASURES`.
     seeds : tuple of int
         The paper's.
     notes : str
-        What a reader must know of the published numbers.
+        Remarks on the published numbers.
     keys : mapping
         Run-config keys of all cells.
     deviations : tuple of str

@@ -123,7 +123,7 @@ def _earlier(path: Path) -> list[CellResult]:
 
 
 def _by_settings(runs: Sequence[PlannedRun], made: Mapping[str, Path]) -> dict[str, list[Path]]:
-    """Return the run folders of the seeds of each setting, by what tells the settings apart."""
+    """Return the run folders of the seeds of each setting, by the keys in which settings differ."""
     groups: dict[str, list[PlannedRun]] = {}
     for run in runs:
         settings = {key: value for key, value in run.settings.items() if key != "seed"}

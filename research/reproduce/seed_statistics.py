@@ -129,7 +129,7 @@ def _numbers(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _to_random_heads(trainings: Sequence[TrainingResult]) -> dict[str, dict[str, int | None]]:
-    """From every training to what it took until it was as accurate as its stage's random head was in the end."""
+    """Map every training to its costs until it reached the final accuracy of its stage's random head."""
     costs: dict[str, dict[str, int | None]] = {}
     for training in trainings:
         same = (other for other in trainings if (other.start, other.stage) == (RANDOM_START, training.stage))

@@ -38,7 +38,7 @@ from research.reproduce.catalogue import PresetError
 from research.reproduce.from_statistics import from_statistics
 
 PREFIX = "simulation."
-# What research.reproduce.from_statistics computes, with its options.
+# Computations of research.reproduce.from_statistics, with their options.
 STATISTICS = {"oracle": ("covariance",), "count-noise": ("noise", "epsilon"), "statistics-error": ("quantity",)}
 # Cells that differ in these share a run.
 STATISTICS_KEYS = {f"{PREFIX}{name}" for name in ("statistics", *(key for keys in STATISTICS.values() for key in keys))}
@@ -55,16 +55,16 @@ class Simulation:
     rounds : int
         Of fedavg-ft and fedproto.
     server : str
-        What trains the whole network in place of `fine-tune`: average, or adam (FLSim's).
+        Trainer of the whole network in place of `fine-tune`: average, or adam (FLSim's).
     server_rate : float
         Of adam.
     batch_norm : str
-        What becomes of running statistics: frozen, or kept or averaged, as
+        Running statistics: frozen, kept or averaged, as
         :class:`research.baselines.batch_norm.AdaptingModel` has it.
     prompts : int
         Trained among the tokens of a frozen transformer, in place of its weights, with Adam on the clients; 0 is none.
     statistics : str
-        What is computed from the statistics that the run has saved: one of :data:`STATISTICS`.
+        Computation from the statistics that the run has saved: one of :data:`STATISTICS`.
     covariance : str
         Of the oracle: full, diagonal, spherical.
     noise, epsilon

@@ -21,7 +21,7 @@ def markdown(preset: Preset, comparisons: Sequence[Comparison], catalogue: Catal
     Parameters
     ----------
     preset : Preset
-        What they are of.
+        Preset of the comparisons.
     comparisons : sequence of Comparison
         In the table's order.
     catalogue : Catalogue

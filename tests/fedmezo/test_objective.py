@@ -53,29 +53,6 @@ def test_the_loss_is_that_of_one_sample_at_a_time(network: nn.Module, dtype: tor
         assert made == pytest.approx(expected, rel=1e-12 if dtype == torch.float64 else 1e-5)
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 1000])
-def test_the_size_of_a_forward_pass_does_not_matter(network: nn.Module, batch_size: int) -> None:
-    model, names = full(network)
-    perturbation, samples = Perturbation(model.double(), names), make_images(23)
-    expected = mean_loss(perturbation, samples, 10, PROBE, 1)
-    assert mean_loss(perturbation, samples, batch_size, PROBE, 1) == pytest.approx(expected, rel=1e-12)
-
-
-def test_losses_of_parts_add_up(network: nn.Module) -> None:
-    """Weighted by their sizes, clients' quotients are that of all samples: the partition does not matter."""
-    model, names = full(network)
-    perturbation, samples = Perturbation(model.double(), names), make_images(23)
-    parts = [torch.arange(0, 3), torch.arange(3, 22), torch.arange(22, 23)]
-    probes = [Probe(5, index, 1e-3) for index in range(2)]
-    weighted = torch.zeros(2, dtype=torch.float64)
-    for part in parts:
-        mine = TensorSamples(samples.inputs(part), samples.labels[part])
-        made = torch.tensor(projected_gradients(perturbation, mine, 8, probes), dtype=torch.float64)
-        weighted += len(part) / 23 * made
-    whole = torch.tensor(projected_gradients(perturbation, samples, 8, probes), dtype=torch.float64)
-    assert float((weighted - whole).abs().max()) < 1e-11
-
-
 @pytest.mark.parametrize("distribution", ["rademacher", "gaussian"])
 def test_the_quotient_is_the_slope_along_the_direction(network: nn.Module, distribution: Any) -> None:
     """Against autograd: the error is of second order in epsilon, where no ReLU changes sides."""
@@ -152,7 +129,7 @@ def too_sure(scale: float, dtype: torch.dtype) -> tuple[TunedModel, TensorSample
 NAMES = ["head.weight", "head.bias"]
 
 
-@pytest.mark.parametrize("scale", [256.0, 1024.0, 4096.0])
+@pytest.mark.parametrize("scale", [256.0, 4096.0])
 def test_from_a_start_that_is_far_too_sure_the_rate_lowers_the_loss(scale: float) -> None:
     """Within 8 epsilon its float32 loss bends by rounding alone, at times downwards: the rate was that of noise."""
     model, samples = too_sure(scale, torch.float32)
@@ -168,16 +145,6 @@ def test_from_a_start_that_is_far_too_sure_the_rate_lowers_the_loss(scale: float
         losses.append(mean_loss(perturbation, samples, 150))
     assert losses[-1] < 0.7 * start
     assert max(losses) < 1.3 * start
-
-
-def test_a_curvature_that_is_seen_is_measured_near_the_model() -> None:
-    for dtype in (torch.float32, torch.float64):
-        model, samples = too_sure(0.1, dtype)
-        perturbation = Perturbation(model, NAMES)
-        probe = Probe(3, 0, 1e-3, Directions())
-        far = Probe(3, 0, 8e-3, Directions())
-        middle, *sides = [mean_loss(perturbation, samples, 150, *at) for at in ((None, 1), (far, 1), (far, -1))]
-        assert curvatures(perturbation, samples, 150, [probe]) == ((sides[0] - 2 * middle + sides[1]) / 8e-3**2,)
 
 
 def test_a_loss_that_is_not_finite_far_away_is_measured_less_far() -> None:

@@ -114,14 +114,13 @@ def everything_about(model: nn.Module) -> list[Any]:
     return [parameters, modules, list(model.state_dict())]
 
 
-@pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_logits_are_those_of_a_perturbed_copy(kind: str, sign: int, how: Any) -> None:
+def test_logits_are_those_of_a_perturbed_copy(kind: str, how: Any) -> None:
     make, inputs = NETWORKS[kind]
     model = seeded(make)
     before, values = everything_about(model), {name: value.clone() for name, value in model.state_dict().items()}
-    expected = literal(model, names_of(model), PROBE, sign, inputs)
-    made = evaluated(Perturbation(model, names_of(model), how=how), inputs, sign=sign)
+    expected = literal(model, names_of(model), PROBE, -1, inputs)
+    made = evaluated(Perturbation(model, names_of(model), how=how), inputs, sign=-1)
     assert same_bits(made, expected) and not made.requires_grad
     assert not torch.allclose(made, model(inputs))
     assert everything_about(model) == before
@@ -142,40 +141,12 @@ def test_both_paths_of_attention_are_perturbed(monkeypatch: pytest.MonkeyPatch, 
     assert len(used) == (2 if fast else 0)
 
 
-def test_inputs_take_the_models_dtype(how: Any) -> None:
-    dtype = torch.float64
-    model = seeded(small_network).to(dtype)
-    made = evaluated(Perturbation(model, names_of(model), how=how), numbers(5, 3, 8, 8))
-    expected = literal(model, names_of(model), PROBE, 1, numbers(5, 3, 8, 8).to(dtype))
-    assert made.dtype == dtype and same_bits(made, expected)
-
-
-@pytest.mark.parametrize("chosen", [["1.weight"], ["0.linear1.bias"], ["1.bias", "0.self_attn.out_proj.weight"]])
-def test_what_is_not_named_stays(chosen: list[str], how: Any) -> None:
+def test_what_is_not_named_stays(how: Any) -> None:
+    chosen = ["1.bias", "0.self_attn.out_proj.weight"]
     layer = seeded(lambda: nn.TransformerEncoderLayer(16, 4, 32, batch_first=True))
     model = nn.Sequential(layer, nn.Linear(16, 3)).eval()
     made = evaluated(Perturbation(model, chosen, how=how), numbers(3, 5, 16))
     assert same_bits(made, literal(model, chosen, PROBE, 1, numbers(3, 5, 16)))
-
-
-def test_a_tied_parameter_has_one_direction() -> None:
-    model = seeded(Tied)
-    assert names_of(model) == ["embedding.weight", "out.bias"]
-    perturbation = Perturbation(model, names_of(model), how="read")
-    with perturbation.at(PROBE, 1):
-        both = model.get_submodule("embedding").weight, model.get_submodule("out").weight
-    assert same_bits(both[0], both[1]) and not torch.equal(both[0], model.get_parameter("embedding.weight"))  # type: ignore[arg-type]
-
-
-def test_listings_see_theta() -> None:
-    model = seeded(small_network)
-    perturbation = Perturbation(model, names_of(model), how="read")
-    parameters = dict(model.named_parameters())
-    state = {key: value.clone() for key, value in model.state_dict().items()}
-    with perturbation.at(PROBE, 1):
-        assert all(value is parameters[name] for name, value in model.named_parameters())
-        assert all(same_bits(value, state[name]) for name, value in model.state_dict().items())
-        assert [type(module) for module in model] == [type(module) for module in small_network()]  # type: ignore[attr-defined]
 
 
 def test_a_perturbed_tensor_lives_while_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,15 +178,6 @@ def test_after_an_exception_everything_is_as_before(how: Any) -> None:
         assert not model.training
         raise Interrupted
     assert everything_about(model) == before and model.training
-
-
-def test_the_model_is_run_in_evaluation_mode_and_comes_back_in_its_own(how: Any) -> None:
-    model = seeded(small_network).train()
-    before = model[1].running_mean.clone()  # type: ignore[index]
-    perturbation = Perturbation(model, names_of(model), how=how)
-    first, second = (evaluated(perturbation, numbers(5, 3, 8, 8)) for _ in range(2))
-    assert same_bits(first, second)  # no dropout
-    assert torch.equal(model[1].running_mean, before) and all(module.training for module in model.modules())  # type: ignore[index]
 
 
 # How
@@ -258,17 +220,7 @@ class Listed(nn.Module):
         return inputs @ next(self.layer.parameters()).T
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        Captured,
-        Listed,
-        pytest.param(
-            lambda: torch.jit.script(nn.Linear(4, 3)),
-            marks=pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated"),
-        ),
-    ],
-)
+@pytest.mark.parametrize("make", [Captured, Listed])
 def test_a_model_that_reads_otherwise_is_found_and_gets_a_copy(make: Callable[[], nn.Module]) -> None:
     model, inputs = seeded(make), numbers(5, 4)
     before = everything_about(model)
@@ -283,49 +235,15 @@ def test_a_model_that_reads_otherwise_is_found_and_gets_a_copy(make: Callable[[]
     assert everything_about(model) == before
 
 
-@pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_a_model_that_reads_attributes_passes_the_check(kind: str, fast: bool) -> None:
+def test_a_model_that_reads_attributes_passes_the_check(kind: str) -> None:
     make, inputs = NETWORKS[kind]
     model = seeded(make)
     perturbation = Perturbation(model, names_of(model), how="read")
-    with attention_path(fast):
-        assert (check_reading(perturbation, inputs), perturbation.how) == ("", "read")
-
-
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_bert_passes_the_check(attention: str) -> None:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"vocab_size": 50, "hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
-    config = transformers.BertConfig(**sizes, intermediate_size=512, attn_implementation=attention)
-    bert = seeded(lambda: transformers.BertForMaskedLM(config))
-
-    class Logits(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.bert = bert
-
-        def forward(self, tokens: Tensor) -> Tensor:
-            return self.bert(input_ids=tokens).logits[:, 0]
-
-    model, tokens = Logits().eval(), torch.arange(24).view(4, 6)
-    perturbation = Perturbation(model, names_of(model))
-    assert (perturbation.how, check_reading(perturbation, tokens), perturbation.how) == ("read", "", "read")
-    assert same_bits(evaluated(perturbation, tokens), literal(model, names_of(model), PROBE, 1, tokens))
+    assert (check_reading(perturbation, inputs), perturbation.how) == ("", "read")
 
 
 # What is refused
-
-
-@pytest.mark.parametrize("names", [[], ["weight", "head.weight"]])
-def test_names_that_are_no_parameters_are_refused(names: list[str]) -> None:
-    with pytest.raises(ValueError, match="what is tuned must be parameters of the model, weight, bias, got"):
-        Perturbation(nn.Linear(4, 3), names)
-
-
-def test_a_parameter_that_cannot_be_tuned_is_named() -> None:
-    with pytest.raises(ValueError, match=r"0\.weight: a tuned parameter must be .* got torch\.float16"):
-        Perturbation(nn.Sequential(nn.Linear(4, 3).half()), ["0.weight"])
 
 
 HEAD = {"head.weight", "head.bias"}
@@ -347,7 +265,6 @@ def model(network: nn.Module) -> TunedModel:
         ("norm", NORMS | HEAD),
         ("names:backbone.0.weight", {"backbone.0.weight"}),
         ("names: backbone.?.weight , head.bias", {f"backbone.{k}.weight" for k in (0, 1, 4, 5)} | {"head.bias"}),
-        ("names:*", {"backbone.0.weight", "backbone.4.weight"} | NORMS | HEAD),
     ],
 )
 def test_kinds(model: TunedModel, what: str, expected: set[str]) -> None:
@@ -355,31 +272,6 @@ def test_kinds(model: TunedModel, what: str, expected: set[str]) -> None:
     assert set(made) == expected
     assert list(made) == [name for name, _ in model.named_parameters() if name in expected]
     assert {name for name, value in model.named_parameters() if value.requires_grad} == expected
-
-
-def test_a_choice_replaces_the_one_before(model: TunedModel) -> None:
-    tuned_names(model, "head")
-    tuned_names(model, "names:backbone.0.weight")
-    assert [name for name, value in model.named_parameters() if value.requires_grad] == ["backbone.0.weight"]
-
-
-def test_other_normalisations_are_known_by_their_names() -> None:
-    class SomeRMSNorm(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(4))
-
-    layers = {"norm": nn.LayerNorm(4), "other": SomeRMSNorm(), "group": nn.GroupNorm(2, 4)}
-    model = nn.ModuleDict({**layers, "head": nn.Linear(2, 2)})
-    assert set(tuned_names(model, "norm")) == {
-        *("norm.weight", "norm.bias", "other.scale", "group.weight", "group.bias"),
-        *HEAD,
-    }
-
-
-def test_a_model_without_a_head_has_kinds_too() -> None:
-    model = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
-    assert tuned_names(model, "bias") == ("0.bias", "1.bias") and tuned_names(model, "norm") == ("1.weight", "1.bias")
 
 
 @pytest.mark.parametrize(
@@ -401,9 +293,3 @@ def test_a_network_whose_head_alone_has_a_bias_has_no_biases_to_tune() -> None:
     model = nn.ModuleDict({"body": nn.Linear(3, 2, bias=False), "head": nn.Linear(2, 2)})
     with pytest.raises(ValueError, match="nothing to tune by 'bias'"):
         tuned_names(model, "bias")
-
-
-def test_errors_show_some_names_of_many() -> None:
-    model = nn.Sequential(*(nn.Linear(1, 1) for _ in range(50)))
-    with pytest.raises(ValueError, match=r"are 0\.weight, 0\.bias, 1\.weight, 1\.bias, \.\.\., 48.*49\.bias$"):
-        tuned_names(model, "head")

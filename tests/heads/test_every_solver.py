@@ -1,6 +1,5 @@
 """What holds for every method's head: finite on degenerate data, and the same for any split of the samples."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -43,10 +42,6 @@ def _merged(sample: Sample, spec: StatisticsSpec) -> StatisticsSum:
     return _fold([spec.from_features(*part, sample.num_classes, seed=3) for part in sample.parts], spec)
 
 
-def _solve(one: Method[Any], merged: StatisticsSum) -> LinearHead:
-    return one.head(merged)
-
-
 def _check(solve: Callable[[StatisticsSum], LinearHead], spec: StatisticsSpec, sample: Sample) -> None:
     head = solve(_merged(sample, spec))
     present = [c in set(sample.labels.tolist()) for c in range(sample.num_classes)]
@@ -67,7 +62,7 @@ def _check(solve: Callable[[StatisticsSum], LinearHead], spec: StatisticsSpec, s
 @given(sample=samples(), data=st.data())
 def test_a_head_is_finite_whatever_the_samples(name: str, sample: Sample, data: st.DataObject) -> None:
     one = any_options(data, name)
-    _check(functools.partial(_solve, one), one.specification, sample)
+    _check(one.head, one.specification, sample)
 
 
 def _sample(features: torch.Tensor, labels: list[int], num_classes: int = 3, num_clients: int = 2) -> Sample:
@@ -97,15 +92,7 @@ DEGENERATE = {
 @pytest.mark.parametrize("case", DEGENERATE)
 def test_a_head_is_finite_in_named_degenerate_cases(name: str, case: str) -> None:
     for one in IN_ONE[name]:
-        _check(functools.partial(_solve, one), one.specification, DEGENERATE[case])
-
-
-@pytest.mark.parametrize("case", DEGENERATE)
-def test_rows_that_are_not_normalised_are_finite_too(case: str) -> None:
-    def solve(merged: StatisticsSum) -> LinearHead:
-        return solve_ridge(merged.summed(), normalize=False)
-
-    _check(solve, StatisticsSpec(gram=True), DEGENERATE[case])
+        _check(one.head, one.specification, DEGENERATE[case])
 
 
 @st.composite
@@ -124,8 +111,8 @@ def _well_posed(draw: st.DrawFn) -> Sample:
 def test_heads_from_sums_do_not_depend_on_the_split(name: str, sample: Sample, data: st.DataObject) -> None:
     one = any_options(data, name)
     spec = one.specification
-    split = _solve(one, _merged(sample, spec))
-    together = _solve(one, _fold([spec.from_features(sample.features, sample.labels, 4)], spec))
+    split = one.head(_merged(sample, spec))
+    together = one.head(_fold([spec.from_features(sample.features, sample.labels, 4)], spec))
     tolerance = 1e-3 if split.report.rank is not None else 1e-10  # only pinv32 has a rank here: it works in float32
     assert absolute_difference(split.weight, together.weight) <= tolerance
     fresh = torch.randn(50, 6, generator=torch.Generator().manual_seed(1))
@@ -137,7 +124,7 @@ def test_heads_from_sums_do_not_depend_on_the_split(name: str, sample: Sample, d
 def test_the_same_statistics_give_the_same_bits(name: str, sample: Sample, data: st.DataObject) -> None:
     one = any_options(data, name)
     merged = _merged(sample, one.specification)
-    once, twice = _solve(one, merged), _solve(one, merged)
+    once, twice = one.head(merged), one.head(merged)
     assert torch.equal(once.weight, twice.weight) and torch.equal(once.bias, twice.bias)
     assert once.report == twice.report
 
@@ -150,7 +137,7 @@ def test_a_solver_leaves_the_statistics_alone(name: str) -> None:
         tensors = [own.class_counts, own.class_sums, merged.rows().counts, merged.rows().class_sums]
         tensors += [matrix for matrix in (own.gram, merged._scatter) if matrix is not None]
         before = [tensor.clone() for tensor in tensors]
-        _solve(one, merged)
+        one.head(merged)
         assert all(torch.equal(a, b) for a, b in zip(tensors, before, strict=True))
 
 
@@ -180,18 +167,11 @@ NO_GRAM = FeatureStatistics.zeros(2, 3, gram=False)
     ("solve", "data", "options", "message"),
     [
         (solve_ridge, SUMS, {"ridge_lambda": -0.1}, r'must be a finite number >= 0 or "auto", got -0.1'),
-        (solve_ridge, SUMS, {"ridge_lambda": float("nan")}, r"ridge_lambda must be.*got nan"),
-        (solve_ridge, SUMS, {"ridge_lambda": float("inf")}, r"ridge_lambda must be.*got inf"),
         (solve_ridge, SUMS, {"ridge_lambda": "best"}, r"ridge_lambda must be.*got 'best'"),
         (solve_ridge, SUMS, {"fit_bias": True, "between_class": False}, "fit_bias is defined with between-class"),
         (solve_ridge, NO_GRAM, {}, "needs statistics with a Gram matrix, got gram=None"),
-        (solve_gaussian, SUMS, {"shrinkage": -1e-3}, r'shrinkage must be a finite number >= 0 or "auto", got -0.001'),
-        (solve_gaussian, SUMS, {"shrinkage": float("nan")}, r'must be a finite number >= 0 or "auto", got nan'),
         (solve_gaussian, SUMS, {"shrinkage": float("inf")}, r'must be a finite number >= 0 or "auto", got inf'),
-        (solve_gaussian, NO_GRAM, {}, "needs statistics with a Gram matrix, got gram=None"),
-        (solve_fedcof, ROWS, {"shrinkage": -1.0}, r'shrinkage must be a number >= 0 or "auto", got'),
         (solve_fedcof, ROWS, {"shrinkage": float("nan")}, r'shrinkage must be a number >= 0 or "auto", got'),
-        (solve_fedcof, ROWS, {"shrinkage": "oas"}, r'shrinkage must be a number >= 0 or "auto", got'),
     ],
 )
 def test_what_no_head_can_be_solved_with_is_refused(

@@ -45,11 +45,6 @@ def test_spreads_are_those_of_the_samples_whatever_was_sent(kind: str) -> None:
     assert spreads(client(kind), PLACES, basis).tolist() == pytest.approx([float(one) for one in expected])
 
 
-def test_a_class_without_a_place_and_what_was_not_sent_say_nothing() -> None:
-    unknown = torch.full_like(PLACES, torch.nan)
-    assert spreads(ClientStatistics(client("Gram").rows), unknown, basis_of(unknown)).tolist() == [0.0, 0.0, 0.0]
-
-
 def test_a_minority_of_the_clients_cannot_move_a_place_far() -> None:
     honest = torch.randn(9, DIM, generator=torch.Generator().manual_seed(0))
     features = torch.cat([honest, torch.full((4, DIM), 1e6)])

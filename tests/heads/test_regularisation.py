@@ -1,7 +1,5 @@
 """The expected accuracy against what comes true, its heads against the solvers, and laws of the choice."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -15,7 +13,6 @@ from fedstats_app.heads.regularisation import (
     HeadMap,
     Spread,
     choose_ridge,
-    class_means,
     likeliest_ridge,
     with_between_class,
     without_between_class,
@@ -45,7 +42,7 @@ def _spread(statistics: FeatureStatistics) -> Spread:
 
 
 @pytest.mark.parametrize("head", [with_between_class, without_between_class], ids=["ridge", "without between-class"])
-@pytest.mark.parametrize("per_class", [15, 25, 100])
+@pytest.mark.parametrize("per_class", [15, 100])
 def test_expected_accuracy_of_two_classes_comes_true(per_class: int, head: HeadMap) -> None:
     new, new_labels = _draw(2, 20_000, seed=99)
     gaps: dict[float, list[float]] = {}
@@ -61,22 +58,6 @@ def test_expected_accuracy_of_two_classes_comes_true(per_class: int, head: HeadM
     for share, found in gaps.items():
         if spread.directions(share * spread.residual) <= MOST_FREEDOM * spread.freedom:
             assert abs(sum(found) / len(found)) < 0.03, (share, found)
-
-
-def test_energy_spread_evenly_counts_as_the_energy_that_is_known() -> None:
-    known = torch.linspace(0, 5, DIM, dtype=torch.float64)
-    means, counts = torch.randn(DIM, 2, dtype=torch.float64), torch.tensor([9.0, 9.0], dtype=torch.float64)
-
-    def spread(eigenvalues: Tensor) -> Spread:
-        return Spread(eigenvalues, means, counts, 16.0, 16)
-
-    # Without such energy h is the trace of S H; with it as if the known part had been larger, and the ridge too.
-    assert spread(known).directions(3.0) == pytest.approx(float((known / (known + 3.0)).sum()))
-    larger = float((known + 2.0).sum() / known.sum())
-    expected = larger * float((known / (known + 2.0 + 3.0)).sum())
-    assert spread(known + 2.0).directions(3.0) == pytest.approx(expected)
-    even = torch.full((DIM,), 2.0, dtype=torch.float64)
-    assert spread(even).directions(3.0) == pytest.approx(DIM * 2 / 5)
 
 
 def _reference(spread: Spread, head: HeadMap, ridge: float) -> tuple[Tensor, Tensor]:
@@ -104,15 +85,6 @@ def test_heads_that_are_judged_are_the_heads_that_are_solved(ridge: float) -> No
     assert _same_scores(spread, with_between_class, ridge, solve_ridge(statistics, ridge_lambda=ridge))
     without = solve_ridge(statistics, ridge_lambda=ridge, between_class=False)
     assert _same_scores(spread, without_between_class, ridge, without)
-
-
-def test_class_means_are_judged_as_they_are_solved() -> None:
-    statistics = FeatureStatistics.from_features(*_draw(3, 20, seed=5), 3)
-    spread = _spread(statistics)
-    transform, _ = class_means(spread.means.T @ spread.means, spread.means.T @ spread.means, spread.counts)
-    rows = (spread.means @ transform).T
-    solved = solve_ncm(statistics).weight
-    torch.testing.assert_close(rows @ rows.T, solved @ solved.T)
 
 
 @pytest.mark.parametrize("head", [with_between_class, without_between_class])
@@ -180,26 +152,6 @@ def test_copies_of_samples_do_not_make_the_smallest_ridge_look_best() -> None:
     assert (
         solve_ridge(copies, ridge_lambda="auto").report.parameters["ridge_lambda"] >= 0.999 * LEAST_RESIDUALS * residual
     )
-
-
-def test_more_classes_than_are_judged_give_the_same_choice_or_its_neighbour() -> None:
-    means = torch.randn(300, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    labels = torch.arange(300).repeat(6)
-    noise = torch.randn(len(labels), 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    statistics = FeatureStatistics.from_features(means[labels] + noise, labels, 300)
-    spread = _spread(statistics)
-    counts = statistics.class_counts.double()
-    every = Spread(spread.eigenvalues, _in_eigenbasis(statistics), counts, spread.weight, spread.freedom)
-    assert spread.means.shape == (20, 256)
-    chosen, of_all = (choose_ridge(one, without_between_class) for one in (spread, every))
-    assert abs(math.log10(chosen / of_all)) < 0.3
-
-
-def _in_eigenbasis(statistics: FeatureStatistics) -> Tensor:
-    assert statistics.gram is not None
-    scaled = statistics.class_means * statistics.class_counts.double().sqrt().unsqueeze(1)
-    _, vectors = torch.linalg.eigh(statistics.gram - scaled.T @ scaled)
-    return vectors.T @ statistics.class_means.T
 
 
 def test_means_whose_spread_misleads_leave_fedncm() -> None:

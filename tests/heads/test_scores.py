@@ -58,10 +58,8 @@ def test_narrow_integers_do_not_overflow(dtype: torch.dtype) -> None:
     ("make", "message"),
     [
         (lambda: ConfusionMatrix(torch.zeros(2, 3, dtype=torch.int64)), r"matrix must be \(2, 2\) int64, got \(2, 3\)"),
-        (lambda: ConfusionMatrix(torch.zeros(2, 2)), r"int64, got \(2, 2\) torch.float32"),
         (lambda: ConfusionMatrix(NONE, elsewhere=torch.zeros(2)), r"elsewhere must be \(2\) int64"),
         (lambda: ConfusionMatrix.from_predictions(torch.tensor([0, 2]), ZERO, 2), r"\[0, 2\), got values from 0 to 2"),
-        (lambda: ConfusionMatrix.from_predictions(ZERO, torch.tensor([0, -1]), 2), r"got values from -1 to 0"),
         (lambda: ConfusionMatrix.from_predictions(ZERO, ZERO.float(), 2), r"int64.*got \(2,\) torch.float32"),
     ],
 )
@@ -87,12 +85,6 @@ def test_samples_whose_prediction_is_not_said_are_wrong_and_count_for_their_clas
     assert some.class_examples.tolist() == [6, 4] and some.per_class_accuracy.tolist() == [0.5, 1.0]
     assert some.per_class_specificity.tolist() == [1.0, 5 / 6]
     assert some.per_class_f1.tolist() == [6 / 9, 8 / 9]
-
-
-def test_confused_pairs_come_by_their_number_then_by_class() -> None:
-    matrix = ConfusionMatrix(torch.tensor([[9, 1, 5], [0, 9, 1], [7, 0, 9]]))
-    assert matrix.confused_pairs() == [(2, 0, 7), (0, 2, 5), (0, 1, 1), (1, 2, 1)]
-    assert ConfusionMatrix.zeros(3).confused_pairs() == []
 
 
 INF = float("inf")
@@ -123,9 +115,10 @@ def draw(num_classes: int, n: int, *, scale: float = 1.0, offset: float = 0.0) -
     return scale * scores, labels
 
 
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-@pytest.mark.parametrize("num_classes", [2, 5])
-@pytest.mark.parametrize(("offset", "tolerance"), [(0.0, 5e-4), (-3.0, 1e-3), (-8.0, 5e-3)])
+@pytest.mark.parametrize(
+    ("num_classes", "scale", "offset", "tolerance"),
+    [(2, 1.0, 0.0, 5e-4), (5, 1e-4, -3.0, 1e-3), (5, 1e4, -8.0, 5e-3)],
+)
 def test_areas_are_scikit_learns_at_any_scale_and_offset(
     num_classes: int, scale: float, offset: float, tolerance: float
 ) -> None:
@@ -139,7 +132,7 @@ def test_areas_are_scikit_learns_at_any_scale_and_offset(
     assert found.macro_auroc_error < 0.02
 
 
-@pytest.mark.parametrize("n", [2, 7, 49, 100, 197])
+@pytest.mark.parametrize("n", [2, 49, 197])
 def test_a_perfect_ranking_has_an_area_of_exactly_one(n: int) -> None:
     """A result may not be above one, not even by rounding."""
     scores = torch.linspace(-3.0, 3.0, n, dtype=torch.float64)
@@ -164,14 +157,6 @@ def test_a_class_that_the_head_does_not_know_is_ranked_by_chance() -> None:
     assert found.per_class_auroc[2] == 0.5
     difference = (scores[:, 0] - scores[:, 1]).numpy()  # the others are ranked as if there were no third
     assert found.per_class_auroc[0] == pytest.approx(roc_auc_score(labels.numpy() == 0, difference), abs=1e-3)
-
-
-def test_without_samples_of_either_kind_there_is_no_area() -> None:
-    scores, _ = draw(3, 4)
-    found = histograms(scores, torch.tensor([0, 0, 1, 1]))
-    assert found.per_class_auroc.isnan().tolist() == [False, False, True]
-    for nothing in (MarginHistograms.zeros(3), histograms(scores[:, :1], torch.zeros(4, dtype=torch.int64))):
-        assert np.isnan(nothing.per_class_auroc).all() and np.isnan(nothing.macro_auroc_error)
 
 
 @pytest.mark.parametrize("score", [float("nan"), INF])

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedstats_app.data.builtin import read_sheet
 from research import make_sample
 
 
@@ -24,17 +23,6 @@ def idx_folder(tmp_path: Path) -> Path:
         write_idx(tmp_path / f"{prefix}-images-idx3-ubyte.gz", rng.integers(0, 256, (count, 5, 4), dtype=np.uint8))
         write_idx(tmp_path / f"{prefix}-labels-idx1-ubyte.gz", np.repeat(np.arange(3, dtype=np.uint8), count // 3))
     return tmp_path
-
-
-def test_sheets_hold_the_images_that_they_say(idx_folder: Path) -> None:
-    images = make_sample.read_idx(idx_folder / "train-images-idx3-ubyte.gz")
-    labels = make_sample.read_idx(idx_folder / "train-labels-idx1-ubyte.gz")
-    sheets = make_sample.make_sheets(idx_folder, "train", per_class=10, images_per_sheet=12)
-    read = [read_sheet(sheet.encode()) for sheet in sheets]
-    assert [len(tiles) for tiles, _, _ in read] == [12, 12, 6]
-    for tiles, of_tiles, origins in read:
-        np.testing.assert_array_equal(tiles, images[origins])
-        np.testing.assert_array_equal(of_tiles, labels[origins])
 
 
 def test_command_writes_the_same_bytes_twice(idx_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

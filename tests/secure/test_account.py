@@ -19,8 +19,8 @@ def test_the_noise_at_delta_1e_minus_5(epsilon: float, deviation: float) -> None
     assert 1 / mu_of(epsilon, 1e-5) == pytest.approx(deviation, rel=0.01)
 
 
-@pytest.mark.parametrize("mu", [0.05, 0.7, 3.0, 12.0])
-@pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0, 30.0])
+@pytest.mark.parametrize("mu", [0.05, 3.0])
+@pytest.mark.parametrize("epsilon", [0.0, 2.0, 30.0])
 def test_delta_is_what_the_larger_density_has_more(mu: float, epsilon: float) -> None:
     """By the definition: the integral of p - exp(epsilon) q where it is positive, p and q normal and mu apart."""
     start = mu / 2 + epsilon / mu  # where both are equal

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstats_app.secure.graph import degree_and_threshold, most_lost
+from fedstats_app.secure.graph import degree_and_threshold, most_lost, smallest_cell
 from fedstats_app.secure.masks import Unsealable, Words, add_mask, derived
-from fedstats_app.secure.overlaps import smallest_cell
 from fedstats_app.secure.party import SEALED_BYTES, Party, Unsafe
 from fedstats_app.secure.plan import Plan, PublicKeys
 from fedstats_app.secure.shamir import combined, shares
@@ -109,7 +108,7 @@ def test_one_answer_less_than_the_threshold_unmasks_nothing() -> None:
     before = [words.copy() for words in total.words]
     # A party has no share of its own key: one more must answer for everybody to have so many.
     answers = federation.answers(0, everybody, everybody, everybody[:threshold])
-    with pytest.raises(ValueError, match=f"{threshold} shares give a key back, got {threshold - 1}"):
+    with pytest.raises(ValueError, match=f"{threshold} shares restore a key, got {threshold - 1}"):
         total.unmask(federation.plan, 0, everybody, answers)
     assert same(total.words, before)
 
@@ -174,7 +173,7 @@ def test_lists_of_survivors_that_cannot_be(survivors: list[int]) -> None:
 def test_parties_do_not_change_in_a_run() -> None:
     federation, stranger = Federation(5), Party.new(NONCE, 2, bytes([9] * 16))
     keys = (*federation.plan.parties[:4], stranger.public)
-    with pytest.raises(Unsafe, match="parties of this run are others than before"):
+    with pytest.raises(Unsafe, match="parties of this run have changed"):
         federation.parties[0].mask(Plan(NONCE, 2, keys), 0, range(5), federation.words(0), ASKED)
     with pytest.raises(Unsafe, match="keys of this run are not among those"):
         stranger.sealed_shares(federation.plan)

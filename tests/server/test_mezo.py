@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 import fedstats_app
 from fedstats_app import client_app, replay
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.base.option import ConfigError
 from fedstats_app.client.replica import replica_of
 from fedstats_app.fedmezo.average import TrainingDiverged
 from fedstats_app.fedmezo.log import TrainingFiles, Update
@@ -89,45 +87,28 @@ def test_loss_falls_and_all_replicas_are_one(
     assert all(line["forward_passes"] == (0 if tune == "head" else 2 * 60) for line in rounds(folder)[1:])
 
 
-def test_the_partition_does_not_matter(tmp_path: Path, fast: dict[str, Any]) -> None:
-    weights, backbone = [], load_backbone("random:tiny", input_size=16, batch_size=16, channels_last=True)
-    for clients, partitioner in [(1, "iid"), (2, "dirichlet"), (6, "iid")]:
-        settings = {**fast, "num_clients": clients, "partitioner": partitioner, "min_clients": 1}
-        # Single clients' scalars are cut; a temperature that is looked for is found to eight digits.
-        exact = {"fine_tune": "fedmezo", "temperature": 1, "fedmezo.clip": 0}
-        folder = simulate(tmp_path / str(clients), **settings | exact, nodes=min(clients, 3))
-        replica = replay(folder / "mezo" / "fedncm-fedmezo", backbone)
-        weights.append(replica.parameters["head.weight"].detach().clone())
-    for other in weights[1:]:
-        torch.testing.assert_close(other, weights[0], rtol=0, atol=1e-5)
-
-
 def test_a_client_whose_scalars_are_always_cut_is_noted(tmp_path: Path, fast: dict[str, Any]) -> None:
     settings = {**fast, "num_clients": 3, "partitioner": "iid", "num_server_rounds": 10}
-    folder = simulate(tmp_path, **settings | {"fine_tune": "fedmezo", "fedmezo.clip": 0.1})
+    folder = simulate(tmp_path, **settings | {"fedmezo.clip": 0.1})
     notes = read_json(folder, "results.json")["training"]["fedncm-fedmezo"]["notes"]
     assert re.search(r"client \d had scalars above the limit in \d+ of 10 rounds \(fedmezo.clip\)", notes[1])
 
 
-def test_hosts_and_order_of_replies_do_not_matter(tmp_path: Path, fast: dict[str, Any]) -> None:
-    settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fine_tune": "fedmezo", "fedmezo.tune": "full"}
-    folders = [simulate(tmp_path / str(nodes), nodes=nodes, shuffle_seed=nodes, **settings) for nodes in (1, 4)]
-    assert log(folders[0]) == log(folders[1])
-    for name in ("fedncm-fedmezo.safetensors", "fedncm-fedmezo.backbone.safetensors"):
-        assert (folders[0] / "heads" / name).read_bytes() == (folders[1] / "heads" / name).read_bytes()
-
-
-def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(tmp_path: Path, fast: dict[str, Any]) -> None:
-    settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fine_tune": "fedmezo", "fedmezo.num-z": 2}
-    whole = simulate(tmp_path / "whole", **settings)
+def test_an_interrupted_run_ends_with_the_bytes_of_a_whole_one_on_other_hosts(
+    tmp_path: Path, fast: dict[str, Any]
+) -> None:
+    settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fedmezo.num-z": 2, "fedmezo.tune": "full"}
+    whole = simulate(tmp_path / "whole", nodes=1, **settings)
+    settings |= {"nodes": 4, "shuffle_seed": 4}
     part = simulate(tmp_path / "part", **{**settings, "num_server_rounds": 3})
     # What a kill between two writes leaves: a round that is recorded and not in the log.
     state = TrainingFiles(part / "mezo" / "fedncm-fedmezo")
     state.save_log(state.load_log(2)[:2])
     simulate(tmp_path / "part", resume=str(part), **settings)
-    for name in ("heads/fedncm-fedmezo.safetensors", "mezo/fedncm-fedmezo/log.bin"):
+    heads = ("heads/fedncm-fedmezo.safetensors", "heads/fedncm-fedmezo.backbone.safetensors")
+    for name in (*heads, "mezo/fedncm-fedmezo/log.bin"):
         assert (part / name).read_bytes() == (whole / name).read_bytes()
-    assert [one["round"] for one in rounds(part)] == list(range(9))
+    assert [line["round"] for line in rounds(part)] == list(range(9))
 
 
 def test_the_log_and_the_start_give_the_model_again(tmp_path: Path, fast: dict[str, Any]) -> None:
@@ -153,13 +134,6 @@ def test_clients_evaluate_where_the_server_has_no_data(tmp_path: Path) -> None:
     folder = simulate(tmp_path, **FAST, node_configs=nodes, num_clients=2)
     assert rounds(folder)[0]["accuracy"] is not None
     assert rounds(folder)[-1]["loss"] < rounds(folder)[0]["loss"]
-
-
-def test_settings_that_exclude_each_other_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"fedmezo.tune: must be one of head, full, bias, norm, or names:"):
-        AppConfig.from_run_config({"fine-tune": "fedmezo", "fedmezo.tune": "names:"})
-    with pytest.raises(ConfigError, match="batch-norm: fedmezo needs frozen running statistics, got 'groupnorm'"):
-        AppConfig.from_run_config({"fine-tune": "fedmezo", "training.batch-norm": "groupnorm"})
 
 
 # Absent, late and new nodes: every message is a new process
@@ -223,9 +197,8 @@ class Federation:
         return folder
 
 
-@pytest.mark.parametrize("options", [{}, {"distribution": "gaussian", "tuned": "head"}], ids=str)
-def test_absent_late_and_new_nodes_end_with_the_same_bits(tmp_path: Path, options: dict[str, Any]) -> None:
-    federation = Federation(tmp_path, 4, **options)
+def test_absent_late_and_new_nodes_end_with_the_same_bits(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, 4)
     draw = np.random.default_rng(5)
 
     def absences(number: int) -> None:
@@ -285,26 +258,7 @@ def test_a_round_takes_less_than_64_bytes_each_way(tmp_path: Path) -> None:
         assert payload <= 64
         assert deflated(message.content) - empty <= 300
     outcome = federation.run(strategy, 1)[0]
-    assert (outcome.asked.bytes_down, outcome.asked.bytes_up, outcome.asked.bytes_catch_up) == (2 * 40, 2 * 32, 0)
-
-
-def test_a_missed_round_costs_16_bytes(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, 2, tuned="head")
-    strategy = federation.strategy()
-    federation.run(strategy, 2)
-    federation.faults[1] = Fault(unavailable=True)
-    federation.run(strategy, 7)
-    federation.faults.clear()
-    federation.state(1)
-    # The server does not know what reached a node whose replies failed, so it begins with all.
-    (outcome,) = federation.run(strategy, 1)
-    assert outcome.asked.bytes_catch_up == 8 * 16 + 4 * (3 * 32 + 3)
-    strategy.clients.pop(FIRST_NODE_ID + 1)
-    federation.run(strategy, 5)
-    strategy.clients[FIRST_NODE_ID + 1] = federation.clients[FIRST_NODE_ID + 1]
-    (outcome,) = federation.run(strategy, 1)
-    assert outcome.asked.bytes_catch_up == 5 * 16
-    assert len(outcome.num_examples) == 2
+    assert (outcome.answers.bytes_down, outcome.asked.bytes_up, outcome.asked.bytes_catch_up) == (2 * 40, 2 * 32, 0)
 
 
 # Nodes that are wrong
@@ -327,7 +281,6 @@ def tampered(change: Callable[[ConfigRecord], None]) -> Fault:
             lambda record: record.update({"g": np.array([np.nan]).tobytes()}),
             "g: must be finite and at most 1e+30 in size, got (nan,)",
         ),
-        (lambda record: record.update({"n": 10**9}), "n: must be 21, got 1000000000"),
         (lambda record: record.update({"d": bytes(16)}), "its replica of round 0 differs, also after a replay"),
     ],
 )
@@ -338,7 +291,7 @@ def test_a_bad_answer_is_named_and_left_out(
     federation.faults[1] = tampered(change)
     strategy = federation.strategy()
     (outcome,) = federation.run(strategy, 1)
-    ((client, found),) = outcome.asked.failures.items()
+    ((client, found),) = outcome.answers.failures.items()
     assert client == FIRST_NODE_ID + 1
     assert reason in found
     federation.faults.clear()
@@ -356,7 +309,7 @@ def test_a_forged_scalar_is_cut(tmp_path: Path) -> None:
     assert cut.clipped == (FIRST_NODE_ID + 2,)
     assert abs(cut.update.steps[0] - honest.update.steps[0]) < 2 * 3.0 * 0.01 * max(honest.sizes)
     (uncut,) = federation.run(federation.strategy(clip=0.0), 1)
-    assert abs(uncut.update.steps[0]) > 1e5 and not uncut.clipped
+    assert abs(uncut.update.steps[0]) > 1e5
 
 
 def test_one_client_cannot_choose_the_learning_rate(tmp_path: Path) -> None:
@@ -389,11 +342,11 @@ def test_a_damaged_replica_is_brought_back_by_the_log(tmp_path: Path) -> None:
     path = federation.state(1) / "replica.safetensors"
     path.write_bytes(path.read_bytes()[:-7])
     (outcome,) = federation.run(strategy, 1)
-    assert outcome.asked.replayed == [FIRST_NODE_ID]
+    assert outcome.answers.replayed == [FIRST_NODE_ID]
     assert len(outcome.num_examples) == 3
-    assert not outcome.asked.failures
+    assert not outcome.answers.failures
     (outcome,) = federation.run(strategy, 1)
-    assert not outcome.asked.replayed
+    assert not outcome.answers.replayed
 
 
 def test_rounds_without_answers_change_nothing_and_then_end_the_run(tmp_path: Path) -> None:
@@ -404,9 +357,7 @@ def test_rounds_without_answers_change_nothing_and_then_end_the_run(tmp_path: Pa
     digest = strategy.replica.digest()
     assert all(outcome.update.steps == (0.0,) for outcome in federation.run(strategy, 9))
     assert strategy.replica.digest() == digest
-    with pytest.raises(
-        TooFewClients, match=rf"round 11: 1 of 2 clients .* for 10 rounds; client {FIRST_NODE_ID}: the disk is gone"
-    ):
+    with pytest.raises(TooFewClients, match=rf"for 10 rounds .* 1 of 2; .*client {FIRST_NODE_ID}: the disk is gone"):
         federation.run(strategy, 1)
 
 
@@ -418,14 +369,3 @@ def test_a_rate_that_is_far_too_large_ends_the_run(tmp_path: Path) -> None:
     assert len(outcomes) < 60
     with pytest.raises((TrainingDiverged, TooFewClients), match=r"not finite|is nan"):
         federation.run(federation.strategy(learning_rate=1e30), 60)
-
-
-def test_a_server_that_continues_from_an_earlier_round_takes_its_nodes_along(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, 2)
-    strategy = federation.strategy()
-    before = federation.run(strategy, 6)
-    again = federation.strategy(strategy.log[:3], [outcome.sizes for outcome in before[:3]])
-    outcomes = federation.run(again, 3)
-    assert [outcome.update for outcome in outcomes] == [outcome.update for outcome in before[3:]]
-    assert all(len(outcome.num_examples) == 2 for outcome in outcomes)
-    assert again.replica.digest() == strategy.replica.digest()

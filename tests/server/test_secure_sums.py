@@ -427,7 +427,7 @@ def test_two_lists_of_survivors_are_not_both_signed(tmp_path: Path, monkeypatch:
         return unmask_content(plan, turn, active, survivors if len(asked) % 6 < 3 else survivors[:-1], *rest)
 
     monkeypatch.setattr(secure_sums, "unmask_content", two_faced)
-    with pytest.raises(TooFewClients, match="4 clients must have signed who is in the sum, got"):
+    with pytest.raises(TooFewClients, match="4 clients must have signed the list of survivors, got"):
         simulate(tmp_path, node_configs=peers(tmp_path), **OWN)
 
 

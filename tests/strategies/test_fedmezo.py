@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from flwr.app import Context, Message
@@ -64,9 +62,3 @@ def test_rounds_are_the_golden_ones(
         strategy.start(ClientGrid(LocalGrid(app, [{} for _ in mine])), num_rounds=1)
         theta = torch.cat([value.detach().reshape(-1) for value in (server.model.weight, server.model.bias)])  # type: ignore[operator]
         assert absolute_difference(theta, golden[name][server_round]) < 1e-11
-
-
-@pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan])
-def test_a_rate_is_positive_and_finite(rate: float) -> None:
-    with pytest.raises(ValueError, match="learning_rate must be positive and finite, got"):
-        MezoRounds(MezoSetup(TrainingRequest(3, "probe")), {1: 5}, learning_rate=rate)

@@ -1,5 +1,6 @@
 """FedMeZO as a Strategy of another app: any model, nodes with inputs of their own."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,20 +109,18 @@ def test_the_split_does_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "message"),
     [
-        ({"direction": "gaussian"}, TypeError, r"FedMeZO has no argument 'direction' \(did you mean directions\?\)"),
-        ({"directions": "normal"}, ValueError, "distribution must be one of rademacher, gaussian, got 'normal'"),
-        ({"num_z": 0}, ValueError, r"num_directions must lie in \[1, 1024\]"),
-        ({"tune": "heads"}, ValueError, "must be one of head, full, bias, norm, or names"),
-        ({"model": network(), "tune": "names:9.*"}, ValueError, r"no parameter is called '9\.\*'"),
-        ({"model": nn.Linear(2, 3).half()}, ValueError, r"must be one of float64, float32, got torch\.float16"),
-        ({"max_share": 0.0}, ValueError, "max_share must lie in"),
-        ({"fraction_train": 2.0}, ValueError, "fraction must lie in"),
+        ({"num_z": 0}, r"num_directions must lie in \[1, 1024\]"),
+        ({"tune": "heads"}, "must be one of head, full, bias, norm, or names"),
+        ({"model": network(), "tune": "names:9.*"}, r"no parameter is called '9\.\*'"),
+        ({"max_share": 0.0}, "max_share must lie in"),
+        ({"learning_rate": math.inf}, "learning_rate must be positive and finite"),
+        ({"fraction_train": 2.0}, "fraction must lie in"),
     ],
 )
-def test_wrong_arguments_are_refused_at_once(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_wrong_arguments_are_refused_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         FedMeZO(CLASSES, **options)
 
 
@@ -129,16 +128,5 @@ def test_arrays_of_another_model_are_refused(tmp_path: Path) -> None:
     grid = nodes(tmp_path, [separable(0)])
     with pytest.raises(ValueError, match=r"initial_arrays: must be weight \(C, d\) and bias \(C,\), got nothing"):
         FedMeZO(CLASSES, **FAST).start(grid)
-    with pytest.raises(ValueError, match=r"initial_arrays: .* size mismatch for weight"):
+    with pytest.raises(ValueError, match="size mismatch for weight"):
         FedMeZO(CLASSES + 1, **FAST).start(grid, zeros())
-    with pytest.raises(ValueError, match=r"initial_arrays: .* Missing key"):
-        FedMeZO(CLASSES, network(), **FAST).start(grid, zeros())
-
-
-def test_inputs_of_another_dimension_are_the_nodes_failure(tmp_path: Path) -> None:
-    narrow = (torch.rand(6, DIM - 1), torch.arange(6) % CLASSES)
-    strategy = FedMeZO(CLASSES, learning_rate=0.1, **FAST)
-    strategy.start(nodes(tmp_path, [separable(0), narrow]), zeros(), num_rounds=1)
-    assert strategy._last is not None
-    [reason] = strategy._last.asked.failures.values()
-    assert "size mismatch for weight" in reason

@@ -191,7 +191,7 @@ def test_bytes_are_counted() -> None:
     [
         ({"epsilon": 0.0}, "epsilon must be positive and finite"),
         ({"num_directions": 0}, "num_directions must lie in"),
-        ({"tuned": "full"}, "tune does not fit what is tuned, got 'probe' for 'full'"),
+        ({"tuned": "full"}, "tune does not fit the tuned part, got 'probe' for 'full'"),
         ({"distribution": "uniform"}, "distribution must be one of"),
     ],
 )

@@ -1,23 +1,13 @@
-import pytest
 import torch
 
 from fedstats_app.training.training_options import LocalOptions
-from research.baselines.adapters import AdaptedLinear, SparseLinear, nearest_factors, sparse_positions, start_factors
+from research.baselines.adapters import AdaptedLinear, SparseLinear, sparse_positions, start_factors
 from research.baselines.mlp_head import federated_average, head_on, hidden_layer
 from tests.research.baselines.conftest import Clients
 
 OPTIONS = LocalOptions(epochs=2, batch_size=8, learning_rate=0.05)
 BASE = hidden_layer(6, 5, 0)
 HEAD = (torch.zeros(4, 5), torch.zeros(4))
-
-
-def test_the_nearest_factors_keep_the_largest_singular_values() -> None:
-    generator = torch.Generator().manual_seed(0)
-    update = torch.randn(9, 5, generator=generator).double() @ torch.randn(5, 7, generator=generator).double()
-    (exact_a, exact_b), (best_a, best_b) = (nearest_factors(update, rank) for rank in (5, 2))
-    assert torch.allclose(exact_b @ exact_a, update, atol=1e-12)
-    values = torch.linalg.svdvals(update)
-    assert float((update - best_b @ best_a).norm()) == pytest.approx(float(values[2:].norm()))
 
 
 def test_only_adapters_bias_and_head_travel_and_the_base_stays(clients: Clients) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.training_options import LocalOptions
@@ -42,13 +41,3 @@ def test_a_batchs_own_statistics_are_used_while_training(batch_norm: Any) -> Non
     state = kept_or_averaged.state_dict()
     assert all(same_bits(value, state[name]) for name, value in model.backbone.state_dict().items())
     assert same_bits(model.eval().features(IMAGES).detach(), kept_or_averaged.eval()(IMAGES))
-
-
-def test_a_lone_sample_runs_with_the_running_statistics() -> None:
-    """PyTorch refuses one value per channel."""
-    backbone = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 8), nn.BatchNorm1d(8)).eval()
-    with pytest.raises(ValueError, match="more than 1 value per channel"):
-        copy.deepcopy(backbone).train()(IMAGES[:1])
-    model = AdaptingModel(HEAD, backbone, "averaged").train()
-    assert same_bits(model.features(IMAGES[:1]).detach(), backbone(IMAGES[:1]))
-    assert not same_bits(model.features(IMAGES).detach(), backbone(IMAGES))

@@ -18,10 +18,9 @@ from research.baselines.data_free import (
     ImageGenerator,
     distilled,
     generator_loss,
-    moved_weights,
     normalised,
 )
-from research.baselines.whole_networks import Ensemble, average_of, small_cnn, trained_networks
+from research.baselines.whole_networks import small_cnn, trained_networks
 
 SMALL = {"epochs": 2, "steps": 3, "batch": 8, "noise_size": 6, "width": 4}
 
@@ -42,37 +41,6 @@ def test_the_generator_is_that_of_the_papers_codes() -> None:
     assert sum(one.numel() for one in small_cnn(10, 1, 28, 0).parameters()) == 29_034
 
 
-def test_a_batch_with_the_running_statistics_has_no_distance() -> None:
-    own = network()
-    inputs = normalised(images())
-    with torch.no_grad():
-        first = own.backbone[0](inputs)  # type: ignore[index]
-        own.backbone[1].running_mean.copy_(first.mean(dim=(0, 2, 3)))  # type: ignore[index,union-attr]
-        own.backbone[1].running_var.copy_(first.var(dim=(0, 2, 3), correction=0))  # type: ignore[index,union-attr]
-        second = own.backbone[:5](inputs)  # type: ignore[index]
-        own.backbone[5].running_mean.copy_(second.mean(dim=(0, 2, 3)))  # type: ignore[index,union-attr]
-        own.backbone[5].running_var.copy_(second.var(dim=(0, 2, 3), correction=0))  # type: ignore[index,union-attr]
-    twice, other = Ensemble([own, own]), Ensemble([own, network(1)])
-    logits, distance = twice.logits_and_distance(inputs)
-    torch.testing.assert_close(logits, own(inputs))
-    assert float(distance) < 1e-4 < 0.1 < float(twice.logits_and_distance(inputs + 1.0)[1])
-    halved = float(other.logits_and_distance(inputs)[1])
-    assert halved == pytest.approx(float(Ensemble([network(1)]).logits_and_distance(inputs)[1]) / 2, abs=1e-4)
-    head = TunedModel((torch.zeros(3, 8), torch.zeros(3)), tune="probe")
-    assert float(Ensemble([head]).logits_and_distance(torch.ones(2, 8))[1]) == 0.0
-
-
-def test_an_ensemble_answers_as_its_networks_do_one_by_one() -> None:
-    networks, inputs, weights = (
-        [network(seed) for seed in range(3)],
-        normalised(images()),
-        torch.tensor([0.2, 0.0, 0.6]),
-    )
-    own = torch.stack([one(inputs) for one in networks])
-    torch.testing.assert_close(Ensemble(networks).logits(inputs), own.mean(dim=0))
-    torch.testing.assert_close(Ensemble(networks).logits(inputs, weights), (own[0] + 3 * own[2]) / 4)
-
-
 def test_losses_are_those_written_out_sample_by_sample() -> None:
     draw = torch.Generator().manual_seed(0)
     teacher, student = (torch.randn(20, 3, generator=draw) for _ in range(2))
@@ -87,28 +55,6 @@ def test_losses_are_those_written_out_sample_by_sample() -> None:
                 apart = 0.0
             expected += float(-chance.log() * (1 - chance) ** options.hardness) - apart
         assert float(generator_loss(teacher, student, labels, options)) == pytest.approx(expected / 20, rel=1e-4)
-
-
-def test_identical_clients_are_their_ensemble_and_their_average() -> None:
-    own, inputs = network(), normalised(images())
-    with torch.no_grad():
-        for found in (Ensemble([own] * 3).logits(inputs), average_of([own] * 3, [1, 5, 2])(inputs)):
-            torch.testing.assert_close(found, own(inputs))
-        zero = Ensemble([own, network(1)]).logits(inputs, torch.zeros(2))
-        torch.testing.assert_close(zero, (own(inputs) + network(1)(inputs)) / 2)
-
-
-def test_a_client_that_guesses_loses_weight_and_weights_stay_between_0_and_1() -> None:
-    good, inputs = network(), normalised(images(64))
-    labels = torch.arange(64) % 3
-    (good,) = trained_networks(good, [(inputs, labels)], LocalOptions(epochs=30, batch_size=16, learning_rate=0.05))
-    weights = torch.tensor([0.5, 0.5])
-    for _ in range(3):
-        weights = moved_weights(Ensemble([good, network(7)]), weights, iter([(inputs, labels)] * 5), 0.2)
-        assert bool(((weights >= 0) & (weights <= 1)).all())
-    assert float(weights[0]) > float(weights[1])
-    nothing = moved_weights(Ensemble([good, good]), torch.zeros(2), iter([(inputs, labels)]), 0.1)
-    assert bool((nothing == 0).all())
 
 
 @pytest.mark.parametrize("options", [DENSE, CO_BOOSTING], ids=["dense", "co-boosting"])

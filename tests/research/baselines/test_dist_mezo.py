@@ -25,23 +25,6 @@ def test_one_step_along_shared_directions_is_mezo_in_one_place(clients: Clients)
         assert not torch.equal(value, mlp_head(6, (5,), 4).trained_state()[name]), name
 
 
-def test_own_directions_move_the_average_less_far_and_in_more_dimensions(clients: Clients) -> None:
-    """The same client four times: shared directions are one step of it, own ones the mean of four."""
-    start = mlp_head(6, (5,), 4).trained_state()
-    lengths = {}
-    for own in (True, False):
-        squares = []
-        for seed in range(5):
-            model = mlp_head(6, (5,), 4)
-            options = replace(SHARED, own_directions=own)
-            averaged_mezo(model, [clients[1]] * 4, options, num_rounds=1, seed=seed)
-            squares.append(
-                sum(float((value - start[name]).square().sum()) for name, value in model.trained_state().items())
-            )
-        lengths[own] = sum(squares)
-    assert lengths[True] < 0.6 * lengths[False]
-
-
 def test_several_local_steps_go_on_from_one_another(clients: Clients) -> None:
     model, by_hand = mlp_head(6, (5,), 4), mlp_head(6, (5,), 4)
     averaged_mezo(model, [clients[1]], replace(SHARED, own_directions=True, local_steps=3), num_rounds=2)

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from functools import reduce
-from operator import add
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedstats_app.heads import solve_fedcof
-from fedstats_app.statistics import ClientStatistics, StatisticsSpec
+from fedstats_app.statistics import ClientStatistics
 from research.baselines.fedcof_variants import CountNoise, Covariance, draw_noise, solve_oracle, with_noise
 from tests.support.compare import absolute_difference
-from tests.support.draws import Sample, samples
 from tests.support.golden import FEDERATIONS, Federation, tensor
-from tests.support.literal import oracle_gram, unit_rows
 
 KINDS = ("random", "non-negative", "duplicates", "low rank")
 SHAPES: dict[str, Covariance] = {"full": "full", "diag": "diagonal", "spherical": "spherical"}
@@ -35,22 +29,6 @@ def test_golden_heads(name: str) -> None:
     kept = federation["noise_counts"][federation["noise_counts"] > 0]
     np.testing.assert_allclose(noisy.counts.numpy(), kept, rtol=1e-13)
     assert absolute_difference(solve_fedcof(noisy, shrinkage=gamma).weight, federation["noise_W"]) <= 1e-10
-
-
-@given(samples(kinds=KINDS), st.sampled_from(sorted(SHAPES)), st.sampled_from([0.5, 3.0]))
-def test_the_oracle_is_the_formula_written_out(sample: Sample, shape: str, gamma: float) -> None:
-    features, labels = (torch.cat([part[index] for part in sample.parts]).numpy() for index in (0, 1))
-    features = features.astype(np.float64) / sample.scale  # in float32 the division would round, unlike the statistics
-    clients = np.repeat(np.arange(len(sample.parts)), [len(part[1]) for part in sample.parts])
-    if len(labels) <= len(np.unique(labels)):  # nothing but single samples: no ridge, and G may be singular
-        return
-    gram = oracle_gram(features, labels, clients, gamma, shape)  # type: ignore[arg-type]
-    sums = np.zeros((sample.num_classes, features.shape[1]))
-    np.add.at(sums, labels, features)
-    spec = StatisticsSpec(gram=True)
-    merged = reduce(add, [spec.from_features(*part, sample.num_classes) for part in sample.parts])
-    head = solve_oracle(merged, gamma * sample.scale**2, SHAPES[shape])
-    assert absolute_difference(head.weight, unit_rows(np.linalg.solve(gram, sums.T).T)) <= 1e-6
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.9])

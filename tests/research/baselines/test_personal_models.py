@@ -60,10 +60,3 @@ def _step(model: TunedModel, logits: Tensor, labels: Tensor, extra: Tensor | flo
     with torch.no_grad():
         for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             parameter -= OPTIONS.learning_rate * gradient
-
-
-def test_everyone_starts_local_training_from_the_average(clients: Clients) -> None:
-    before, after = federation(clients, num_rounds=6).fedavg()
-    alone = federation(clients, num_rounds=1).trained_alone(None)
-    assert set(before) == set(after) == set(alone) == set(clients)
-    assert sum(after.values()) > sum(alone.values())

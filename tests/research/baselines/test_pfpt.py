@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.samples import TensorSamples
 from fedstats_app.training.training_options import LocalOptions
 from tests.support.compare import same_bits
 from tests.support.networks import HEAD, numbers, small_network
@@ -20,7 +18,6 @@ from tests.support.networks import small_transformer as plain_transformer
 
 pytest.importorskip("scipy", reason="comes with the extra `sklearn`")
 
-from research.baselines.mlp_head import federated_average
 from research.baselines.pfpt import (
     Generation,
     PromptPool,
@@ -28,10 +25,9 @@ from research.baselines.pfpt import (
     matched_prompts,
     pool_model,
     pool_of,
-    similarity_loss,
     tune_by_matching,
 )
-from research.baselines.prompts import Prompted, initial_prompts, prompt_adam, taking_prompts
+from research.baselines.prompts import Prompted, initial_prompts, taking_prompts
 
 KEY = (3, 1)
 PROMPTS = 2 * numbers(6, 8)
@@ -65,13 +61,6 @@ def test_copies_in_any_order_are_the_prompts_themselves() -> None:
     assert float(torch.cdist(PROMPTS, averaged).amin(dim=1).min()) > 1.0
 
 
-def test_prompts_that_are_far_from_another_clients_all_stay() -> None:
-    found = matched_prompts({0: PROMPTS, 1: PROMPTS[:4] + 50}, KEY)
-    union = torch.cat([PROMPTS, PROMPTS[:4] + 50])
-    assert found.shape == union.shape
-    assert float(torch.cdist(union, found).amin(dim=1).max()) < 0.3
-
-
 def test_a_matching_is_the_best_of_all() -> None:
     """Each row has one column, no column two rows, and no other choice has a larger sum."""
     for rows, columns in ((1, 1), (2, 3), (3, 3), (3, 5), (4, 4)):
@@ -99,19 +88,6 @@ def test_weights_and_likelihood_are_those_of_the_model() -> None:
     assert float(generation.log_variances().max()) < 0.0
 
 
-def test_the_likelihood_does_not_fall_in_a_matching() -> None:
-    generation = Generation.start(PROMPTS.double(), KEY)
-    for seed in range(20):
-        random = torch.Generator().manual_seed(seed)
-        local = PROMPTS[:4].double() + torch.randn(4, 8, generator=random)
-        before = torch.randperm(6, generator=random)[:4]
-        after = best_origins(generation.weights(local))
-        gained = generation.log_likelihood(local, after, 1) - generation.log_likelihood(local, before, 1)
-        weights = generation.weights(local)
-        assert float(gained) >= -1e-9
-        torch.testing.assert_close(gained, (weights[range(4), after] - weights[range(4), before]).sum())
-
-
 def test_a_matching_is_of_the_key_and_of_no_order() -> None:
     sent = {client: one + 0.3 * numbers(4, 6, 8)[client] for client, one in permuted(4).items()}
     found, state = matched_prompts(sent, KEY), torch.random.get_rng_state()
@@ -120,13 +96,6 @@ def test_a_matching_is_of_the_key_and_of_no_order() -> None:
     assert same_bits(found, matched_prompts({**backwards, 9: torch.zeros(0, 8)}, KEY))
     torch.random.set_rng_state(state)
     assert not torch.equal(found[:6], matched_prompts(sent, (3, 2))[:6])
-
-
-def test_nothing_to_match_and_what_is_no_number_are_refused() -> None:
-    with pytest.raises(ValueError, match="clients: one must have a prompt, got 1 without"):
-        matched_prompts({0: torch.zeros(0, 8)}, KEY)
-    with pytest.raises(ValueError, match="clients: prompts must be finite"):
-        matched_prompts({0: PROMPTS, 1: PROMPTS.log()}, KEY)
 
 
 def test_each_sample_has_the_prompts_nearest_to_it_whatever_the_batch() -> None:
@@ -146,20 +115,6 @@ def test_each_sample_has_the_prompts_nearest_to_it_whatever_the_batch() -> None:
         pool_of(TunedModel(HEAD, backbone=small_network(), tune="full"))
 
 
-def test_the_extra_loss_pulls_prompts_towards_the_samples_that_chose_them() -> None:
-    similarities = []
-    for weight in (0.0, 5.0):
-        model = pool()
-        options = replace(ADAM, epochs=3)
-        train_locally(
-            model, TensorSamples(*images(24)), options, key=KEY, extra_loss=similarity_loss(pool_of(model), weight)
-        )
-        with torch.no_grad():
-            model(images(24)[0])
-        similarities.append(float(pool_of(model).similarity))
-    assert similarities[1] > similarities[0] + 0.1
-
-
 def test_the_pool_changes_its_size_and_never_has_fewer_than_a_sample_takes() -> None:
     model, sizes = pool(), [7]
     none = (torch.zeros(0, 3, 16, 16), torch.zeros(0, dtype=torch.int64))
@@ -176,29 +131,3 @@ def test_the_pool_changes_its_size_and_never_has_fewer_than_a_sample_takes() -> 
     assert list(again.trained_state()) == ["backbone.prompts", "head.weight"]  # what travels
     for name, value in again.trained_state().items():
         assert same_bits(value, model.trained_state()[name]), name
-
-
-def test_of_one_client_only_what_training_moved_is_matched() -> None:
-    """The head is its own, and of the pool what no sample chose is gone."""
-    matched, alone = pool(20, 1), pool(20, 1)
-    start = alone.trained_state()["backbone.prompts"]
-    tune_by_matching(matched, [images(16)], ADAM, num_rounds=1)
-    federated_average(
-        alone,
-        [images(16)],
-        ADAM,
-        num_rounds=1,
-        fraction=1.0,
-        extra_loss=similarity_loss(pool_of(alone)),
-        optimizer=prompt_adam,
-    )
-    moved = (alone.trained_state()["backbone.prompts"] != start).any(dim=1)
-    assert 0 < int(moved.sum()) < 20
-    assert len(pool_of(matched).prompts) == int(moved.sum())
-    assert same_bits(matched.trained_state()["head.weight"], alone.trained_state()["head.weight"])
-
-
-def test_what_a_pool_is_made_of_stays_as_it_was() -> None:
-    drawn = initial_prompts(small_transformer(), 4, 5)
-    tune_by_matching(pool_model(HEAD, small_transformer(), drawn, 2), [images(8)], ADAM, num_rounds=1)
-    assert same_bits(drawn, initial_prompts(small_transformer(), 4, 5))

@@ -63,22 +63,6 @@ def test_one_client_is_centralised_prompt_tuning_bit_for_bit(options: LocalOptio
     assert not torch.equal(made["backbone.prompts"], initial_prompts(network, 4, 7))
 
 
-def test_the_frozen_network_does_not_move_a_bit() -> None:
-    trained = model()
-    train_locally(trained, images(), ADAM, key=KEY, optimizer=prompt_adam)
-    assert trained.backbone is not None
-    moved = trained.backbone.state_dict()
-    assert all(same_bits(moved[f"network.{name}"], value) for name, value in small_transformer().state_dict().items())
-
-
-def test_the_proximal_term_holds_prompts_and_head_back() -> None:
-    start = model().trained_state()
-    free, near = after(ADAM), after(replace(ADAM, proximal_mu=100.0))
-    for name, value in start.items():
-        assert (near[name] - value).norm() < 0.5 * (free[name] - value).norm(), name
-    assert all(same_bits(value, free[name]) for name, value in after(replace(ADAM, proximal_mu=0.0)).items())
-
-
 class Wide(nn.Module):
     """Takes the prompts of ViT-B/32."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +13,7 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.text.encoders import POOLINGS, PooledEncoder
 from research.baselines.prompts import Prompted, initial_prompts, taking_prompts
 from tests.support.compare import relative_difference, same_bits
-from tests.support.networks import numbers, small_network
+from tests.support.networks import numbers
 from tests.support.networks import small_transformer as plain_transformer
 
 IMAGES = numbers(5, 3, 16, 16)
@@ -40,13 +39,6 @@ def test_without_a_prompt_features_are_the_networks_own_to_the_bit(name: str) ->
     with torch.no_grad():
         assert same_bits(prompted(network, 0)(inputs), network(inputs))
         assert relative_difference(prompted(network, 3)(inputs), network(inputs)) > 0.01
-
-
-def test_prompts_of_images_have_no_position() -> None:
-    network, prompts = small_transformer(), initial_prompts(small_transformer(), 4, 0)
-    with torch.no_grad():
-        turned = Prompted(network, prompts.flip(0))(IMAGES)
-        torch.testing.assert_close(Prompted(network, prompts)(IMAGES), turned, rtol=1e-4, atol=1e-5)
 
 
 class Echo(nn.Module):
@@ -78,18 +70,3 @@ def test_prompts_of_texts_are_attended_to_and_not_pooled(pooling: str) -> None:
     assert echo.seen.tolist() == [[1] * 7 + [0] * 2, [1] * 9]
     with pytest.raises(ValueError, match=r"6 tokens and 4 prompts must be at most 9 .* input-size to 5"):
         encoder(tokens, numbers(4, 4))
-
-
-def test_they_start_small_and_by_the_seed() -> None:
-    bound = math.sqrt(6 / (3 * 8 * 8 + 8))
-    drawn = initial_prompts(small_transformer(), 500, 1)
-    assert 0.99 * bound < float(drawn.abs().max()) <= bound and abs(float(drawn.mean())) < 0.02
-    assert same_bits(drawn, initial_prompts(small_transformer(), 500, 1))
-    assert not torch.equal(drawn, initial_prompts(small_transformer(), 500, 2))
-
-
-def test_what_takes_none_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="Sequential takes no prompts; vit_b_16, vit_b_32 and text encoders do"):
-        taking_prompts(small_network())
-    with pytest.raises(ValueError, match=r"prompts must have shape \(k, 8\), got \(2, 7\)"):
-        Prompted(small_transformer(), numbers(2, 7))

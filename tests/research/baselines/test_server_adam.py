@@ -36,19 +36,3 @@ def test_five_steps_are_those_of_torchs_adam_on_the_averaged_change() -> None:
         optimizer.step()
     ended = run(ServerAdam(0.01), start, range(1, 6))
     assert all(same_bits(ended[name], parameters[name].detach()) for name in SHAPES)
-
-
-def test_running_statistics_are_averaged_and_not_adapted() -> None:
-    adam, current = ServerAdam(0.5, buffers=frozenset({"scale"})), draw(0)
-    average = averages(1, current)
-    made = adam.step(current, average)
-    assert same_bits(made["scale"], average["scale"])
-    assert list(made) == list(current)
-    assert not torch.equal(made["head.bias"], average["head.bias"])
-
-
-def test_what_it_is_given_stays_as_it_is() -> None:
-    current, average = draw(0), averages(1, draw(0))
-    ServerAdam(0.5).step(current, average)
-    assert all(same_bits(current[name], draw(0)[name]) for name in SHAPES)
-    assert all(same_bits(average[name], averages(1, draw(0))[name]) for name in SHAPES)

@@ -4,7 +4,7 @@ from sklearn.linear_model import LogisticRegression
 
 from fedstats_app.heads import LinearHead
 from fedstats_app.training.training_options import LocalOptions
-from research.baselines import average_heads, ensemble_probabilities, softmax_head
+from research.baselines import average_heads, softmax_head
 from tests.research.baselines.conftest import Clients
 
 
@@ -25,11 +25,6 @@ def test_a_softmax_head_nears_the_minimum_that_scikit_learn_finds(clients: Clien
     assert torch.allclose(found, torch.from_numpy(oracle.coef_), atol=1e-4)
 
 
-def test_absent_classes_are_never_predicted(clients: Clients, heads: list[LinearHead]) -> None:
-    assert heads[0].present.tolist() == [True, True, False, False]
-    assert set(heads[0].predict(clients[1][0]).tolist()) <= {0, 1}
-
-
 def test_the_ensemble_of_logits_is_one_head(clients: Clients, heads: list[LinearHead]) -> None:
     features, weights = clients[1][0], [3.0, 0.0, 1.0, 2.0, 4.0]
     logits = sum(w * head.logits(features, mask_absent=False) for w, head in zip(weights, heads, strict=True)) / 10.0
@@ -37,13 +32,3 @@ def test_the_ensemble_of_logits_is_one_head(clients: Clients, heads: list[Linear
     averaged = average_heads(heads, weights)
     assert torch.allclose(averaged.logits(features), logits, atol=1e-12)
     assert averaged.present.all()
-
-
-def test_the_ensemble_of_probabilities_is_not_that_head(clients: Clients, heads: list[LinearHead]) -> None:
-    features = torch.cat([own for own, _ in clients.values()])
-    together = ensemble_probabilities(heads, [1.0] * 5, features)
-    assert torch.allclose(together.sum(dim=1), torch.ones(len(features), dtype=torch.float64))
-    one_head = average_heads(heads, [1.0] * 5).logits(features).softmax(dim=1)
-    assert float((together - one_head).abs().max()) > 0.1
-    alone = ensemble_probabilities(heads[:1], [2.0], features)
-    assert torch.allclose(alone, heads[0].logits(features, mask_absent=False).softmax(dim=1))

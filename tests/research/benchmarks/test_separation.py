@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from fedstats_app.privacy import NodePolicy
-from fedstats_app.settings.node_config import NodeConfig
-from research.benchmarks.separation import measure, searched
+from research.benchmarks.separation import measure
 
 
 def relu_features(num_samples: int, dim: int) -> torch.Tensor:
@@ -29,11 +28,3 @@ def test_a_gram_matrix_of_few_samples_is_the_samples(site: str) -> None:
 def test_by_default_a_node_sends_what_says_little_of_each(site: str) -> None:
     found = measure(FEATURES, LABELS, site, NodePolicy(min_gram_samples=None), seeds=2)
     assert found.rank <= 9 and found.given_away < 0.2
-
-
-@pytest.mark.parametrize("num_classes", [2, 10, 100])
-def test_the_heads_that_a_default_node_scores_find_little_of_a_sample(num_classes: int) -> None:
-    """All others being known; of as many features as the default network's, none of which is known to matter most."""
-    features = torch.randn(60, 1280, generator=torch.Generator().manual_seed(0))
-    bits = NodeConfig(data_path="/site").max_bits
-    assert searched(features, num_classes, bits, known=False, samples=50) < 0.25

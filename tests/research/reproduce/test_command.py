@@ -72,13 +72,6 @@ def test_a_key_that_the_table_sweeps_over_replaces_its_sweep(capsys: pytest.Capt
     assert title == "# CUB-200, fedcof.shrinkage 0.5, CUB-200, fedcof.shrinkage 1.0: FedCOF; seed 0"
 
 
-def test_the_built_in_sample_takes_the_place_of_any_data(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["fedcof-table-3", "--row", "iNat*Squeeze*", "--seeds", "0", "--dry-run", "partitioner=iid"]
-    assert main([*words, "num-clients=5", "dataset=builtin"]) == 0
-    settings = tomllib.loads(capsys.readouterr().out)
-    assert settings["dataset"] == "builtin" and not {"label-column", "partition-column"} & set(settings)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from fedstats_app import simulate
 from fedstats_app.base.option import flattened
 from research.reproduce.catalogue import Catalogue
@@ -46,25 +44,6 @@ def test_other_values_of_an_option_are_variants_in_the_same_run() -> None:
     both = "fedcof@between-class=true"
     assert entries(runs) == [["fedcof", "fedcof@shrinkage=1.0", "fedcof", "fedcof@shrinkage=1e-05", both]]
     assert runs[0].settings["fedcof.shrinkage"] == 0.1
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        cell("b", method="fedncm", dirichlet_alpha=0.5),
-        cell("b", method="fedncm", seed=1),
-        cell("b", method="fedncm", fine_tune="probe", start_head="fedncm"),
-        cell("b", method="fedncm,fed3r"),
-    ],
-)
-def test_what_is_not_the_servers_alone_is_another_run(other: Cell) -> None:
-    assert len(planned([cell("a", method="fedncm"), other])) == 2
-
-
-def test_trainings_share_a_run_only_with_themselves() -> None:
-    one: dict[str, Any] = {"fine_tune": "probe", "start_head": "fedcof", "method": "fedcof"}
-    runs = planned([cell("a", **one), cell("b", **one), cell("c", **one, fedcof={"shrinkage": 1.0})])
-    assert [len(run.cells) for run in runs] == [2, 1]
 
 
 def test_numbers_of_shared_runs_are_those_of_runs_of_their_own(small: Mapping[str, Any], tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ import pytest
 from fedstats_app.base.option import flattened
 from fedstats_app.report.run_folder import RunFolder
 from research.reproduce.catalogue import Catalogue, DataSet, Deviation, Published
-from research.reproduce.picture import panels_of
 from research.reproduce.plan import cells_of, planned
 from research.reproduce.preset import Column, Preset, Row, preset_of_run_config, with_sweep
 from research.reproduce.report import Report, reproduce
-from research.reproduce.running import DataMissingError, RunFailedError
+from research.reproduce.running import RunFailedError
 from tests.support.trainings import make_training, write_run
 
 CATALOGUE = Catalogue(
@@ -114,15 +113,6 @@ def test_a_run_that_completed_is_not_made_again_and_a_failed_one_is_named(
     assert not capsys.readouterr().err
 
 
-def test_keys_and_seeds_that_differ_are_said(tmp_path: Path) -> None:
-    runs = planned(cells_of(PRESET, PRESET.rows[:1], PRESET.columns, [1], {"num-clients": 4}))
-    given = {"num-clients": 4}
-    text = reproduce(PRESET, runs, CATALOGUE, given=given, folder=tmp_path, simulate=Runs(), say=print).text
-    assert "- `1`: given on the command line: num-clients=4\n" in text
-    assert "- `3`: seeds: 1 in place of 2\n" in text
-    assert "| first | NCM | 42.00 | 50 ± 0.3 | -8.00 | `flips`, `1`, `2`, `3` |\n" in text
-
-
 def test_a_sweep_keeps_a_published_number_where_the_value_is_its_own() -> None:
     rows = with_sweep(PRESET, {"num-clients": [3, 9], "dirichlet-alpha": [0.5]}).rows
     assert [row.name for row in rows][:2] == [
@@ -134,28 +124,6 @@ def test_a_sweep_keeps_a_published_number_where_the_value_is_its_own() -> None:
     own = swept.rows
     assert own[0].published == PRESET.rows[0].published and not any(own[1].published.values())
     assert swept.settings(own[1], swept.columns[0])["num-clients"] == 9
-
-
-def test_a_sweep_over_one_key_is_drawn_as_curves(tmp_path: Path) -> None:
-    swept = with_sweep(PRESET, {"dirichlet-alpha": [0.5, 0.1, 0.05]})
-    report = made(Runs(), tmp_path, preset=swept, rows=3)
-    assert (tmp_path / "accuracy-curves.png") in report.files
-    shown = [one for one in report.comparisons if one.measure == "accuracy"]
-    panels = panels_of(swept.rows, shown)
-    assert list(panels) == ["first, dirichlet-alpha"]
-    assert [row.point["dirichlet-alpha"] for row, _ in panels["first, dirichlet-alpha"]] == [0.5, 0.1, 0.05]
-    assert not panels_of(swept.rows[:1], shown) and not panels_of(PRESET.rows, shown)
-    assert not panels_of(with_sweep(swept, {"min-clients": [1, 2]}).rows, shown)
-
-
-def test_data_that_cannot_be_reached_is_said_before_any_run(tmp_path: Path) -> None:
-    simulate = Runs()
-    with pytest.raises(DataMissingError) as caught:
-        made(simulate, tmp_path, dataset=f"parquet:{tmp_path}/none")
-    assert not simulate.asked
-    said = str(caught.value)
-    assert said.startswith(f"Made-10 cannot be reached: parquet:{tmp_path}/none")
-    assert "what it takes: nothing" in said and "dataset=parquet:/THAT/FOLDER" in said
 
 
 def test_a_file_of_run_config_keys_gives_the_table_of_its_runs(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from fedstats_app.report.training_record import TrainingResult
-from research.reproduce.seed_statistics import aggregate, markdown
+from research.reproduce.seed_statistics import aggregate
 from tests.support.trainings import make_training, write_run
 
 
@@ -41,17 +41,6 @@ def test_mean_and_deviation_of_methods_and_trainings(runs: list[Path]) -> None:
     assert final["bytes"]["values"] == [2_500_000] * 3
 
 
-def test_a_seed_that_never_gets_there_leaves_no_mean(tmp_path: Path) -> None:
-    runs = [
-        write_run(tmp_path / str(seed), [make_training("random", [0.1, 0.5]), make_training("fedncm", [0.3, last])], {})
-        for seed, last in enumerate([0.6, 0.4])
-    ]
-    found = aggregate(runs)
-    number = found["training"]["fedncm-probe"]["rounds_to_random_head"]
-    assert number == {"mean": None, "std": None, "values": [1, None]}
-    assert "| in 1 of 2 seeds |" in markdown({"x": found})
-
-
 def test_runs_that_are_not_seeds_of_one_experiment_are_refused(tmp_path: Path) -> None:
     one = write_run(tmp_path / "1", [], {"fed3r": {"accuracy": 0.5}})
     other = write_run(tmp_path / "2", [], {"fedncm": {"accuracy": 0.5}})
@@ -59,14 +48,6 @@ def test_runs_that_are_not_seeds_of_one_experiment_are_refused(tmp_path: Path) -
         aggregate([one, other])
     with pytest.raises(ValueError, match="at least one run folder"):
         aggregate([])
-
-
-def test_the_tables_are_markdown_with_mean_and_deviation(runs: list[Path]) -> None:
-    text = markdown({"probe": aggregate(runs)})
-    assert text.startswith("## probe\n\n| methods | accuracy (%) |\n| --- | ---: |\n| FedCOF | 45.00 ± 5.00 |\n\n")
-    assert "| fedcof-probe | 40.00 ± 0.00 | 75.00 ± 5.00 | 75.00 ± 5.00 | 1.0 ± 0.0 | 1.50 ± 0.00 | 100 ± 0 |" in text
-    single = markdown({"probe": aggregate(runs[:1])})
-    assert "| FedCOF | 40.00 |" in single
 
 
 def test_costs_are_those_of_the_first_round_with_the_accuracy_of_the_random_head_of_the_stage(tmp_path: Path) -> None:
