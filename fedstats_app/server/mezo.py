@@ -46,7 +46,7 @@ class MezoTraining(Training):
     strategy: MezoRounds
 
     def specified(self, request: TrainingRequest) -> TrainingRequest:
-        """Return the request without options of SGD, which no client runs, and temperature, which divides the start once."""
+        """Return the request without options of SGD, and without the temperature, which divides the start once."""
         return replace(
             request,
             tune="probe" if self.run.config.fedmezo.tune == "head" else "full",

@@ -258,7 +258,7 @@ def test_a_round_takes_less_than_64_bytes_each_way(tmp_path: Path) -> None:
         assert payload <= 64
         assert deflated(message.content) - empty <= 300
     outcome = federation.run(strategy, 1)[0]
-    assert (outcome.answers.bytes_down, outcome.asked.bytes_up, outcome.asked.bytes_catch_up) == (2 * 40, 2 * 32, 0)
+    assert (outcome.answers.bytes_down, outcome.answers.bytes_up, outcome.answers.bytes_catch_up) == (2 * 40, 2 * 32, 0)
 
 
 # Nodes that are wrong
