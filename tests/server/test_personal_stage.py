@@ -77,7 +77,7 @@ def test_a_comparison_that_was_interrupted_goes_on_after_the_last_finished_appro
     monkeypatch.setattr(personalisation, "run_approach", run_or_die)
     cut = killed(tmp_path / "cut", **settings)
     if kept == "none":
-        with pytest.raises(ValueError, match="save-statistics was false"):
+        with pytest.raises(ValueError, match="save-statistics was none"):
             simulate(tmp_path / "cut", resume=str(cut), **settings)
         return
     before = read_json(cut, "results.json")["personal"]
