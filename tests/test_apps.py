@@ -85,7 +85,7 @@ def test_metrics_are_scikit_learns_on_the_servers_test_images(default: Path) -> 
 def test_results_say_what_every_method_costs_alone(default: Path, tmp_path: Path) -> None:
     together = read_json(default, "results.json")
     assert set(together["methods"]) == set(METHODS)
-    for name in ("fed3r", "fedroot"):  # a Gram matrix, and what stands in for one
+    for name in ("fedroot",):
         alone = read_json(simulate(tmp_path, method=name, wire_dtype="float64"), "results.json")["methods"]
         assert set(alone) == {name}
         for key in ("accuracy", "uplink_bytes", "num_examples", "num_clients", "wire_bytes"):
@@ -111,11 +111,8 @@ def test_plots_and_every_client_are_in_the_folder(default: Path) -> None:
     assert read_json(default, "config.json")["run_config"]["num-clients"] == 10
 
 
-@pytest.mark.parametrize(("nodes", "shuffle_seed"), [(3, 2), (10, 3)])
-def test_the_number_of_supernodes_and_the_order_of_replies_do_not_matter(
-    default: Path, tmp_path: Path, nodes: int, shuffle_seed: int
-) -> None:
-    folder = simulate(tmp_path, nodes=nodes, shuffle_seed=shuffle_seed, wire_dtype="float64")
+def test_the_number_of_supernodes_and_the_order_of_replies_do_not_matter(default: Path, tmp_path: Path) -> None:
+    folder = simulate(tmp_path, nodes=7, shuffle_seed=3, wire_dtype="float64")
     assert head_bytes(folder) == head_bytes(default)
 
 
@@ -203,16 +200,16 @@ def test_rounds_ask_every_client_once_and_end_at_the_same_head(default: Path, tm
 
 
 def test_clients_without_samples_and_absent_classes(tmp_path: Path) -> None:
-    """150 clients at alpha 0.01: many have nothing; every head is finite."""
-    folder = simulate(tmp_path, num_clients=150, dirichlet_alpha=0.01)
+    """60 clients at alpha 0.01: many have nothing; every head is finite."""
+    folder = simulate(tmp_path, num_clients=60, dirichlet_alpha=0.01)
     assert sum(one["num_examples"] == 0 and one["outcome"] == "merged" for one in clients(folder)) > 10
     results = read_json(folder, "results.json")
-    assert results["num_clients_merged"] == 150
+    assert results["num_clients_merged"] == 60
     assert all(entry["accuracy"] > 0.15 for entry in results["methods"].values())
 
 
-@pytest.mark.parametrize(("feature_map", "dim"), [("fourier:64:2.0", 64), ("relu:48", 48)])
-def test_all_methods_see_the_features_of_one_map(tmp_path: Path, feature_map: str, dim: int) -> None:
+def test_all_methods_see_the_features_of_one_map(tmp_path: Path) -> None:
+    feature_map, dim = "relu:48", 48
     folder = simulate(tmp_path, method="fedncm,fed3r,fedcof", feature_map=feature_map, num_clients=5)
     for name in ("fedncm", "fed3r", "fedcof"):
         head, metadata = read_head(folder / "heads" / f"{name}.safetensors")
@@ -250,8 +247,10 @@ def test_nodes_with_their_own_folders_are_aligned_by_name_and_evaluate_on_what_t
 
 def test_what_a_node_keeps_does_not_depend_on_the_id_that_flower_gives_it(tmp_path: Path) -> None:
     nodes = nodes_of(tmp_path, "abc", ("ant", "bee", "cat"))
-    runs = [simulate(tmp_path, node_configs=order, wire_dtype="float64") for order in (nodes, nodes[::-1])]
-    for name in METHODS:
+    methods = ("fedcof", "fed3r")
+    settings: dict[str, Any] = {"method": ",".join(methods), "wire_dtype": "float64"}
+    runs = [simulate(tmp_path, node_configs=order, **settings) for order in (nodes, nodes[::-1])]
+    for name in methods:
         one, other = (read_head(run / "heads" / f"{name}.safetensors")[0] for run in runs)
         assert torch.allclose(one.weight, other.weight, rtol=1e-5, atol=1e-6 * float(one.weight.abs().max()))
         accuracies = [read_json(run, "results.json")["methods"][name]["accuracy"] for run in runs]

@@ -92,8 +92,7 @@ def are_alike(runs: Pair) -> None:
 
 
 TRAINED: list[Mapping[str, Any]] = [
-    {"method": "fedcof", "fine_tune": "probe", "num_server_rounds": 2, "holdout_fraction": 0.3},
-    {"method": "fed3r", "fine_tune": "fedmezo", "fedmezo.num-z": 2, "num_server_rounds": 3},
+    {"method": "fed3r", "fine_tune": "fedmezo", "fedmezo.num-z": 2, "num_server_rounds": 2, "num_clients": 4},
 ]
 
 
@@ -101,7 +100,7 @@ def test_heads_and_folder_are_those_of_a_run_with_pickled_messages(closed_form: 
     are_alike(closed_form)
 
 
-@pytest.mark.parametrize("settings", TRAINED, ids=["probe", "fedmezo"])
+@pytest.mark.parametrize("settings", TRAINED, ids=["fedmezo"])
 def test_so_are_those_of_what_is_trained(tmp_path: Path, settings: Mapping[str, Any]) -> None:
     are_alike(pair(tmp_path, **settings))
 

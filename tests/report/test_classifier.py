@@ -90,13 +90,6 @@ def test_by_default_the_most_accurate_method_is_loaded(
         fedstats_app.load(run.path)
 
 
-def test_another_backbone_is_refused_with_both_fingerprints(run: RunFolder, backbone: Backbone) -> None:
-    with pytest.raises(ValueError, match="random:tiny") as caught:
-        _loaded(run, backbone, backbone_fingerprint="0" * 64)
-    assert "0" * 64 in str(caught.value)
-    assert backbone.fingerprint in str(caught.value)
-
-
 def test_a_head_of_bfloat16_features_asks_for_the_engine_that_makes_them(run: RunFolder) -> None:
     openvino = pytest.importorskip("openvino", reason="the extra `fast` is not installed")
     if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):

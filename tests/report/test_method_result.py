@@ -39,12 +39,6 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
     assert entry["client_accuracy"] == {**spread, "by_client": {"3": 1.0, "12": 0.75}}
 
 
-def test_one_client_has_no_deviation_and_none_has_no_accuracy() -> None:
-    spread = {"mean": 0.5, "minimum": 0.5, "maximum": 0.5, "std": None, "by_client": {"5": 0.5}}
-    assert client_spread({5: 0.5}) == spread
-    assert client_spread({}) is None
-
-
 @pytest.mark.parametrize(
     ("results", "taken"),
     [
@@ -71,10 +65,6 @@ def test_it_is_scipys(total: int, share: float) -> None:
     low, high = wilson_interval(correct, total)
     assert (low, high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
     assert 0.0 <= low <= correct / total <= high <= 1.0
-
-
-def test_without_samples_every_share_is_possible() -> None:
-    assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(("correct", "total"), [(-1, 3), (4, 3)])

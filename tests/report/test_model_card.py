@@ -162,12 +162,6 @@ def test_nothing_evaluated_claims_nothing() -> None:
     assert "On nothing: no test data were there." in card and "| `fedncm` | FedNCM | - | - | - | - | - |" in card
 
 
-def test_many_classes_are_not_all_listed() -> None:
-    names = json.dumps([f"class {number}" for number in range(60)])
-    card = model_card({"fedncm": metadata("fedncm", **{"class-names": names})}, results())
-    assert "class 49 and 10 more." in card and "class 50" not in card
-
-
 def test_it_is_written_from_the_folder(tmp_path: Path) -> None:
     run = RunFolder.create(str(tmp_path), 1)
     run.write_status("running")
@@ -178,11 +172,6 @@ def test_it_is_written_from_the_folder(tmp_path: Path) -> None:
     path = write_model_card(run.path)
     assert path == run.path / "heads" / "README.md"
     assert path.read_text() == model_card({"fed3r": {**metadata("fed3r"), "format": HEAD_FORMAT}}, results())
-
-
-def test_the_backbones_licence_is_named() -> None:
-    card = model_card({"fed3r": metadata("fed3r", **{"backbone-licence": "cc-by-nc-nd-4.0"})}, results())
-    assert "cc-by-nc-nd-4.0" in section(card, "Licence of the backbone")
 
 
 def test_a_class_name_is_no_markdown() -> None:

@@ -1,7 +1,6 @@
 """Means and deviations over clients."""
 
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -21,14 +20,6 @@ def test_moments_are_numpys(pairs: list[tuple[int, int]]) -> None:
     accuracies = [correct[client] / tested[client] for client in tested]
     assert result.mean == pytest.approx(np.mean(accuracies))
     assert result.std == pytest.approx(np.std(accuracies), abs=1e-12)
-
-
-def test_nobody_has_no_accuracy_and_json_says_so() -> None:
-    result = PersonalResult("x", {}, {}, failures={4: "no reply"})
-    assert math.isnan(result.mean) and math.isnan(result.std) and math.isnan(result.weighted_mean)
-    entry = json.loads(to_json(result.to_json()))
-    assert entry["accuracy_mean"] is None
-    assert entry["failures"] == {"4": "no reply"}
 
 
 def test_json_has_every_number() -> None:

@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from fedstats_app.methods import METHODS
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.plots import style
 from fedstats_app.report.plots.first_stage import (
@@ -32,12 +31,11 @@ from fedstats_app.report.plots.first_stage import (
     write_plots,
 )
 from fedstats_app.report.plots.later_stages import personal_figure, training_figure
-from fedstats_app.report.plots.style import METHOD_COLOURS, MUTED, binned, png_bytes, save_png
+from fedstats_app.report.plots.style import METHOD_COLOURS, png_bytes, save_png
 from tests.support.trainings import make_training
 
 POINTS = [CostPoint("FedNCM", 1.7, 0.751), CostPoint("Fed3R", 657.0, 0.862), CostPoint("FedCOF", 1.7, 0.834)]
 ACCURACIES = {"global head, Fed3R": [0.5, 0.7, 0.9], "FedProto": [0.4, 1.0], "one": [0.3], "none": []}
-TRAININGS = [make_training(start, [0.1, 0.7, 0.8]) for start in ("random", "fedncm", "fedcof")]
 
 
 def counts(rows: int, columns: int) -> np.ndarray:
@@ -58,8 +56,6 @@ def points_of(line: Any) -> list[tuple[float, float]]:
 
 FIGURES: dict[str, tuple[Callable[..., Figure], Any]] = {
     "accuracy": (accuracy_figure, POINTS),
-    "heat map": (lambda data, title: label_figure(data, names(24), title), counts(30, 24)),
-    "training": (training_figure, TRAININGS),
 }
 EDGES: dict[str, Callable[[], Figure]] = {
     "one point": lambda: accuracy_figure(POINTS[:1], "Title"),
@@ -103,15 +99,6 @@ def test_the_front_is_what_no_point_beats(points: list[CostPoint]) -> None:
     assert [point.megabytes for point in front] == sorted({point.megabytes for point in front})
 
 
-def test_twice_as_many_methods_as_colours_are_told_apart_and_all_are_named() -> None:
-    figure = accuracy_figure([CostPoint(f"method {k}", k + 1.0, k / 20) for k in range(14)], "Title")
-    _, *dots = figure.axes[0].lines
-    assert len({(dot.get_marker(), dot.get_color()) for dot in dots}) == 14
-    figure.draw_without_rendering()
-    legend = figure.legends[0].get_window_extent()
-    assert 0 <= legend.y0 and legend.y1 <= figure.bbox.y1
-
-
 def test_methods_and_their_front_are_where_they_belong() -> None:
     figure = accuracy_figure(POINTS, "CIFAR-100, 100 clients")
     axes = figure.axes[0]
@@ -150,13 +137,6 @@ def test_cells_hold_per_cent_of_the_true_class() -> None:
     assert "number of the true class" in texts(confusion_figure(counts(101, 101), names(101), "Title"))
 
 
-@given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 12))
-def test_binning_keeps_the_total_and_the_bound(rows: int, columns: int, most: int) -> None:
-    table = np.arange(rows * columns).reshape(rows, columns)
-    grouped = binned(table, most)
-    assert max(grouped.shape) <= most and grouped.sum() == table.sum()
-
-
 def lines_of(axes: Axes) -> dict[str, Any]:
     return {str(line.get_label()): line for line in axes.lines if line.get_marker() != "*"}
 
@@ -174,16 +154,6 @@ def test_three_panels_show_the_same_accuracies_over_rounds_bytes_and_passes() ->
         assert line.get_color() == METHOD_COLOURS[2]
         assert stars(axes) == [(pytest.approx(costs_shown[0]), pytest.approx(80))]
     assert [axes.get_xscale() for axes in panels] == ["linear", "log", "log"]
-
-
-def test_solved_heads_have_a_star_and_a_random_one_is_grey_and_enters_from_below() -> None:
-    solved = [make_training(name, [0.75 + 0.02 * index, 0.87]) for index, name in enumerate(METHODS)]
-    axes = training_figure([make_training("random", [0.1, 0.84]), *solved], "Title").axes[0]
-    low, high = axes.get_ylim()
-    random = lines_of(axes).pop("random head")
-    assert random.get_color() == MUTED and random.get_ydata().min() < low < random.get_ydata().max()
-    assert len(stars(axes)) == len(METHODS) and all(low < accuracy < high for _, accuracy in stars(axes))
-    assert not stars(training_figure([make_training("fedcof", [None, 0.8, 0.9])], "Title").axes[0])
 
 
 def test_seeds_are_one_line_with_a_band_and_stages_have_a_row_each() -> None:

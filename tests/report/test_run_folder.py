@@ -74,14 +74,6 @@ def test_a_relative_output_dir_is_refused(output_dir: str) -> None:
         RunFolder.create(output_dir, 1)
 
 
-def test_a_home_that_does_not_exist_and_a_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="output-dir: '~nobody-of-this-name/runs'"):
-        RunFolder.create("~nobody-of-this-name/runs", 1)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(NotADirectoryError, match="is a file"):
-        RunFolder.create(str(tmp_path / "file"), 1)
-
-
 def test_latest_is_the_newest_run_of_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: list[datetime]
 ) -> None:

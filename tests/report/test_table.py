@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from fedstats_app.report.method_result import MethodResult
-from fedstats_app.report.personal_result import PersonalResult, approach_name
+from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.tables import Table, heads_table, personal_table, trainings_table
 from tests.support.trainings import make_training
 
@@ -45,10 +45,6 @@ def test_bytes_per_client_have_the_unit_that_suits(per_client: float, text: str)
     assert heads_table({"fedncm": {"wire_bytes": 1}}, 0).rows[0][6] == "-"
 
 
-def test_no_head_still_gives_a_table() -> None:
-    assert len(shown(heads_table({}, 0))) == 1
-
-
 def test_every_number_of_a_training_is_in_its_column() -> None:
     costs = {"up": 5_000_000, "down": 5_000_000, "seconds": 700.0, "start_bytes": 500_000}
     table = trainings_table([make_training("fedcof", [0.7, 0.85, 0.9, 0.88], **costs, notes=["worse " * 40])])
@@ -81,13 +77,3 @@ def test_every_number_of_personal_models_is_in_its_column() -> None:
         "local training only|-|-|0|0 bytes|0 bytes",
     ]
     assert [row[4] for row in table.rows] == ["0", "1", "2"]
-
-
-def test_names_are_spelled_for_people_and_unknown_ones_are_kept() -> None:
-    names = {
-        "global-fedncm": "global head, FedNCM",
-        "closed-form-fedcgs": "closed form, FedCGS",
-        "one-shot": "FedCGS one-shot",
-        "my-own": "my-own",
-    }
-    assert {approach: approach_name(approach) for approach in names} == names

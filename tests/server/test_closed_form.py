@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from fedstats_app import load
-from fedstats_app.report.plots import first_stage
 from fedstats_app.server import closed_form
 from tests.support.simulation import Killed, clients, killed, read_json, simulate, site_folder
 
@@ -24,17 +23,6 @@ def test_heads_are_on_disk_before_anybody_evaluates(tmp_path: Path, monkeypatch:
 
     assert sorted(path.stem for path in (folder / "heads").iterdir()) == ["fedcof", "fedncm"]
     assert len(load(str(folder), "fedcof").class_names) == 10
-
-
-def test_what_a_plot_fails_with_is_what_the_run_fails_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def draw(*_: Any, **__: Any) -> None:
-        raise OSError("no space for plots")
-
-    monkeypatch.setattr(first_stage, "write_plots", draw)
-    with pytest.raises(OSError, match="no space for plots"):
-        simulate(tmp_path, method="fedncm", plots=True)
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert read_json(folder, "status.json")["reason"] == "OSError: no space for plots"
 
 
 def test_the_table_is_printed_before_clients_are_measured(
@@ -80,17 +68,6 @@ def test_what_lies_between_what_is_kept_is_given_back() -> None:
     before = resident()
     closed_form.give_back_memory()
     assert kept and before - resident() > 100
-
-
-@pytest.mark.parametrize("error", [TypeError, OSError, AttributeError])
-def test_where_there_is_no_such_function_nothing_happens(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(closed_form.ctypes, "CDLL", missing)
-    closed_form.give_back_memory()
 
 
 def test_an_option_for_long_tails_is_named_where_classes_are_unequal(tmp_path: Path) -> None:

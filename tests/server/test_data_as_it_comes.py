@@ -99,14 +99,3 @@ def test_a_node_of_others_uses_all_of_its_data_whatever_a_run_says(tmp_path: Pat
     asked = AppConfig.of(classes="1", left_out_domain="subfolder=x", folder_levels="domain/class").data
     own = own_dataset(path, NodeConfig.from_node_config({"data-path": path}).data_options(asked))
     assert own.class_names == tuple(sorted(CLASSES)) and len(own) == 16
-
-
-def test_a_part_of_the_data_is_not_for_nodes_of_others(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="classes, samples-per-class: for simulations only"):
-        simulate(
-            tmp_path,
-            node_configs=nodes_of(tmp_path, "ab", CLASSES),
-            classes="red,green",
-            partitioner="dirichlet",
-            partition={"samples_per_class": 2},
-        )

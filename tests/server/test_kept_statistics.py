@@ -50,15 +50,6 @@ def test_clients_come_back_bit_for_bit_as_often_as_they_are_asked_for(n: int) ->
             assert [part.dtype for part in contents(one)] == [part.dtype for part in contents(after)]
 
 
-def test_clients_can_be_added_after_some_were_read() -> None:
-    kept = KeptStatistics(NUM_CLASSES)
-    kept.add(1, statistics("rows", 1))
-    next(iter(kept))
-    kept.add(2, statistics("rows", 2))
-
-    assert [client for client, _ in kept] == [1, 2]
-
-
 def test_no_more_than_there_is_room_for() -> None:
     one = statistics("gram", 0)
     kept = KeptStatistics(NUM_CLASSES, max_bytes=2000)

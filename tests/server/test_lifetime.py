@@ -111,18 +111,6 @@ def test_a_status_of_any_reason_fits_where_the_one_before_it_was(tmp_path: Path,
     assert status["reason"][:5] == reason.encode("utf-8", "replace").decode()[:5]
 
 
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_became_read_only_says_so(tmp_path: Path) -> None:
-    folder = RunFolder.create(str(tmp_path), 1)
-    folder.write_status("running")
-    folder.path.chmod(0o555)
-    try:
-        folder.write_status("failed", "PermissionError")
-    finally:
-        folder.path.chmod(0o755)
-    assert read_json(folder.path, "status.json")["state"] == "failed"
-
-
 @pytest.mark.skipif(os.name == "nt", reason="flock")
 def test_a_folder_in_use_is_not_gone_on_in_and_its_status_stays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -148,19 +136,6 @@ def test_a_failure_s_sentence_ends_the_output_without_a_traceback(
     assert printed.out == "[fedstats] FAILED: DatasetError: folder:/nowhere: nothing is at /nowhere\n"
     traceback = (only_folder(tmp_path) / "traceback.txt").read_text()
     assert traceback.startswith("Traceback (most recent call last):\n") and "in existing_path" in traceback
-
-
-def test_an_error_of_the_app_whose_traceback_is_nowhere_else_keeps_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(RunFolder, "write_traceback", lambda *_: (_ for _ in ()).throw(OSError("full")))
-    monkeypatch.setattr(RunFolder, "write_results", lambda *_: (_ for _ in ()).throw(RuntimeError("a mistake of ours")))
-    with pytest.raises(RuntimeError) as caught:
-        simulate(tmp_path, method="fedncm")
-    as_flower_ends(caught.value)
-    printed = capsys.readouterr()
-    assert "a mistake of ours" in printed.err and "Traceback" in printed.err
-    assert printed.out.splitlines()[-1] == "[fedstats] FAILED: RuntimeError: a mistake of ours"
 
 
 def test_the_end_of_a_run_is_not_that_of_one_before_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

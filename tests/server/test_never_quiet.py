@@ -77,15 +77,6 @@ def test_statistics_solving_and_probing(tmp_path: Path, monkeypatch: pytest.Monk
     assert "fed3r-probe: round 1 of 2: 3 of 6 clients answered" in lines and "round 2 of 2" in lines
 
 
-def test_training_says_about_how_long_it_will_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"fine_tune": "full", "training.batch-size": 512, "num_server_rounds": 3}
-    settings["partition.samples-per-class"] = 100
-    said = told(tmp_path, monkeypatch, [], method="fedncm", test_dataset="", **settings)
-    assert said.longest_silence <= 10
-    second = [line for _, line in said.lines if "fedncm-full: round 2 of 3: 0 of 6" in line]
-    assert second and all(", about " in line and line.endswith(" left") for line in second)
-
-
 def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = told(
         tmp_path,

@@ -9,7 +9,6 @@ import pytest
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.server import personalisation
 from fedstats_app.server.personal_approaches import PersonalSession
-from fedstats_app.testing import Fault
 from tests.support.simulation import Killed, killed, read_json, simulate
 
 SHORT = {"epochs": 1}
@@ -41,15 +40,6 @@ def test_every_approach_is_scored_on_the_same_clients(tmp_path: Path, capsys: py
     # What the clients' own samples know of their own classes: more than the federation's mean classes.
     assert personal["closed-form-fed3r"]["accuracy_mean"] > personal["global-fedncm"]["accuracy_mean"]
     assert "FedCGS one-shot" in capsys.readouterr().out
-
-
-def test_a_client_that_fails_is_named_and_the_others_are_scored(tmp_path: Path) -> None:
-    settings = {**SETTINGS, "personalise": "one-shot", "personal": SHORT, "num_clients": 4}
-    configs: list[dict[str, object]] = [{"partition-id": node, "num-partitions": 4} for node in range(4)]
-    configs[1]["allowed-methods"] = "fedncm,fed3r,fedcof,fedcgs,fedroot"
-    folder = simulate(tmp_path, node_configs=configs, faults={2: Fault(copies=2)}, **settings)
-    personal = read_json(folder, "results.json")["personal"]
-    assert len(personal["one-shot"]["accuracies"]) == 3
 
 
 @pytest.mark.parametrize("kept", ["sum", "none"])

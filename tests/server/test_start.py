@@ -33,9 +33,6 @@ def test_training_goes_on_from_a_trained_head(tmp_path: Path) -> None:
         for folder, name in ((first, "fedncm"), (second, "file"))
     )
     assert not torch.equal(one, other)  # and it goes on
-    settings["fine_tune"] = "full"
-    full = simulate(tmp_path / "d", **settings, num_server_rounds=1, start_head=str(path))
-    assert rounds(full, "file-full")[0]["loss"] == pytest.approx(ended["loss"], rel=1e-5)
 
 
 def test_a_head_of_another_backbone_or_other_classes_is_refused_before_any_client_is_asked(tmp_path: Path) -> None:
@@ -104,8 +101,9 @@ def test_nodes_forget_the_question_and_nobody_is_asked_about_what_is_given(tmp_p
 
 
 def test_the_start_is_kept_where_the_clients_loss_did_not_fall(tmp_path: Path) -> None:
-    """At a rate that is far too high training loses."""
-    folder = simulate(tmp_path / "auto", **{**FOUND, "learning_rate": 30.0, "num_server_rounds": 3})
+    """At a rate that is far too high training loses; a resumed run knows what its start was worth."""
+    settings = {**FOUND, "learning_rate": 30.0, "num_server_rounds": 2, "num_clients": 4}
+    folder = simulate(tmp_path / "whole", **settings)
     entry = read_json(folder, "results.json")["training"]["fed3r-probe"]
     assert entry["kept_round"] == 0 and entry["accuracy"] == entry["start_accuracy"]
     assert "the start was kept" in entry["notes"][0]
@@ -114,16 +112,10 @@ def test_the_start_is_kept_where_the_clients_loss_did_not_fall(tmp_path: Path) -
     lines = rounds(folder, "fed3r-probe")
     assert lines[-1]["bytes_down"] > lines[-2]["bytes_down"]  # the question about the end goes down too
     assert sum(line["bytes_up"] + line["bytes_down"] for line in lines) == entry["bytes"] - entry["start_bytes"]
-
-
-def test_a_resumed_probe_knows_what_its_start_was_worth(tmp_path: Path) -> None:
-    settings = {**FOUND, "learning_rate": 30.0, "num_server_rounds": 3}
-    whole = simulate(tmp_path / "whole", **settings)
-    cut = interrupted(tmp_path / "cut", 15, **settings)
+    cut = interrupted(tmp_path / "cut", 5, **settings)
     resumed = simulate(tmp_path / "cut", resume=str(cut), **settings)
-    one, other = (read_json(run, "results.json")["training"]["fed3r-probe"] for run in (whole, resumed))
-    assert one["kept_round"] == other["kept_round"] == 0
-    assert one["notes"] == other["notes"]
+    again = read_json(resumed, "results.json")["training"]["fed3r-probe"]
+    assert (again["kept_round"], again["notes"]) == (entry["kept_round"], entry["notes"])
 
 
 def test_what_clients_hold_out_judges_a_training_and_not_their_loss_on_its_own_samples(tmp_path: Path) -> None:

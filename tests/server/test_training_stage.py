@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message
-from PIL import Image
 from safetensors.torch import load_file
 
 import fedstats_app
 from fedstats_app import client_app
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
-from fedstats_app.base.option import ConfigError
-from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
@@ -29,11 +26,6 @@ from fedstats_app.wire.serving import clients_in
 from tests.support.simulation import Killed, clients, killed, read_json, rounds, share_right, simulate, site_folder
 
 FAST: Mapping[str, Any] = {"method": "fedncm", "num_server_rounds": 3, "fine_tune": "probe", "learning_rate": 0.1}
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return simulate(tmp_path_factory.mktemp("plain"), optimizer="fedavg", **FAST)
 
 
 def client_features(config: AppConfig, client: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -62,28 +54,17 @@ def test_probe_of_one_client_is_centralised_sgd_bit_for_bit(tmp_path: Path) -> N
     torch.testing.assert_close(head.bias.float(), bias.detach(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("tune", ["probe", "full"])
-def test_result_does_not_depend_on_how_clients_are_hosted(tmp_path: Path, tune: str) -> None:
-    settings = {**FAST, "fine_tune": tune, "num_clients": 6, "fraction_tune": 0.5}
+def test_result_does_not_depend_on_how_clients_are_hosted(tmp_path: Path) -> None:
+    settings = {**FAST, "num_clients": 6, "fraction_tune": 0.5}
     folders = [simulate(tmp_path / str(number), nodes=number, shuffle_seed=number, **settings) for number in (1, 5)]
     for name in sorted(path.name for path in (folders[0] / "heads").iterdir()):
         assert (folders[0] / "heads" / name).read_bytes() == (folders[1] / "heads" / name).read_bytes(), name
 
 
-def test_fedprox_with_mu_0_is_fedavg(tmp_path: Path, plain: Path) -> None:
-    prox = simulate(tmp_path / "b", optimizer="fedprox", training={"proximal_mu": 0}, **FAST)
-    pulled = simulate(tmp_path / "c", optimizer="fedprox", training={"proximal_mu": 1}, local_epochs=2, **FAST)
-    two = simulate(tmp_path / "d", optimizer="fedavg", local_epochs=2, **FAST)
-    heads = [read_head(folder / "heads" / "fedncm-probe.safetensors")[0] for folder in (plain, prox, pulled, two)]
-    assert torch.equal(heads[0].weight, heads[1].weight)
-    start = read_head(plain / "heads" / "fedncm.safetensors")[0].weight
-    assert (heads[2].weight - start).norm() < (heads[3].weight - start).norm()
-
-
 @pytest.mark.parametrize("tune", ["full", "features"])
 def test_a_tuned_backbone_predicts_again(tmp_path: Path, tune: str) -> None:
-    few = {"num_clients": 4}
-    folder = simulate(tmp_path, **{**FAST, "fine_tune": tune, "start_head": "fedncm", "learning_rate": 0.05}, **few)
+    few = {"num_clients": 2, "num_server_rounds": 1}
+    folder = simulate(tmp_path, **{**FAST, "fine_tune": tune, "start_head": "fedncm", "learning_rate": 0.05, **few})
     name = f"fedncm-{tune}"
     started, tuned = (read_head(folder / "heads" / f"{one}.safetensors")[0] for one in ("fedncm", name))
     assert torch.equal(started.weight, tuned.weight) is (tune == "features")
@@ -91,12 +72,10 @@ def test_a_tuned_backbone_predicts_again(tmp_path: Path, tune: str) -> None:
     config = AppConfig.of(backbone="random:tiny", input_size=16)
     before = loaded_backbone(config.backbone_for(own_data=False)).module.state_dict()
     assert any(not torch.equal(state[key].float(), before[key].float()) for key in state)
-    accuracy = share_right(fedstats_app.load(folder, name, batch_size=64), 200)
+    accuracy = share_right(fedstats_app.load(folder, name, batch_size=64), 250)
     recorded = read_json(folder, "results.json")["training"][name]["accuracy"]
     assert recorded == rounds(folder, name)[-1]["accuracy"]
-    assert accuracy == pytest.approx(recorded, abs=0.1)
-    test = load_dataset("builtin", "test")
-    assert test is not None and training_set(AppConfig().data).class_names == test.class_names
+    assert accuracy == pytest.approx(recorded, abs=0.01)
 
 
 def test_several_starts_are_compared_in_one_run(tmp_path: Path) -> None:
@@ -151,17 +130,6 @@ def test_a_node_that_cannot_train_is_used_for_statistics_only(tmp_path: Path) ->
     assert {line["num_clients"] for line in rounds(folder, "fedncm-probe")[1:]} == {3}
 
 
-def test_clients_with_folders_of_their_own_train_and_evaluate(tmp_path: Path) -> None:
-    configs = [
-        {"data-path": site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=20)},
-        {"data-path": site_folder(tmp_path / "b", ("bee", "cow"), seed=2, images=20)},
-    ]
-    folder = simulate(tmp_path, node_configs=configs, **{**FAST, "fine_tune": "full", "learning_rate": 0.01})
-    lines = rounds(folder, "fedncm-full")
-    assert all(0.0 <= line["accuracy"] <= 1.0 and line["loss"] > 0 for line in lines)
-    assert fedstats_app.load(folder, "fedncm-full").predict(Image.new("RGB", (16, 16))) in ("ant", "bee", "cow")
-
-
 def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) -> None:
     few = site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=20)
     for number in range(6):
@@ -177,13 +145,13 @@ def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) ->
 
 
 def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
-    settings = {**FAST, "optimizer": "fedadam", "start_head": "random,fedncm", "num_server_rounds": 7}
-    settings |= {"fraction_tune": 0.5}
+    settings = {**FAST, "optimizer": "fedadam", "start_head": "random,fedncm", "num_server_rounds": 4}
+    settings |= {"fraction_tune": 0.5, "num_clients": 4}
     whole = simulate(tmp_path / "whole", **settings)
-    # Five clients a round: once in the third round from the random head, once in the third from FedNCM's.
-    folder = interrupted(tmp_path / "cut", 13, **settings)
+    # Two clients a round: once in the third round from the random head, once in the third from FedNCM's.
+    folder = interrupted(tmp_path / "cut", 5, **settings)
     assert not (folder / "heads" / "random-probe.safetensors").exists()
-    folder = interrupted(tmp_path / "cut", 40, resume=str(folder), **settings)
+    folder = interrupted(tmp_path / "cut", 9, resume=str(folder), **settings)
     assert (folder / "heads" / "random-probe.safetensors").exists()
     resumed = simulate(tmp_path / "cut", resume=str(folder), **settings)
     for path in sorted((whole / "heads").iterdir()):
@@ -208,13 +176,9 @@ def interrupted(tmp_path: Path, after_trainings: int, **settings: Any) -> Path:
     return killed(tmp_path, app=app, **settings)
 
 
-def test_resume_refuses_another_run(tmp_path: Path, plain: Path) -> None:
+def test_resume_refuses_another_run(tmp_path: Path) -> None:
+    plain = simulate(tmp_path, method="fedncm", learning_rate=0.1)
     with pytest.raises(ValueError, match=r"not the run that was interrupted:\n  learning-rate: was 0.1, is 0.2"):
-        simulate(tmp_path, **{**FAST, "learning_rate": 0.2, "resume": str(plain)})
+        simulate(tmp_path, method="fedncm", learning_rate=0.2, resume=str(plain))
     with pytest.raises(FileNotFoundError, match="nowhere"):
         simulate(tmp_path, resume=str(tmp_path / "nowhere"), **FAST)
-
-
-def test_what_excludes_each_other_is_said() -> None:
-    with pytest.raises(ConfigError, match="start-head: method must name fedcof too"):
-        AppConfig.from_run_config({"method": "fedncm", "fine-tune": "probe", "start-head": "fedcof"})

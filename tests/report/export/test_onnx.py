@@ -59,7 +59,8 @@ def run(model: OnnxModel, **inputs: np.ndarray) -> np.ndarray:
     return probabilities
 
 
-@pytest.mark.parametrize("feature_map", ["fourier:24:3.0", "relu:24", "unit"])
+# An export takes seconds: the default tests make one file.
+@pytest.mark.parametrize("feature_map", ["fourier:24:3.0"])
 def test_feature_maps_absent_classes_and_a_backbone_that_training_changed(feature_map: str) -> None:
     base, other = (load_backbone("random:tiny", input_size=16, device="cpu", feature_map=feature_map) for _ in range(2))
     with torch.no_grad():
@@ -75,6 +76,7 @@ def test_feature_maps_absent_classes_and_a_backbone_that_training_changed(featur
     assert made[0, ABSENT] == 0.0 and made.sum() == pytest.approx(1.0, abs=1e-6)
 
 
+@pytest.mark.extended
 def test_group_norm_another_memory_layout_and_features_to_a_power() -> None:
     backbone = load_backbone(
         "random:tiny", input_size=16, device="cpu", norm="group", channels_last=True, feature_power=0.5
@@ -88,6 +90,7 @@ def test_group_norm_another_memory_layout_and_features_to_a_power() -> None:
     assert not compare(classifier, model, []).is_close
 
 
+@pytest.mark.extended
 def test_a_filter_that_cannot_be_expressed_is_left_to_the_user_who_is_told() -> None:
     classifier = classifier_of(resized_by_pillow(load_backbone("random:tiny", input_size=16, device="cpu")))
     model = to_onnx(classifier)
@@ -98,6 +101,7 @@ def test_a_filter_that_cannot_be_expressed_is_left_to_the_user_who_is_told() -> 
         run(model, images=np.asarray(images()[0])[None])
 
 
+@pytest.mark.extended
 def test_any_number_of_texts_of_any_length_go_through_the_tokenizer_beside_the_file() -> None:
     base = load_backbone("random:tiny-text", input_size=64, device="cpu", batch_size=2)
     classifier = classifier_of(base)
@@ -113,6 +117,7 @@ def test_a_prompt_is_refused() -> None:
         to_onnx(classifier_of(backbone))
 
 
+@pytest.mark.extended
 def test_a_network_that_onnx_cannot_express_is_named() -> None:
     class Strange(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

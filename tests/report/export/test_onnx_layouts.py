@@ -16,6 +16,7 @@ from tests.backbones import test_vision as of_transformers
 from tests.report.export.test_onnx import classifier_of, images, resized_by_pillow
 
 timm = pytest.importorskip("timm", reason="timm is an optional extra")
+pytestmark = pytest.mark.extended
 
 
 # An export takes seconds: a family of each library is enough daily, and one of them with the resizing in the file.

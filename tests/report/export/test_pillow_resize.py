@@ -14,7 +14,7 @@ SIZES = st.integers(1, 150)
 
 
 @pytest.mark.parametrize("interpolation", FILTERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(width=SIZES, height=SIZES, side=st.integers(1, 80), seed=st.integers(0, 9), hard=st.booleans())
 def test_it_is_pillow(interpolation: str, width: int, height: int, side: int, seed: int, hard: bool) -> None:
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)

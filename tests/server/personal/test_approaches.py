@@ -13,7 +13,6 @@ from flwr.app import Context, Message
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client import personal as client_personal
 from fedstats_app.data.clients import training_set
-from fedstats_app.grid.asking import Answers
 from fedstats_app.heads import LinearHead, solve_gaussian, solve_ridge
 from fedstats_app.heads.fedroot import solve_completed
 from fedstats_app.heads.personal import choose_mixing, personal_head
@@ -25,7 +24,6 @@ from fedstats_app.training.local import alignment_loss, train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.personal_options import APPROACHES as APPROACH_NAMES
 from fedstats_app.training.start import random_head
-from fedstats_app.wire.personal import PersonalMetrics
 from tests.support.personal_federation import NUM_CLASSES, NUM_CLIENTS, Federation, Handler, federation
 from tests.support.personal_federation import personal_app as app_with
 
@@ -184,11 +182,6 @@ def test_where_everybody_fails_the_other_approaches_go_on(data: Path, tmp_path: 
     assert said[1].startswith("personal, closed-form-fedcgs: ") and "over 5 clients" in said[1]
 
 
-def test_only_the_clients_that_are_named_take_part(data: Path, tmp_path: Path) -> None:
-    results = federation(data, tmp_path, personalise="global,local-only", method="fed3r").run(clients={1: 10, 4: 10})
-    assert {frozenset(result.num_test) for result in results.values()} == {frozenset({1, 4})}
-
-
 def test_a_lie_about_right_answers_is_refused(data: Path, tmp_path: Path) -> None:
     def lying(msg: Message, context: Context, client_id: int | None) -> Message:
         reply = client_personal.personalise(msg, context, client_id)
@@ -231,11 +224,3 @@ def test_personal_models_need_a_holdout_and_a_head_with_a_gram_matrix(data: Path
         replace(session, statistics_request=replace(session.statistics_request, holdout=0.0))
     with pytest.raises(ValueError, match="need the head of fedcgs or fed3r or fedroot, got fedncm"):
         replace(session, heads={"fedncm": session.heads["fedncm"]})
-
-
-def test_clients_without_test_samples_have_no_accuracy_but_cost() -> None:
-    metrics = {0: PersonalMetrics(10, 4, 3, 30), 1: PersonalMetrics(20, 0, 0, 60)}
-    answers = Answers(metrics, {2: "no disk"}, 5, 6)
-    result = personal.personal_result("x", answers, 0.0)
-    assert (result.num_correct, result.num_test, result.forward_passes) == ({0: 3}, {0: 4}, 90)
-    assert (result.bytes_down, result.bytes_up, result.failures) == (5, 6, {2: "no disk"})
