@@ -23,7 +23,7 @@ app = ServerApp()
 
 
 def stages(run: Run) -> list[Callable[[Run, State], State]]:
-    """List what a run does, in this order; each stage builds on the one before and is imported only if asked for."""
+    """List the stages of a run in order; each uses the one before and is imported only if the run needs it."""
     chosen: list[Callable[[Run, State], State]] = [solve_heads]
     if run.config.trainer:
         from fedstats_app.server.fine_tuning import fine_tune, given_heads

@@ -26,7 +26,7 @@ from fedstats_app.wire.release import write_release
 
 # As in Flower's simulation.
 DEFAULT_SUPERNODES = 2
-# Whose insides were looked at and tried; in both they are the same.
+# Versions whose internals were checked; they are the same in both.
 FLOWER_VERSIONS = ("1.41", "1.42")
 
 
@@ -37,7 +37,7 @@ class UnknownFlower(RuntimeError):
 def simulate(run_config: Mapping[str, Value] | None = None, *, supernodes: int | None = None) -> Path:
     """Run the app in this process: the same ServerApp and ClientApp as `flwr run`, and the same results to the byte.
 
-    What the run says is printed, as with `flwr run . --stream`. Ctrl-C and SIGTERM stop it.
+    The run's log is printed, as with `flwr run . --stream`. Ctrl-C and SIGTERM stop it.
 
     Parameters
     ----------
@@ -61,13 +61,13 @@ def simulate(run_config: Mapping[str, Value] | None = None, *, supernodes: int |
     RuntimeError
         If another run is under way in this process.
     Exception
-        What the run failed with; it is in the run folder's status, too.
+        The error that the run failed with; it is in the run folder's status, too.
     """
     return run_on(simulated(supernodes), run_config or {})
 
 
 def simulated(supernodes: int | None = None) -> list[Mapping[str, Value]]:
-    """Return node configurations of a simulation on so many nodes, by default 2."""
+    """Return node configurations of a simulation, by default of 2 nodes."""
     number = DEFAULT_SUPERNODES if supernodes is None else supernodes
     if type(number) is not int or number < 1:
         raise ValueError(f"supernodes: must be a whole number of at least 1, got {supernodes!r}")
@@ -119,7 +119,7 @@ def make_release(node_config: Mapping[str, Value], run_config: Mapping[str, Valu
     if config.federation.exact_sums:
         raise ValueError("exact-sums: takes the number of all sites' samples, which a release is made without")
     node = NodeConfig.from_node_config(node_config)
-    own_dataset(node.data_path, node.data_options(config.data))  # what is wrong with it is said here, and not in a log
+    own_dataset(node.data_path, node.data_options(config.data))  # errors are raised here, not written to a log
     options = config.backbone_for(own_data=True, weights=node.backbone_weights)
     backbone = loaded_backbone(options, node.engine_root(config.cache))
     run_id = secrets.randbits(63)

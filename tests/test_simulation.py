@@ -123,22 +123,10 @@ def test_mistakes_in_settings_are_named_before_anything_is_made(tmp_path: Path) 
     assert not (tmp_path / "here").exists()
 
 
-@pytest.mark.parametrize("spec", ["folder:flowers", "./flowers"])
-def test_paths_of_data_may_be_relative(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_of_data_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=f"nothing is at {re.escape(str(tmp_path / 'flowers'))}$"):
-        run(tmp_path, dataset=spec)
-
-
-def test_what_a_run_fails_with_is_raised_said_and_in_its_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(ValueError, match="nothing is at /nowhere"):
-        run(tmp_path, dataset="folder:/nowhere")
-    status = read_json(only_folder(tmp_path), "status.json")
-    assert status["state"] == "failed" and "nothing is at /nowhere" in status["reason"]
-    printed = capsys.readouterr()
-    assert printed.out.splitlines()[-1] == "[fedstats] FAILED: DatasetError: folder:/nowhere: nothing is at /nowhere"
+        run(tmp_path, dataset="folder:flowers")
 
 
 # The process stops itself at the second client's statistics. CI's shell has its jobs in the background ignore SIGINT.
@@ -199,7 +187,3 @@ def test_only_versions_of_flower_that_were_tried(version: str, fits: bool) -> No
     else:
         with pytest.raises(UnknownFlower, match=f"needs Flower 1.41 or 1.42, got {version}: use `flwr run .`"):
             check_flower(version)
-
-
-def test_the_installed_flower_is_one_of_them() -> None:
-    check_flower()

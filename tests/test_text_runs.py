@@ -94,34 +94,12 @@ def test_the_card_and_the_record_speak_of_texts(tuned: Path) -> None:
     assert read_json(tuned, "config.json")["versions"]["transformers"] != "not installed"
 
 
-def test_nodes_with_texts_of_their_own(tmp_path: Path, reviews: Path) -> None:
-    sites = [text_folder(tmp_path / name, each=number) for name, number in (("a", 8), ("b", 12))]
-    settings = {"nodes": [{"data-path": str(site)} for site in sites], "test_dataset": f"folder:{reviews}"}
-    folder = run(tmp_path, reviews, **settings, method="fedncm,fedcof")  # type: ignore[arg-type]
-    assert read_json(folder, "results.json")["num_clients_merged"] == 2
-    assert "0 of them" not in (folder / "heads" / "README.md").read_text()
-
-
 def test_training_starts_from_label_words(tmp_path: Path, reviews: Path) -> None:
     settings = {"text_template": "{text} it was {mask}.", "label_words": "terrible,great", "start_head": "label-words"}
     folder = run(tmp_path, reviews, method="fed3r", fine_tune="probe", num_server_rounds=2, **settings)
     training = read_json(folder, "results.json")["training"]
     assert list(training) == ["label-words-probe"] and training["label-words-probe"]["start"] == "label-words"
     assert fedstats_app.load(folder, "label-words-probe").predict(GOOD[0]) in ("bad", "good")
-
-
-def test_a_check_of_data_knows_texts(tmp_path: Path, reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tmp_path / "run.toml"
-    lines = [f'output-dir = "{tmp_path}"', f'cache-dir = "{tmp_path}"', 'device = "cpu"', "num-clients = 4"]
-    config.write_text("\n".join(['backbone = "random:tiny-text"', f'dataset = "folder:{reviews}"', *lines]))
-    assert main(["check", "--data", "--run-config", str(config), "--json"]) == 0
-    found = {one["check"]: one["message"] for one in json.loads(capsys.readouterr().out)["findings"]}
-    assert "up to 128 tokens, 32 features" in found["backbone"] and "40 texts of 2 classes" in found["data"]
-    assert found["texts"] == "40 of 40 read, all readable"
-    config.write_text("\n".join(['backbone = "random:tiny"', f'dataset = "folder:{reviews}"', *lines]))
-    assert main(["check", "--data", "--run-config", str(config), "--json"]) == 1
-    failed = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["level"] == "FAIL"]
-    assert [one["message"] for one in failed] == ["random:tiny takes images, the data are texts"]
 
 
 def test_fedmezo_tunes_a_language_model_and_the_run_folder_predicts_with_it(tmp_path: Path, reviews: Path) -> None:

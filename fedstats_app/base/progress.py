@@ -43,7 +43,7 @@ class Step:
     Attributes
     ----------
     text : str
-        What is being done; ``{done}``, ``{now}`` (the one after those done) and ``{total}`` stand for numbers.
+        Current work; ``{done}``, ``{now}`` (the one after those done) and ``{total}`` stand for numbers.
     clock : callable
         Returns seconds.
     total : float
@@ -64,7 +64,7 @@ class Step:
         self.started, self.changed = self.clock(), -math.inf
 
     def at(self, done: float, text: str = "", *, within: float = 1) -> None:
-        """Note how much is done, what is being done now, and how much that is."""
+        """Note the work done, the current work, and its share."""
         if done != self.done:
             self.changed = self.clock()
         self.done, self.text, self.within = done, text or self.text, within
@@ -204,7 +204,7 @@ class Progress:
 
         def watch() -> None:
             while not over.wait(SECONDS_PER_BEAT):
-                with suppress(OSError):  # where what is printed goes to a full disk
+                with suppress(OSError):  # standard output may go to a full disk
                     self.beat()
 
         thread = threading.Thread(target=watch, name="fedstats-progress", daemon=True)

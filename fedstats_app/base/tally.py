@@ -22,8 +22,8 @@ class Tally:
         self._file, self.new, self.known = file, 0, 0
 
     def look(self) -> None:
-        """Take in what was appended since the last look."""
-        with suppress(OSError, ValueError):  # the last is of a file that was closed meanwhile
+        """Count the bytes appended since the last look."""
+        with suppress(OSError, ValueError):  # ValueError: the file was closed meanwhile
             found = self._file.read()
             self.new, self.known = self.new + found.count(_NEW), self.known + found.count(_KNOWN)
 

@@ -1,4 +1,4 @@
-"""Recommendation of a head: the most accurate on the test samples, beside what the next cheaper one loses."""
+"""Recommendation of a head: the most accurate on the test samples, and the loss of the next cheaper one."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def advise(candidates: Sequence[Candidate], right: Mapping[str, Tensor], num_tes
         Of different methods, all of them scored on the same samples or none.
     right : mapping
         By method, (n,) integers or booleans: samples that it classifies correctly in each of n cells, the same cells
-        for all. A cell is one sample, or what a client kept of one class.
+        for all. A cell is one sample, or one class of a client's hold-out samples.
     num_test : int
         Samples in all cells.
     chance : float

@@ -58,7 +58,7 @@ class Classifier:
     temperature : float
         Scores are divided by it before the softmax that makes probabilities of them.
     calibrated_on : str
-        Which samples the temperature was chosen on, in words; "" for a head that was not calibrated.
+        Samples on which the temperature was chosen, in words; "" for a head that was not calibrated.
 
     Attributes
     ----------
@@ -132,7 +132,7 @@ class Classifier:
         FileNotFoundError, ValueError
             If a file does not exist or cannot be read; the message names it.
         TypeError
-            If something is of another type.
+            If a sample has another type.
         """
         names = [self.class_names[index] for index in self.scores(samples).argmax(dim=1).tolist()]
         return names[0] if isinstance(samples, _ONE) else names
@@ -160,8 +160,8 @@ class Classifier:
     def probabilities(self, samples: SampleLike | Iterable[SampleLike]) -> Tensor:
         """Give every class a probability: the softmax of the scores divided by the head's temperature.
 
-        They can be taken at their word as far as the head was calibrated (`calibrated_on` says on what) on samples like
-        these; where `calibrated_on` is empty they are a softmax of scores of any scale.
+        They are calibrated for samples like those in `calibrated_on`; if it is empty, they are a softmax of scores of
+        any scale.
 
         Returns
         -------
@@ -191,7 +191,7 @@ class Classifier:
         samples : path, PIL image or text, or iterable of them
             As for `predict`.
         k : int
-            How many classes; all where there are fewer.
+            Number of classes; all if there are fewer.
 
         Returns
         -------
@@ -229,8 +229,8 @@ def load(
     run_folder : path
         The folder whose path the run printed last; `latest` for the newest in ~/fedstats-runs.
     method : str, optional
-        Whose head to take, such as `fed3r`, or which training's, such as `fed3r-full`; by default that
-        which the run advises, or a trained one where that is more accurate.
+        Method or training whose head to take, such as `fed3r` or `fed3r-full`; by default the one that the run
+        recommends, or a trained one if it is more accurate.
     weights : path, optional
         The backbone's weight file, or a language model's folder, where it is not (any more) where the run had it.
     device : str
@@ -301,7 +301,7 @@ def _load_backbone(
 ) -> Backbone:
     """Load the backbone that a head's metadata name: a tuned one from the head's folder, else an official one.
 
-    `weights` is a weight file, or a model's folder, to take instead of what is named there. The rest is as for
+    `weights` is a weight file, or a model's folder, to use instead of the one named there. The rest is as for
     `fedstats_app.backbones.load_backbone`, but a head of features in bfloat16 takes the engine that makes them.
 
     Raises

@@ -1,7 +1,7 @@
 """A classifier head as one safetensors file: float32 `weight` (C, d), float32 `bias` (C,), uint8 `present` (C,).
 
 The header's metadata are strings. For the network: `backbone`, `backbone-weights`, `backbone-arguments`,
-`backbone-pooling`, `backbone-features` (what of it they are, in words), `backbone-licence`,
+`backbone-pooling`, `backbone-features` (the layer that they come from, in words), `backbone-licence`,
 `backbone-fingerprint`, `input-size`, `transform` (JSON), `sample-kind` ("image" or "text"), `text-pooling` and
 `text-template` of a language model, `batch-norm` (whether GroupNorm is in its place) and `tuned-backbone` (the file of
 weights that training changed). Of the head: `format`, `method`, `regulariser`,
@@ -25,7 +25,7 @@ from fedstats_app.base.files import read_tensors, tensors_to_bytes
 from fedstats_app.heads import LinearHead
 
 HEAD_FORMAT = "fedstats-head-2"
-# In the header of a head that another one has taken the place of: why, and where that is.
+# Key in the header of a head that was replaced: why, and the folder of its successor.
 SUPERSEDED = "superseded"
 _DTYPES = {"weight": torch.float32, "bias": torch.float32, "present": torch.uint8}
 

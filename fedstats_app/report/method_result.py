@@ -130,7 +130,7 @@ class MethodResult:
         return {name: value for name, value in asdict(self).items() if name != "method"}
 
 
-# What of it stands beside the accuracy, which a training has of every round.
+# Measures of a trained head besides the accuracy, which every round has.
 QUALITY = (
     *("accuracy_interval", "macro_accuracy", "macro_f1", "macro_auroc", "macro_auroc_error"),
     *(f"per_class_{measure}" for measure in ("examples", "accuracy", "specificity", "f1", "auroc")),
@@ -141,7 +141,7 @@ QUALITY = (
 def quality(scores: HeadScores | None) -> dict[str, Any]:
     """Return accuracy and its interval, and all measures by class and their means, under their names in results.json.
 
-    Without samples there is an accuracy of None, and where sites told of no class by itself nothing by class.
+    Without samples the accuracy is None; if sites sent no counts by class, measures by class are empty.
     """
     if scores is None or not scores.confusion.num_examples:
         return dict.fromkeys(("accuracy", "macro_accuracy")) | {"per_class_accuracy": []}

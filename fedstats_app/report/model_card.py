@@ -1,4 +1,4 @@
-"""The model card of a run's heads: what they are, how they were made, what they score, what left the sites.
+"""Model card of a run's heads: data, training, scores, and the data that left the sites.
 
 Markdown behind a block of YAML, as the Hugging Face hub reads it, so that the folder `heads` can be shared as it is.
 """
@@ -150,7 +150,7 @@ def _evaluated_on(results: Mapping[str, Any], kind: str) -> str:
 
 
 def _index_entry(score: Mapping[str, Any], kind: str, data: str, evaluated_on: str) -> dict[str, Any]:
-    """Return what the hub's model index says of a head; JSON is YAML, and quotes whatever a name may hold."""
+    """Return a head's entry of the hub's model index; JSON is YAML, and quotes any name."""
     return {
         "task": {"type": f"{kind}-classification"},
         "dataset": {"name": f"{data}: {evaluated_on}", "type": data.removeprefix("hub:")},

@@ -119,34 +119,22 @@ def _methods(run: RunRecord) -> Iterator[str]:
     yield from _figure(run, "accuracy-vs-megabytes", "accuracy against megabytes")
 
 
-def shares(accuracies: Iterable[tuple[str, float, int]]) -> list[tuple[str, str, str, str]]:
-    """Lay out names, accuracies with Wilson's 95 % interval, and numbers of samples, the lowest accuracy first."""
+def _shares(run: RunRecord, column: str, accuracies: Iterable[tuple[str, float, int]], samples: str) -> Iterator[str]:
+    """Show names, accuracies with Wilson's 95 % interval, and numbers of samples, the lowest accuracy first."""
     rows = []
     for name, share, number in sorted(accuracies, key=lambda row: row[1]):
         # A share is one of whole samples, up to rounding.
         interval = interval_text(wilson_interval(round(share * number), number)) if number else "-"
         rows.append((name, percent(share, 1), interval, f"{number:,}" if number else "-"))
-    return rows
-
-
-def class_shares(run: RunRecord) -> list[tuple[str, str, str, str]]:
-    """Lay out the accuracy on each class of the head to take."""
-    found = zip(run.entry.get("per_class_accuracy", []), run.entry.get("per_class_examples", []), strict=False)
-    return shares((run.class_name(index), share, number) for index, (share, number) in enumerate(found) if number)
-
-
-def site_shares(run: RunRecord) -> list[tuple[str, str, str, str]]:
-    """Lay out the accuracy of the head to take at each site that evaluated."""
-    spread = run.entry.get("client_accuracy") or {}
-    numbers = run.results.get("evaluation_examples") or {}
-    by_client = spread.get("by_client", {}).items()
-    return shares((run.site(client), share, int(numbers.get(client, 0))) for client, share in by_client)
+    if rows:
+        yield parts.note(f"Accuracy of {head_title(run.taken)} on {samples}, lowest first.")
+        yield parts.table({column: "", "accuracy": "", "95 % interval": "", f"test {run.kind}s": ""}, rows)
 
 
 def _classes(run: RunRecord) -> Iterator[str]:
-    if rows := class_shares(run):
-        yield parts.note(f"Accuracy of {head_title(run.taken)} on the {run.kind}s of each class, lowest first.")
-        yield parts.table({"class": "", "accuracy": "", "95 % interval": "", f"test {run.kind}s": ""}, rows)
+    found = zip(run.entry.get("per_class_accuracy", []), run.entry.get("per_class_examples", []), strict=False)
+    rows = ((run.class_name(index), share, number) for index, (share, number) in enumerate(found) if number)
+    yield from _shares(run, "class", rows, f"the {run.kind}s of each class")
 
 
 def _confused(run: RunRecord) -> Iterator[str]:
@@ -181,10 +169,11 @@ def _sites(run: RunRecord) -> Iterator[str]:
     if out:
         yield parts.heading("Left out")
         yield parts.table({"who": "", "outcome": "left", "why": "left"}, out)
-    if rows_of_sites := site_shares(run):
+    if by_client := (run.entry.get("client_accuracy") or {}).get("by_client", {}):
         yield parts.heading("Accuracy at each site")
-        yield parts.note(f"Accuracy of {head_title(run.taken)} on what each site kept aside for testing, lowest first.")
-        yield parts.table({"site": "", "accuracy": "", "95 % interval": "", f"test {run.kind}s": ""}, rows_of_sites)
+        sizes = run.results.get("evaluation_examples") or {}
+        sites = ((run.site(client), share, int(sizes.get(client, 0))) for client, share in by_client.items())
+        yield from _shares(run, "site", sites, "what each site kept aside for testing")
     if figure := list(_figure(run, "label-distribution", "samples by site and class")):
         yield parts.heading("Who has which class")
         yield parts.note("Shown of simulated sites only.")

@@ -75,7 +75,7 @@ def run_record(
 def common_metadata(
     options: BackboneOptions, backbone: Backbone, data_name: str, class_names: Sequence[str], seed: int
 ) -> dict[str, str]:
-    """Return what the headers of all heads of a run have in common, as strings."""
+    """Return the entries that the headers of all heads of a run share."""
     return {
         "backbone": options.backbone,
         "backbone-weights": options.backbone_weights,
@@ -103,7 +103,7 @@ def common_metadata(
 
 
 def head_metadata(result: MethodResult, *, evaluated_on: str) -> dict[str, str]:
-    """Return what is needed to use a solved head, and where it came from, beside :func:`common_metadata`.
+    """Return the entries of a solved head's own, beside :func:`common_metadata`.
 
     `temperature` and `calibrated-on` are there only if the head was calibrated.
     """
@@ -124,7 +124,7 @@ def trained_head_metadata(
     temperature: float,
     evaluated_on: str,
 ) -> dict[str, str]:
-    """Return the same for a head that was trained, on so many samples of each client.
+    """Return the same for a trained head; ``clients`` has the number of samples of each.
 
     `by` is what moved the weights: an optimiser's name, or a trainer's. Scores were divided by `temperature` in
     training, and are where the head was not calibrated.
@@ -146,7 +146,7 @@ def _calibrated(calibration: Calibration | None, evaluated_on: str) -> dict[str,
     return {"temperature": str(calibration.temperature), "calibrated-on": f"{calibration.num_examples} {samples}"}
 
 
-# What may be another value in the run that goes on: none of these changes a number.
+# Settings that a resumed run may change, because they change no number.
 FREE_KEYS = frozenset(
     {"resume", "output-dir", "num-server-rounds", "wait-timeout", "settle-seconds", "reply-timeout", "plots"}
     | {"cache-dir", "feature-cache"}
@@ -154,11 +154,11 @@ FREE_KEYS = frozenset(
 
 
 class AnotherRunError(ValueError):
-    """The folder is that of a run with other settings, data or backbone: which."""
+    """A resumed run has other settings, data or backbone; the message says which."""
 
 
 def check_same_run(folder: Path, record: Mapping[str, object]) -> list[str]:
-    """Check that a run goes on as it began, and return what may change the last bits.
+    """Check that a resumed run has the same configuration, and return differences that may change the last bits.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ _README = """# A run of fedstats-app
 | clients/ | SENSITIVE, if it was asked for: what each client sent, so that one can be removed (`fedstats remove`) |
 | rounds.jsonl | one line per round of training: accuracy, loss, bytes, forward passes, clients |
 | heads/ | classifier heads, and backbones that training changed (safetensors; a head's header says how it was made) |
-| checkpoints/ | SENSITIVE: where a run that was interrupted goes on from, and the class counts of each client |
+| checkpoints/ | state of unfinished trainings, from which an interrupted run continues |
 | report.html | all of this in one page for a browser, without network; `fedstats report` makes it again |
 | plots/ | pictures (PNG): accuracy against megabytes, labels per client, confusion matrices, training |
 
@@ -127,7 +127,7 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: str, run_id: int | str) -> Self:
-        """Go on in the folder of a run that was interrupted: absolute, starting with `~`, or `latest`.
+        """Reopen the folder of an interrupted run: absolute, starting with `~`, or `latest`.
 
         Raises
         ------
@@ -177,7 +177,7 @@ class RunFolder:
         write_atomically(self.path / "traceback.txt", text.encode("utf-8", "replace"))
 
     def remove_traceback(self) -> None:
-        """Remove that of a run that goes on after it failed."""
+        """Remove the traceback of a failed run that continues."""
         (self.path / "traceback.txt").unlink(missing_ok=True)
 
     def write_config(self, config: Mapping[str, object]) -> None:
@@ -189,25 +189,25 @@ class RunFolder:
         self._write_json("results.json", results)
 
     def read_results(self) -> dict[str, Any]:
-        """Read results.json; where there is none there are no results, and a damaged one is a ValueError."""
+        """Read results.json; {} if there is none, ValueError if it is damaged."""
         path = self.path / "results.json"
         return read_json_file(path) if path.is_file() else {}
 
     def add_results(self, section: str, entries: Mapping[str, object]) -> None:
-        """Put entries into a section of results.json, beside what is there."""
+        """Add entries to a section of results.json."""
         results = self.read_results()
         self.write_results({**results, section: {**results.get(section, {}), **entries}})
 
     def forget_clients(self) -> None:
-        """Begin clients.jsonl anew: a first stage that was interrupted is done again as a whole."""
+        """Delete clients.jsonl: an interrupted first stage is repeated as a whole."""
         (self.path / "clients.jsonl").unlink(missing_ok=True)
 
     def append_client(self, client: Mapping[str, object]) -> None:
-        """Add one client's line to clients.jsonl, not forced to disk: a run that goes on writes the file anew."""
+        """Add one client's line to clients.jsonl, not forced to disk: a resumed run writes the file anew."""
         append_lines(self.path / "clients.jsonl", to_json_with_digest(client, indent=None), forced=False)
 
     def write_clients(self, clients: Iterable[Mapping[str, object]]) -> None:
-        """Write clients.jsonl anew, when more is known of every client than when it answered."""
+        """Write clients.jsonl anew, with entries that were not known when clients answered."""
         lines = "".join(to_json_with_digest(client, indent=None) + "\n" for client in clients)
         write_atomically(self.path / "clients.jsonl", lines.encode())
 

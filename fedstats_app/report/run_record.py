@@ -138,7 +138,7 @@ class RunRecord:
         return base64.b64encode(path.read_bytes()).decode() if path.is_file() else ""
 
     def site(self, client: object) -> str:
-        """Return what a client is called: by its owner, or by the column that split the data, else its number."""
+        """Return a client's name: its owner's, or the value of the column that split the data, else its number."""
         return f"site {self._names.get(str(client), client)}"
 
     @functools.cached_property

@@ -13,7 +13,7 @@ from fedstats_app.statistics.collected import CollectedStatistics
 
 
 class Phases:
-    """Seconds by phase, one after the other; the first begins with the run, since when the clock tells the seconds."""
+    """Seconds by phase; each begins where the one before ended, the first at second 0 of the clock."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.seconds: dict[str, float] = {}
@@ -29,7 +29,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class SolvedHead:
-    """A head of a run folder, with what the run said of it.
+    """A head of a run folder, with its entries of results.json.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class State:
     client_accuracies : mapping
         From method to its head's accuracy on what each client holds out, by client; empty where the server evaluated.
     statistics : CollectedStatistics or None
-        What the heads were solved from, where a later stage needs it.
+        Statistics of the heads, if a later stage needs them.
     """
 
     heads: Mapping[str, SolvedHead] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class State:
 
 
 def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> State:
-    """Return what the first stage of a run has left in its folder, with the statistics, which can be large, if given.
+    """Read the result of the first stage from a run folder; the statistics, which can be large, are passed in.
 
     Raises
     ------

@@ -98,15 +98,7 @@ def heads_table(entries: Mapping[str, Mapping[str, Any]], num_sent: int, taken: 
 
 def trainings_table(results: Iterable[TrainingResult]) -> Table:
     """Lay out one line per training; bytes are up and down, of all clients, with those of the start."""
-    columns = {
-        "training": "",
-        "start": "",
-        "end": "",
-        "best": "minor",
-        "best round": "minor",
-        "rounds": "",
-        "bytes": "",
-    }
+    columns = {"training": "", "start": "", "end": "", "best": "minor", "best round": "minor", "rounds": ""}
     rows = [
         (
             head_title(result.name),
@@ -120,7 +112,7 @@ def trainings_table(results: Iterable[TrainingResult]) -> Table:
         for result in results
     ]
     notes = [f"{head_title(result.name)}: {note}" for result in results for note in result.notes]
-    return Table({**columns, "time": "", "ended by": "left minor"}, rows, notes)
+    return Table({**columns, "bytes": "", "time": "", "ended by": "left minor"}, rows, notes)
 
 
 def personal_table(results: Iterable[PersonalResult]) -> Table:

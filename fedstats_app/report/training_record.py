@@ -47,8 +47,8 @@ def training_bytes(num_rounds: int, clients_per_round: int, num_parameters: int)
 def mezo_bytes(num_rounds: int, clients_per_round: int, num_directions: int) -> int:
     """Count the bytes of FedMeZO by the thesis: R (K + 2 K P), one byte for the seed and for every scalar each way.
 
-    No implementation has one-byte scalars; what was sent is in the rounds. Source: Bernier's thesis, equation 6, whose
-    table 4.1 is this with P = 1.
+    No implementation has one-byte scalars; the rounds have the bytes as sent. Source: Bernier's thesis, equation 6,
+    whose table 4.1 is this with P = 1.
     """
     return num_rounds * clients_per_round * (1 + _DIRECTIONS * num_directions)
 
@@ -62,9 +62,9 @@ class RoundRecord:
     Attributes
     ----------
     stage : str
-        What is trained: `probe` (the head), `full`, `features` (the backbone under a fixed head), ...
+        Trained part: `probe` (the head), `full`, `features` (the backbone under a fixed head), ...
     start : str
-        What the training started from: a method such as `fedcof`, or `random`.
+        Start of the training: a method such as `fedcof`, or `random`.
     round : int
         Absolute, also after the run was resumed; 0 is the start, before any training.
     accuracy, loss : float or None
@@ -75,7 +75,7 @@ class RoundRecord:
     num_clients, num_failed : int
         Clients whose updates were averaged, and those that were asked and whose updates were not.
     bytes_up, bytes_down, bytes_catch_up : int
-        From and to the clients, and to them besides, for what they have missed or to begin with (FedMeZO).
+        From and to the clients, and to them besides, for missed rounds or the start (FedMeZO).
     forward_passes : int
         Passes of one sample through the backbone; the backward pass counts as two.
     seconds : float
@@ -125,7 +125,7 @@ def read_rounds(path: Path) -> list[RoundRecord]:
     """Read a rounds.jsonl.
 
     A run that was killed between two checkpoints repeats rounds when it is resumed: the later line of a round counts.
-    What a crash left of a last line is left out, and said so in the log.
+    A last line that was cut off by a crash is left out, with a warning in the log.
 
     Returns
     -------
@@ -162,11 +162,10 @@ class TrainingResult:
     stopped : str
         Why it ended: `rounds done`, or which plateau.
     start_bytes, start_forward_passes : int
-        What the start itself took: bytes up and down, of all clients, of the closed-form stage, and forward passes; 0
-        for a random head.
+        Cost of the start itself: bytes up and down of all clients in the closed-form stage, and forward passes; 0 for a
+        random head.
     formula_bytes, thesis_forward_passes : int
-        What the training took by the papers' formula (:func:`training_bytes`), and by the thesis's
-        (:func:`forward_passes`).
+        Cost of the training by the papers' formula (:func:`training_bytes`) and the thesis's (:func:`forward_passes`).
     notes : sequence of str
         Anything a reader should know.
     display_name, sent : str
@@ -245,7 +244,7 @@ class TrainingResult:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock time of all rounds, without what the start took."""
+        """Wall-clock time of all rounds, without the start."""
         return sum(record.seconds for record in self.rounds)
 
     def cumulative_bytes(self) -> list[int]:
@@ -302,9 +301,9 @@ class TrainingResult:
 
 
 def decline(result: TrainingResult) -> str:
-    """Return in words that the head of a training is less accurate than its start or its best round, "" if it is not.
+    """Return a note if the head of a training is less accurate than its start or its best round, else "".
 
-    That the difference can be chance is said where the higher accuracy lies in the interval of the final one.
+    The note adds that the difference can be chance if the higher accuracy lies in the interval of the final one.
     """
     final, start, best = result.final_accuracy, result.start_accuracy, result.best_accuracy
     if final is None or best is None or best <= final:

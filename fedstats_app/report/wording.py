@@ -14,7 +14,7 @@ from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.tables import head_title
 from fedstats_app.report.text_columns import bytes_with_unit, counted, interval_text, percent
 
-# Below so many test samples of a class an interval spans about 30 points and more.
+# With fewer test samples of a class its interval spans about 30 points and more.
 FEW_SAMPLES = 30
 _NAMED = 3
 # In results.json and for people.

@@ -1,4 +1,4 @@
-"""The stages of a run, what they share, and what a user sees of them.
+"""Stages of a run, their shared state and their output.
 
 It may import config and what stands below it, but nothing of client or cli.
 """

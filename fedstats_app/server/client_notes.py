@@ -56,7 +56,7 @@ class KeptStatistics:
         return True
 
     def __iter__(self) -> Iterator[tuple[int, ClientStatistics]]:
-        """Yield clients in the order in which they were added, bit for bit what was."""
+        """Yield clients and their statistics, bit for bit, in the order in which they were added."""
         self._file.seek(0)
         for client, arrays in self._clients:
             parts = {key: np.empty(shape, dtype) for key, (dtype, shape) in arrays.items()}

@@ -41,17 +41,17 @@ NO_SCORES = Scores("")
 
 
 def give_back_memory() -> None:
-    """Return to the system what this process has freed, where the C library is GNU's; elsewhere do nothing.
+    """Return freed memory to the system if the C library is GNU's; elsewhere do nothing.
 
-    GNU's keeps what threads free, for each thread apart. A server that goes through large tensors in one thread after
-    another is several times as large then as all that it holds.
+    GNU's keeps freed memory for each thread apart. A server that handles large tensors in one thread after another
+    would grow to several times the size of its data.
     """
     with suppress(OSError, TypeError, AttributeError):  # no such library or function; on Windows None is no library
         ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
 
 
 def solve_heads(run: Run, state: State) -> State:
-    """Solve for a head by every method that the run asks for, or take what the folder of an interrupted run has."""
+    """Solve for a head by every method of the run, or read them from the folder of an interrupted run."""
     folder, needed = run.folder, bool(run.config.personal.approaches)
     if run.config.run.resume and folder.read_results():
         return read_state(folder.path, _kept_statistics(folder.path) if needed else None)
@@ -63,14 +63,14 @@ def solve_heads(run: Run, state: State) -> State:
     phases.end("statistics and solving")
     scores = evaluate(run, strategy)
     report(run, strategy, notes, scores, phases)
-    # Later stages build on what the folder says, whether the run was interrupted or not.
+    # Later stages read the folder, whether the run was interrupted or not.
     return read_state(folder.path, collected if needed else None)
 
 
 def collect(run: Run, strategy: StatisticsStrategy) -> ClientNotes:
     """Ask all clients for statistics, and fold these into the strategy's sums."""
     notes = _begun(run, strategy)
-    rounds = strategy.num_rounds if strategy.num_rounds > 1 else 0  # of one, what is done within it tells more
+    rounds = strategy.num_rounds if strategy.num_rounds > 1 else 0  # within one round, the clients are counted
     with run.progress.doing("statistics", rounds) as step:
         strategy.on_reply, after_round = _watching(run, strategy, notes, step)
         strategy.collect(run.grid, after_round=after_round)
@@ -91,12 +91,11 @@ def keep(run: Run, strategy: StatisticsStrategy) -> CollectedStatistics:
 
 
 def evaluate(run: Run, strategy: StatisticsStrategy) -> Scores:
-    """Score the heads on the server's test set, or on what clients hold out."""
+    """Score the heads on the server's test set, or on the clients' hold-out samples."""
     if run.config.federation.sums_only and run.test_set is None:
-        return NO_SCORES  # what single clients hold out would say something of each
+        return NO_SCORES  # scores of single clients would reveal something about each
     with run.progress.doing("evaluating"):
-        released = run.federation.statistics_only
-        return score(strategy, run.grid, run.test_set, run.holdout, run.progress, statistics_only=released)
+        return score(run, strategy)
 
 
 def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: Scores, phases: Phases) -> None:
@@ -166,7 +165,7 @@ def _begun(run: Run, strategy: StatisticsStrategy) -> ClientNotes:
 def _watching(
     run: Run, strategy: StatisticsStrategy, notes: ClientNotes, step: Step
 ) -> tuple[Callable[[ClientOutcome, ReceivedStatistics | None], None], Callable[[int], None]]:
-    """Make what the strategy calls after every client, and after every round."""
+    """Make the callbacks of the strategy for every client and every round."""
     progress, num_clients = run.progress, len(run.federation.hosts)
     failed = 0
 
@@ -273,7 +272,7 @@ def _save_heads(run: Run, strategy: StatisticsStrategy, scores: Scores) -> None:
 
 
 def _what_failed(outcomes: Sequence[ClientOutcome], scores: Scores) -> list[str]:
-    """List in words what is not as it should be."""
+    """List failures and omissions in words."""
     failed = [outcome for outcome in outcomes if not outcome.in_heads]
     known = _num_with(outcomes, "known")
     suppressed = sum(outcome.num_suppressed_classes > 0 for outcome in outcomes)

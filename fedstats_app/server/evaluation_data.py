@@ -18,9 +18,9 @@ from fedstats_app.heads.calibration import TEMPERATURES, likely_temperatures
 from fedstats_app.heads.influence import evenly_spaced
 from fedstats_app.training.samples import Samples, TensorSamples
 
-# So many test samples, evenly spaced, tell which temperatures are worth measuring on all.
+# Test samples, evenly spaced, that select the temperatures to measure on all.
 TEMPERATURE_SAMPLES = 512
-# Logits of one head are read two or three times: up to so many bytes are computed once.
+# Logits of one head are read two or three times: up to this size they are kept.
 MAX_LOGIT_BYTES = 400 * 2**20
 
 
@@ -66,7 +66,7 @@ class ServerTestSet:
         return total
 
     def score(self, heads: Mapping[str, LinearHead]) -> Scores:
-        """Measure all that the test samples say of every head, the temperature that leads to, and who is right where.
+        """Measure the scores of every head, its temperature, and which samples it classifies correctly.
 
         Of the temperatures only those are measured that can be best, as a
         few samples tell, unless they were wrong; the errors after the best one are counted again.
@@ -100,7 +100,7 @@ class ServerTestSet:
         return likely_temperatures(head.logits(features), labels, num_examples)
 
     def evenly_spaced(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return (m, d) features and (m,) labels of so many samples, evenly spaced among those that can be read."""
+        """Return (m, d) features and (m,) labels of m samples, evenly spaced among those that can be read."""
         chosen = evenly_spaced(self.num_readable, number)
         found = [torch.zeros(0, self._reader.backbone.feature_dim)]
         start = 0
@@ -118,7 +118,7 @@ class ServerTestSet:
 def _scores(
     blocks: Iterable[tuple[Tensor, Tensor, Tensor]], num_classes: int, temperatures: Sequence[float]
 ) -> tuple[HeadScores, Tensor]:
-    """Add up the scores of all blocks, and tell (n,) bool which samples are classified correctly."""
+    """Add up the scores of all blocks; return also (n,) bool, the samples that are classified correctly."""
     total, right = HeadScores.zeros(num_classes, temperatures), [torch.zeros(0, dtype=torch.bool)]
     for logits, labels, predicted in blocks:
         total.count(logits, labels, predicted)

@@ -69,19 +69,19 @@ class Extension:
         return tuple(sorted({*class_names, *self.class_names}))
 
     def apply(self, strategy: StatisticsStrategy, class_names: tuple[str, ...]) -> None:
-        """Start a strategy from what there was before.
+        """Start a strategy from the earlier statistics.
 
         Raises
         ------
         ValueError
-            If that is of another backbone or other statistics.
+            If they have another backbone or specification.
         """
         if self._earlier is not None:
             strategy.extend(self._earlier.with_class_names(class_names))
             self._earlier = None  # the strategy has its own copy, and one can be large
 
     def take_over_clients(self, folder: Path, say: Callable[[str], None]) -> None:
-        """Give this run's folder what the earlier one kept of each client; say so where it lacks some."""
+        """Link the files of earlier single clients into this run's folder, and print how many are missing."""
         if not self._clients:
             return
         earlier = Path(self._folder).expanduser()

@@ -100,7 +100,7 @@ def _with_means(head: SolvedHead, state: State) -> SolvedHead:
 
 
 def _save(training: Training, result: TrainingResult, model: TunedModel) -> None:
-    """Write the head, the backbone if it was tuned, and what the training achieved."""
+    """Write the head, the backbone if it was tuned, and the result of the training."""
     run, start = training.run, training.head
     config, folder = run.config, run.folder
     metadata = trained_head_metadata(

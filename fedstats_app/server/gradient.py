@@ -22,7 +22,7 @@ from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import EvaluationCounts
 
 _COSTS = ("bytes_up", "bytes_down")
-# A client whose update was at any time so many times as long as usual is noted.
+# A client is noted if an update of it was this many times as long as usual.
 TO_NOTE = 4.0
 
 
@@ -35,7 +35,7 @@ class GradientTraining(Training):
     def _found_options(self) -> LocalOptions:
         """Find the learning rate of a probe, if it is not given, from the first stage's statistics.
 
-        Where these are of other features than the head takes, it is the fixed one.
+        If they are unknown for these features, it is the fixed one.
         """
         given, step = self.local, self.head.probe_step
         if given.learning_rate != "auto" or step is None:
@@ -133,7 +133,7 @@ class GradientTraining(Training):
         self.model = TunedModel.of(self.request, head, backbone.module).to(backbone.device)
         trained = self.model.trained_state()
         self.size = sum(tensor.numel() for tensor in trained.values())
-        # What of the head clients need and is not trained.
+        # Parts of the head that clients need and that are not trained.
         self._fixed = {
             name: torch.nan_to_num(tensor.detach().float(), neginf=0.0)
             for name, tensor in {"head.weight": head.weight, "head.bias": head.bias}.items()

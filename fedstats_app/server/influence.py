@@ -26,15 +26,15 @@ TestSamples: TypeAlias = Callable[[int], tuple[Tensor, Tensor]]
 
 # More judges than this are thinned out evenly.
 MAX_JUDGES = 1000
-# A client is suspected whose statistics are spread so many times as far as is usual. Class means that are not cannot
+# A client is suspected if its statistics are spread this many times the usual. Class means that are not cannot
 # draw a class away, however many samples they claim: their distance counts with the number of samples.
 SUSPICIOUS = 2.0
-# The most suspicious ones are left out together, so many at a time. Others hide what one of several does.
+# Sizes of the groups of most suspicious clients that are left out together. Several can hide each other's effect.
 GROUPS = (1, 2, 5, 10, 20)
 # With at least ten clients for each suspect, leaving all suspects out costs the others little. Smaller groups are tried
 # only if that puts this share right of all judges, or of a class's: half of what counts as harm.
 MANY_OTHERS, WORTH_ASKING = 10, (0.015, 0.25)
-# Where clients' own means judge, leaving the group out is compared with leaving out so many others like it in turn.
+# Where clients' own means judge, leaving the group out is compared with leaving out this many groups of others in turn.
 CONTROLS = 3
 # Of them are cleared again those that cost together less than this of all judges and of a class, or by more chance.
 CLEARED = (0.01, 0.25, 0.05)
@@ -100,9 +100,9 @@ def find_harm(
     ----------
     strategy : StatisticsStrategy
     kept : iterable
-        What was kept of the replies; it is read twice.
+        Clients and their statistics; read twice.
     test : callable or None
-        Gives (n, d) features and (n,) labels of at most so many of the server's test samples, which judge; without, the
+        Returns (n, d) features and (n,) labels of at most n of the server's test samples, which judge; without, the
         other clients' class means do, each with one vote.
 
     Returns
@@ -110,7 +110,7 @@ def find_harm(
     dict
         From client to how many times the usual spread its statistics have.
     Harm or None
-        None where there is none.
+        None if there is none.
     """
     if test is None:
         judges = _judging_means(kept)
@@ -159,7 +159,7 @@ def find_harm(
 def _peers(suspicion: Mapping[int, float], sizes: Mapping[int, int], number: int) -> list[int]:
     """Choose clients that are not suspected, at most half of them: of those with many samples the least suspicious.
 
-    A head always fits the clients that remain a little better: leaving these out tells how much.
+    A head always fits the remaining clients a little better: leaving these out measures how much.
     """
     unsuspected = [client for client in suspicion if suspicion[client] < SUSPICIOUS]
     large = sorted(unsuspected, key=lambda client: -sizes[client])[: (len(unsuspected) + 1) // 2]
@@ -192,7 +192,7 @@ def _cleared(group: tuple[int, ...], trials: _Trials, peers: Sequence[int]) -> t
 class _Trials:
     """Heads without some of the suspects or their peers, and who is classified correctly by them.
 
-    Of each suspect and peer there is its place among all clients, as in ``judges.owners``, and what it sent.
+    ``sent`` has each suspect's and peer's place among all clients, as in ``judges.owners``, and its statistics.
     """
 
     def __init__(
@@ -306,7 +306,7 @@ def _harm_lines(harm: Harm, outcomes: list[ClientOutcome], class_names: tuple[st
 
 
 def _judging_means(kept: Clients) -> Judges:
-    """Return one mean of every client and class, or so many of them, evenly spaced.
+    """Return one mean of every client and class, at most `MAX_JUDGES` of them, evenly spaced.
 
     Their owners are places among the clients: Flower's node ids are larger than any tensor holds.
     """

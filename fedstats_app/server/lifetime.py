@@ -21,7 +21,7 @@ from fedstats_app.wire.disclosure import DisclosureLedger
 
 # In the node-config of a ServerApp that runs in its user's own process.
 IN_PROCESS = "in-process"
-# And there, what the run folder is called; "" for a name made of the time.
+# And there, the name of the run folder; "" for a name made of the time.
 FOLDER_NAME = "run-folder"
 # Where a context's state says which folder the run has.
 _STATE, _FOLDER = "fedstats", "run-folder"
@@ -106,7 +106,7 @@ def _folder(context: Context, output_dir: str, resume: str, held: ExitStack) -> 
 def _write_report(folder: RunFolder) -> None:
     """Write the page that shows the run; a run is not worse for a page that could not be made."""
     try:
-        from fedstats_app.report.page import write_report  # what it draws with is needed nowhere before
+        from fedstats_app.report.page import write_report  # its libraries are needed nowhere before
 
         say(f"the report is {write_report(folder.path).name} in the run folder")
     except Exception as error:  # noqa: BLE001  # the results are complete and said to be so
@@ -142,7 +142,7 @@ def _report_failure(folder: RunFolder | None, error: BaseException, *, can_conti
 def _end(lines: Sequence[str], last: LastWord) -> None:
     """Print the last lines of a run, and the very last when Flower's process ends."""
     last.stay()
-    with suppress(OSError):  # where what is printed goes to a full disk too
+    with suppress(OSError):  # standard output may go to a full disk too
         for line in lines:
             say(line)
 
@@ -153,7 +153,7 @@ class LastWord(logging.Filter):
     Parameters
     ----------
     line : str
-        What a user should see last.
+        The last line that the user should see.
     error : BaseException, optional
         Why the run failed, where its traceback need not be printed: it is kept elsewhere, or the mistake is the user's.
     """
@@ -197,7 +197,7 @@ def how_to_stop(folder: RunFolder, context: Context) -> str:
 
 @contextmanager
 def quiet_flower() -> Iterator[None]:
-    """Keep Flower's own round-by-round log, which repeats what is said here, to warnings."""
+    """Reduce Flower's round-by-round log, which repeats the lines printed here, to warnings."""
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.WARNING)

@@ -25,7 +25,7 @@ ENOUGH, GOOD = 2.0, 8.0
 
 
 def noise_in_words(promise: Promise, methods: Sequence[str], num_classes: int, dim: int, parties: int) -> Iterator[str]:
-    """Say in a line what a promise costs, and in another which epsilon would cost little.
+    """Yield a line on the cost of a promise, and one on an epsilon that would cost little.
 
     All parties, the clients, may add noise, though a part of them would be enough.
     """

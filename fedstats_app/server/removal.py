@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "
     Parameters
     ----------
     run_folder : Path
-        It keeps what it has, but for a mark in the headers of its heads.
+        It is unchanged but for a mark in the headers of its heads.
     clients : sequence of str
         Ids, or RUN/ID where runs that extend one another have the same id.
     output_dir : str
@@ -168,7 +168,8 @@ def _written(
     run_id = json.loads((old / "status.json").read_text(encoding="utf-8"))["run_id"]
     folder = RunFolder.create(output_dir or str(old.resolve().parent), run_id)
     entries: dict[str, object] = {}
-    with lock_folder(folder.path), _whole_or_gone(folder.path):
+    with ExitStack() as unfinished, lock_folder(folder.path):
+        unfinished.callback(shutil.rmtree, folder.path)  # after a mistake or Ctrl-C
         folder.write_status("running")
         for name, method in methods.items():
             head, header = read_head(old / "heads" / f"{name}.safetensors")
@@ -195,6 +196,7 @@ def _written(
         if not classes:
             take_over(old, folder.path, rest.clients)
             save_statistics(folder.path, rest)
+        unfinished.pop_all()
     paths = head_files(old)
     for path in paths:
         head, header = read_head(path)
@@ -203,16 +205,6 @@ def _written(
     folder.write_status("completed", f"{description} removed from {old}")
     not_made = tuple(path.stem for path in paths if path.stem not in methods)
     return Removal(folder.path, tuple(methods), masked, not_made, len(rest.clients), rest.num_examples)
-
-
-@contextmanager
-def _whole_or_gone(folder: Path) -> Iterator[None]:
-    """Delete a new folder that is not finished, because of a mistake or Ctrl-C."""
-    try:
-        yield
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
 
 
 def _result(

@@ -93,7 +93,7 @@ class Run:
 
     @property
     def holdout(self) -> float:
-        """The share of its samples that each client keeps for evaluation, in all stages."""
+        """Share of its samples that each client keeps for evaluation, in all stages."""
         config = self.config
         if config.federation.sums_only:
             return 0.0

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from fedstats_app.base.progress import Progress
-from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.evaluation import Scores, evaluate_on_clients
 from fedstats_app.methods import Need
 from fedstats_app.report.method_result import MethodResult, client_spread, quality
 from fedstats_app.report.training_record import BYTES_PER_NUMBER
-from fedstats_app.server.evaluation_data import ServerTestSet
+from fedstats_app.server.run import Run
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.start import probe_step
 
-# The largest class has so many times the samples of the smallest where a note names the option for long tails.
+# From this ratio of the largest class to the smallest on, a note names the option for long tails.
 LONG_TAIL = 10
 
 
-def score(
-    strategy: StatisticsStrategy,
-    grid: ClientGrid,
-    test_set: ServerTestSet | None,
-    holdout: float,
-    progress: Progress,
-    *,
-    statistics_only: Collection[int] = (),
-) -> Scores:
-    """Evaluate the heads of a finished strategy, without a test set on what clients hold out.
-
-    Clients that serve ``statistics_only`` have no samples to evaluate on.
-    """
+def score(run: Run, strategy: StatisticsStrategy) -> Scores:
+    """Evaluate the heads of a finished strategy on the server's test set, or on the clients' hold-out samples."""
+    test_set, progress = run.test_set, run.progress
     if test_set is not None:
         progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
         return test_set.score(strategy.heads)
     merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
-    if not (able := {client: number for client, number in merged.items() if client not in statistics_only}):
+    released = run.federation.statistics_only
+    if not (able := {client: number for client, number in merged.items() if client not in released}):
         progress.say("not evaluated: releases hold no samples (test-dataset, or --test of fedstats merge, names some)")
         return Scores("")
-    share = f"{100 * holdout:.0f}%"
+    share = f"{100 * run.holdout:.0f}%"
     progress.say(f"evaluating on the {share} of their samples that clients kept for it, after {progress.elapsed}")
-    scores = evaluate_on_clients(grid, strategy.request, strategy.heads, able)
+    scores = evaluate_on_clients(run.grid, strategy.request, strategy.heads, able)
     if not scores.num_examples:
         progress.say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
     return scores

@@ -90,31 +90,6 @@ def test_by_default_the_most_accurate_method_is_loaded(
         fedstats_app.load(run.path)
 
 
-def test_a_head_of_bfloat16_features_asks_for_the_engine_that_makes_them(run: RunFolder) -> None:
-    openvino = pytest.importorskip("openvino", reason="the extra `fast` is not installed")
-    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        pytest.skip("this processor does not compute in bfloat16")
-    half = load_backbone("random:tiny", input_size=16, device="cpu", engine="openvino-bf16")
-    run.save_head("fedncm", _head(half), head_metadata(half, _NAMES, backbone_precision="bfloat16"))
-    loaded = fedstats_app.load(run.path, "fedncm", device="cpu")
-    assert loaded.backbone.fingerprint == half.fingerprint and loaded.backbone.engine == "openvino-bf16"
-    run.save_head("fedncm", _head(half), head_metadata(half, _NAMES))
-    with pytest.raises(ValueError, match=half.fingerprint):
-        fedstats_app.load(run.path, "fedncm", device="cpu")
-
-
-def test_weights_may_have_moved(run: RunFolder, tmp_path: Path) -> None:
-    source = load_backbone("random:tiny", input_size=16, device="cpu")
-    weights = tmp_path / "moved.pth"
-    torch.save(source.module.state_dict(), weights)
-    tiny = load_backbone("tiny", weights=str(weights), input_size=16, device="cpu")
-    with pytest.raises(WeightsError, match=r"gone\.pth"):
-        _loaded(run, tiny, backbone_weights=str(tmp_path / "gone.pth"))
-    classifier = fedstats_app.load(run.path, "fedncm", weights=weights, device="cpu")
-    images, names = _images(1, seed=4)
-    assert classifier.predict(images) == names
-
-
 def test_a_header_has_no_folders_and_the_weights_are_found_by_the_runs_configuration(
     run: RunFolder, tmp_path: Path
 ) -> None:
@@ -140,6 +115,7 @@ def test_a_header_has_no_folders_and_the_weights_are_found_by_the_runs_configura
         ({"without": "feature-map"}, "metadata must have 'feature-map'"),
         ({"class_names": '"red"'}, "class-names must be a JSON list of strings, got 'red'"),
         ({"feature_map": "relu:64"}, "but the one loaded here"),
+        ({"temperature": "nan"}, "head 'fedncm': temperature must be"),
     ],
 )
 def test_metadata_that_do_not_fit_the_head_are_refused(
@@ -184,20 +160,3 @@ def test_probabilities_are_the_softmax_at_the_saved_temperature(run: RunFolder, 
         assert row[0][0] == predicted
         assert [value for _, value in row] == sorted(of_image.tolist(), reverse=True)[:2]
         assert all(of_image[_NAMES.index(name)] == value for name, value in row)
-
-
-def test_one_image_gives_one_list_and_no_more_classes_than_there_are(run: RunFolder, backbone: Backbone) -> None:
-    classifier, [image, *_] = _loaded(run, backbone), _images(1, seed=6)[0]
-    assert (classifier.temperature, classifier.calibrated_on) == (1.0, "")
-    ranked = classifier.top(image, k=9)
-    assert sorted(name for name, _ in ranked) == sorted(_NAMES)
-    assert ranked[-1] == ("never seen", 0.0)
-    assert classifier.top([], k=2) == []
-    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
-        classifier.top(image, k=0)
-
-
-@pytest.mark.parametrize("temperature", ["0", "nan", "warm"])
-def test_a_temperature_that_is_none_is_refused(run: RunFolder, backbone: Backbone, temperature: str) -> None:
-    with pytest.raises(ValueError, match="head 'fedncm': temperature must be"):
-        _loaded(run, backbone, temperature=temperature)

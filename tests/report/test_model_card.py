@@ -92,46 +92,6 @@ def test_numbers_are_those_of_the_run(card: str) -> None:
     assert "| `fedncm` | not calibrated | - | - |" in section(card, "Calibration")
 
 
-def test_which_method_to_take_is_said_where_the_run_could_choose(card: str) -> None:
-    assert "## Which method" not in card and "\n\n\n" not in card
-    advised = model_card({"fedncm": metadata("fedncm")}, results(advice={"text": ["Take FedNCM.", "Noise is wide."]}))
-    assert "- Take FedNCM.\n- Noise is wide.\n" in section(advised, "Which method")
-    assert "## Which method" not in model_card({"fedncm": metadata("fedncm")}, results(advice=None))
-
-
-def test_metrics_stand_by_head_by_class_and_by_client() -> None:
-    scores = {
-        "accuracy": 0.8,
-        "accuracy_interval": [0.7812, 0.8177],
-        "macro_accuracy": 0.7,
-        "macro_f1": 0.6543,
-        "macro_auroc": 0.91234,
-        "per_class_accuracy": [0.5, 0.9, None],
-        "per_class_specificity": [0.95, 0.6, 1.0],
-        "per_class_f1": [0.4, 0.8, None],
-        "per_class_auroc": [0.75, 0.8, None],
-        "client_accuracy": {"mean": 0.75, "minimum": 0.5, "maximum": 1.0, "std": 0.2, "by_client": {"3": 0.5}},
-    }
-    methods = {"fed3r": scores, "fedncm": {"accuracy": 0.5}}
-    found = section(
-        model_card({"fed3r": metadata("fed3r"), "fedncm": metadata("fedncm")}, results(methods=methods)), "Evaluation"
-    )
-    assert "| `fed3r` | Fed3R | 80.00 % | 78.1 to 81.8 | 70.00 % | 65.43 % | 0.9123 |" in found
-    assert "The classes, with `fed3r`:" in found
-    assert "| red | 50.0 % | 95.0 % | 40.0 % | 0.7500 |" in found
-    assert "| a b c d | - | 100.0 % | - | - |" in found
-    assert "By client, accuracies of `fed3r` go from 50.00 % to 100.00 %;\ntheir mean is 75.00 %." in found
-
-
-def test_the_example_takes_the_most_accurate_head(card: str) -> None:
-    assert "'fed3r'" in section(card, "How to use it")
-    better = results(training={"fedncm-full": {"accuracy": 0.9, "sent": TRAINERS["full"].sent}})
-    tuned = model_card({"fed3r": metadata("fed3r"), "fedncm-full": metadata("fedncm-full")}, better)
-    assert "'fedncm-full'" in section(tuned, "How to use it")
-    assert "| `fedncm-full` | FedNCM, then full |" in section(tuned, "Evaluation")
-    assert "clients sent trained weights of network and head in every round" in section(tuned, "Privacy")
-
-
 def test_a_trained_head_says_what_its_training_sent_and_nothing_else() -> None:
     for name, trainer in TRAINERS.items():
         head = f"fedncm-{name}"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from fedstats_app.base.json_digest import read_json_file, read_json_lines, to_json_with_digest
-from fedstats_app.report.method_result import wilson_interval
-from fedstats_app.report.page import class_shares, report, site_shares, write_report
+from fedstats_app.base.json_digest import read_json_file, to_json_with_digest
+from fedstats_app.report.page import report, write_report
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.wording import warnings
 from tests.report.conftest import PRIVATE
@@ -87,14 +85,6 @@ def test_it_shows_where_nobodys_data_lie(server_run: Path, client_run: Path) -> 
     assert "folder:flowers" in page_of(server_run).words
 
 
-def test_the_figures_are_those_of_the_plots(server_run: Path, client_run: Path) -> None:
-    for folder, number in ((server_run, 4), (client_run, 1)):
-        pictures = [value for tag, name, value in page_of(folder).attributes if (tag, name) == ("img", "src")]
-        shown = {base64.b64decode(one.split(",")[1]) for one in pictures if one.startswith("data:image/png;base64,")}
-        assert len(shown) == number
-        assert shown <= {path.read_bytes() for path in (folder / "plots").glob("*.png")}
-
-
 def test_names_cannot_become_markup(client_run: Path) -> None:
     text = (client_run / "report.html").read_text(encoding="utf-8")
     assert "<script>cat" not in text and "&lt;script&gt;cat" in text and "ant &amp; bee" in text
@@ -112,30 +102,6 @@ def test_who_is_left_out_is_named_with_the_reason(client_run: Path) -> None:
     page = Tags(report(replace(RunRecord.read(client_run), clients=outcomes)))
     assert "1 site of 2 is not in the result" in page.words
     assert "site 2 refused its owner allows no Gram matrix" in page.words
-
-
-def test_intervals_are_wilsons_of_the_counts(server_run: Path, client_run: Path) -> None:
-    run = RunRecord.read(server_run)
-    entry = run.methods[run.taken]
-    rows = {name: (accuracy, interval, number) for name, accuracy, interval, number in class_shares(run)}
-    assert rows.keys() == set(run.class_names)
-    for name, share, number in zip(
-        run.class_names, *(entry[f"per_class_{x}"] for x in ("accuracy", "examples")), strict=True
-    ):
-        low, high = wilson_interval(round(share * number), number)
-        assert rows[name] == (f"{100 * share:.1f} %", f"{100 * low:.1f} to {100 * high:.1f}", str(number))
-    sites = site_shares(RunRecord.read(client_run))
-    assert len(sites) == 3 and [one[1] for one in sites] == sorted(one[1] for one in sites)
-    assert sum(int(number) for *_, number in sites) == RunRecord.read(client_run).results["num_test_examples"]
-
-
-@pytest.mark.parametrize(("template", "is_named"), [("", True), ("{text} It was {mask}.", False)])
-def test_the_export_of_texts_is_named_where_there_is_one(server_run: Path, template: str, is_named: bool) -> None:
-    run = RunRecord.read(server_run)
-    config = {**run.config, "run_config": {**run.config["run_config"], "text-template": template}}
-    heads = {"fed3r": {"sample-kind": "text"}}
-    words = Tags(report(replace(run, heads=heads, config=config))).words
-    assert ("As one ONNX file, which predicts without torch:" in words) == is_named
 
 
 @pytest.mark.parametrize(
@@ -193,13 +159,3 @@ def test_weak_classes_come_first_and_sites_have_their_owners_names(server_run: P
         "The data: 2 copies.",
     ]
     assert (weak.site(1), weak.site(2)) == ("site st-mary", "site 2")
-
-
-def test_a_training_that_made_a_head_worse_is_a_warning(copied: Path) -> None:
-    for start, end, is_worse in ((0.4, 0.9, False), (0.9, 0.4, True)):
-        lines = read_json_lines(copied / "rounds.jsonl")
-        for line in lines:
-            line["accuracy"] = start if line["round"] == 0 else end
-        (copied / "rounds.jsonl").write_text("".join(to_json_with_digest(one, indent=None) + "\n" for one in lines))
-        page = Tags(write_report(copied).read_text(encoding="utf-8"))
-        assert ("Training made Fed3R, then probe worse: from 90.00 % to 40.00 %" in page.words) == is_worse

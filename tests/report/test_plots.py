@@ -21,7 +21,6 @@ from matplotlib.text import Text
 from PIL import Image
 
 from fedstats_app.report.method_result import MethodResult
-from fedstats_app.report.plots import style
 from fedstats_app.report.plots.first_stage import (
     CostPoint,
     accuracy_figure,
@@ -30,12 +29,11 @@ from fedstats_app.report.plots.first_stage import (
     pareto_front,
     write_plots,
 )
-from fedstats_app.report.plots.later_stages import personal_figure, training_figure
+from fedstats_app.report.plots.later_stages import training_figure
 from fedstats_app.report.plots.style import METHOD_COLOURS, png_bytes, save_png
 from tests.support.trainings import make_training
 
 POINTS = [CostPoint("FedNCM", 1.7, 0.751), CostPoint("Fed3R", 657.0, 0.862), CostPoint("FedCOF", 1.7, 0.834)]
-ACCURACIES = {"global head, Fed3R": [0.5, 0.7, 0.9], "FedProto": [0.4, 1.0], "one": [0.3], "none": []}
 
 
 def counts(rows: int, columns: int) -> np.ndarray:
@@ -118,16 +116,6 @@ def test_bars_are_the_counts_stacked() -> None:
     assert len({tuple(bar.get_facecolor()) for bar in bars}) == 20
 
 
-def test_the_heat_map_holds_every_sample_and_orders_clients_by_their_most_frequent_class() -> None:
-    table = np.random.default_rng(1).multinomial(80, np.full(30, 1 / 30), size=2500)
-    (image,) = label_figure(table, names(30), "Title").axes[0].images
-    shown = image.get_array()
-    assert shown.shape == (30, 500) and (shown.compressed() > 0).all()
-    assert np.array_equal(shown.filled(0).sum(axis=1), table.sum(axis=0))
-    (image,) = label_figure(table[:200], names(30), "Title").axes[0].images
-    assert (np.diff(image.get_array().filled(0).argmax(axis=0)) >= 0).all()
-
-
 def test_cells_hold_per_cent_of_the_true_class() -> None:
     figure = confusion_figure(np.array([[3, 1, 0], [0, 0, 0], [1, 998, 1]]), list("abc"), "Title")
     numbers = {(text.get_position(), text.get_text()) for text in figure.axes[0].texts[:-1]}  # but the subtitle
@@ -165,26 +153,6 @@ def test_seeds_are_one_line_with_a_band_and_stages_have_a_row_each() -> None:
     line = lines_of(figure.axes[0])["FedCOF"]
     assert [*line.get_xdata(), *line.get_ydata()] == pytest.approx([0, 1, 80, 90])  # where all were evaluated
     assert "mean of 3 seeds" in texts(figure)
-
-
-def test_dots_and_means_are_the_clients_accuracies() -> None:
-    figure = personal_figure(ACCURACIES, "Title")
-    dots = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
-    assert [np.asarray(line.get_xdata()).tolist() for line in dots] == [[50.0, 70.0, 90.0], [40.0, 100.0], [30.0]]
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["global head, Fed3R", "FedProto", "one"]
-    assert "70.0 ± 16.3" in texts(figure)
-
-
-def test_names_that_no_font_has_are_numbers_and_nothing_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(style, "_fonts", lambda: ["DejaVu Sans"])
-    style._characters.cache_clear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        figure = confusion_figure(np.eye(3, dtype=np.int64), ["猫", "größe", "狗 1"], "FedNCM on 动物 2")
-        png_bytes(figure)
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["#0", "größe", "#2"]
-    assert "FedNCM on ?? 2" in texts(figure)
-    style._characters.cache_clear()
 
 
 write = functools.partial(

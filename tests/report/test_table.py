@@ -3,8 +3,6 @@
 import re
 from collections.abc import Callable
 
-import pytest
-
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.tables import Table, heads_table, personal_table, trainings_table
@@ -34,15 +32,6 @@ def test_every_number_of_a_head_is_in_its_column(make_result: Make) -> None:
     ]
     assert table.rows[1][3:6] == ("86.20 %", "80.00 %", "0.9000") and table.rows[1][8:] == ("none",)
     assert table.rows[2][-1] == "-"
-
-
-@pytest.mark.parametrize(
-    ("per_client", "text"),
-    [(512, "0.512 KB"), (999_400, "999.4 KB"), (999_960, "1.00 MB"), (5_877_760, "5.88 MB"), (118e9, "118.0 GB")],
-)
-def test_bytes_per_client_have_the_unit_that_suits(per_client: float, text: str) -> None:
-    assert heads_table({"fedncm": {"wire_bytes": int(per_client * 10)}}, 10).rows[0][6] == text
-    assert heads_table({"fedncm": {"wire_bytes": 1}}, 0).rows[0][6] == "-"
 
 
 def test_every_number_of_a_training_is_in_its_column() -> None:

@@ -1,16 +1,13 @@
 import json
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.base.files import to_json
 from fedstats_app.base.json_digest import read_with_digest
-from fedstats_app.heads import Calibration, HeadScores
-from fedstats_app.report.method_result import QUALITY, client_spread, quality
 from fedstats_app.report.training_record import (
     RoundRecord,
     TrainingResult,
@@ -75,28 +72,6 @@ def test_a_training_comes_back_from_its_entry_and_all_rounds_of_the_run() -> Non
         TrainingResult.from_json("fedcof-probe", {key: entry[key] for key in entry if key != "stopped"}, rounds)
     with pytest.raises(ValueError, match="at least one round"):
         TrainingResult.from_json("fedcof-probe", entry, others[0].rounds)
-
-
-def test_every_field_is_in_the_entry_but_the_name_and_the_rounds() -> None:
-    measured = quality(
-        HeadScores.zeros(2) + HeadScores.zeros(2).count(torch.eye(2), torch.tensor([0, 1]), torch.tensor([0, 0]))
-    )
-    training = make_training(
-        "fedcof",
-        [0.8, 0.9],
-        learning_rate=0.1,
-        start_temperature=0.5,
-        kept_round=0,
-        quality={key: value for key, value in measured.items() if key in QUALITY},
-        calibration=Calibration(2.0, 1.0, 0.5, 0.2, 0.1, 30),
-        client_accuracy=client_spread({3: 0.5, 4: 0.75}),
-    )
-    entry = training.to_json()
-    assert {item.name for item in fields(TrainingResult)} - set(entry) == {"name", "rounds", "quality"}
-    assert set(QUALITY) < set(entry) and entry["accuracy"] == 0.8
-    assert TrainingResult.from_json(training.name, json.loads(json.dumps(entry)), training.rounds) == replace(
-        training, quality=json.loads(json.dumps(training.quality))
-    )
 
 
 _SQUEEZENET, _RESNET18 = 722_496, 11_176_512

@@ -84,19 +84,6 @@ def test_the_loaded_classifier_is_the_trained_model(run: RunFolder, base: Backbo
     assert (scores - untuned).abs().max() > 0.01  # else nothing was tuned
 
 
-def test_the_folder_can_be_moved_and_the_start_weights_lost(run: RunFolder, base: Backbone, tmp_path: Path) -> None:
-    weights = tmp_path / "start.pth"
-    torch.save(base.module.state_dict(), weights)
-    started = load_backbone("tiny", weights=str(weights), input_size=16, batch_size=4, device="cpu")
-    model = _tuned_model(started, _head(base.feature_dim))
-    expected = _logits(base, model, _images())
-    _save(run, started, model)
-    weights.unlink()
-    moved = run.path.rename(tmp_path / "moved")
-    scores = fedstats_app.load(moved, "fedcof-full", device="cpu").scores(_images())
-    torch.testing.assert_close((scores / 0.5).float(), expected, rtol=1e-5, atol=1e-6)
-
-
 def test_a_network_whose_batchnorm_was_replaced_is_built_again(run: RunFolder) -> None:
     start = load_backbone("random:efficientnet_lite0", input_size=32, batch_size=4, device="cpu", norm="group")
     assert not any(isinstance(layer, nn.BatchNorm2d) for layer in start.module.modules())

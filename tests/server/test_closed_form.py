@@ -25,21 +25,6 @@ def test_heads_are_on_disk_before_anybody_evaluates(tmp_path: Path, monkeypatch:
     assert len(load(str(folder), "fedcof").class_names) == 10
 
 
-def test_the_table_is_printed_before_clients_are_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed, measure = [], closed_form.examine_clients
-
-    def measured(*args: Any) -> Any:
-        printed.append(capsys.readouterr().out)
-        return measure(*args)
-
-    monkeypatch.setattr(closed_form, "examine_clients", measured)
-    simulate(tmp_path, method="fedncm")
-    assert "FedNCM" in printed[0] and "done after" not in printed[0]
-    assert "done after" in capsys.readouterr().out
-
-
 def test_shares_add_up_and_nobody_honest_is_named(tmp_path: Path) -> None:
     folder = simulate(tmp_path, method="fedncm,fedcof", num_clients=5)
 

@@ -5,9 +5,6 @@ from pathlib import Path
 import pytest
 
 from fedstats_app.data import DatasetError
-from fedstats_app.data.clients import own_dataset
-from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.node_config import NodeConfig
 from tests.support.simulation import clients, nodes_of, read_json, simulate, site_folder
 
 CLASSES = ("red", "green")
@@ -92,10 +89,3 @@ def test_natural_clients_are_counted_by_the_run_whatever_the_supernodes(
     folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", nodes=2, **natural | left_out)
     assert [client["num_examples"] for client in clients(folder)] == [24, 24, 24]
     assert "test split: 24 images" in lines_of(capsys)[0]
-
-
-def test_a_node_of_others_uses_all_of_its_data_whatever_a_run_says(tmp_path: Path) -> None:
-    path = site_folder(tmp_path / "a", CLASSES, seed=0)
-    asked = AppConfig.of(classes="1", left_out_domain="subfolder=x", folder_levels="domain/class").data
-    own = own_dataset(path, NodeConfig.from_node_config({"data-path": path}).data_options(asked))
-    assert own.class_names == tuple(sorted(CLASSES)) and len(own) == 16

@@ -109,35 +109,6 @@ def test_nodes_that_come_again_are_counted_once_and_evaluate(
     assert results["num_test_examples"] == read_json(whole, "results.json")["num_test_examples"]
 
 
-def test_a_simulation_takes_over_classes_that_its_data_does_not_have(tmp_path: Path, nodes: Nodes) -> None:
-    first = simulate(tmp_path, node_configs=nodes[:2], input_size=16, wire_dtype="float64")
-    data = tmp_path / "data"
-    site_folder(data / "train", ("cat", "dog"), seed=5, images=20)
-    site_folder(data / "test", ("cat", "dog"), seed=6)
-
-    folder = simulate(
-        tmp_path, dataset=f"folder:{data}", num_clients=3, partitioner="iid", wire_dtype="float64", extend=str(first)
-    )
-
-    statistics = load_statistics(folder)
-    assert statistics.class_names == ("ant", "bee", "cat", "dog")
-    before = load_statistics(first).total.summed().class_counts.tolist()
-    assert statistics.total.summed().class_counts.tolist() == [before[0], before[1], 20, before[2] + 20]
-    assert read_json(folder, "results.json")["methods"]["fedncm"]["accuracy"] > 0.5
-
-
-def test_a_node_that_spells_a_class_otherwise_than_the_earlier_run_takes_no_part(
-    tmp_path: Path, nodes: Nodes, first: Path
-) -> None:
-    odd = {"data-path": site_folder(tmp_path / "odd", ("Dog", "eel"), seed=7)}
-
-    second = simulate(tmp_path, node_configs=[odd, nodes[2]], extend=str(first))
-
-    [reason] = read_json(second, "results.json")["refused_nodes"].values()
-    assert "'Dog' differs from 'dog' only in letter case; the statistics to extend has ['ant', 'bee', 'dog']" in reason
-    assert load_statistics(second).class_names == ("ant", "bee", "cat", "dog")
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "reason"),
     [

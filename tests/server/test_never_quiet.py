@@ -11,7 +11,6 @@ from flwr.app import Context, Message
 
 from fedstats_app import client_app, server_app
 from fedstats_app.server import closed_form, run, training
-from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics.noisy_words import NoisyKind
 from fedstats_app.statistics.secure_words import Kind
 from fedstats_app.strategies import StatisticsStrategy, secure_sums
@@ -75,28 +74,6 @@ def test_statistics_solving_and_probing(tmp_path: Path, monkeypatch: pytest.Monk
     assert "3 of 6 clients answered" in lines
     assert "fed3r-probe: 330 parameters are trained in 2 rounds over 6 clients with 1,000 samples" in lines
     assert "fed3r-probe: round 1 of 2: 3 of 6 clients answered" in lines and "round 2 of 2" in lines
-
-
-def test_personal_models_are_announced_and_never_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = told(
-        tmp_path,
-        monkeypatch,
-        [],
-        method="fedncm,fed3r",
-        partitioner="fedpac",
-        partition={"samples_per_class": 60},
-        personalise="all",
-        personal={"epochs": 1},
-    )
-    assert said.longest_silence <= 10
-    lines = said.between(0, said.clock())
-    # 6 clients of 100 images, of which they keep a fifth; 3 x (1 + 1) + 4 passes.
-    assert (
-        "6 clients train the whole network, 5,418 parameters, on 480 samples in all; epochs: local-only 1, one-shot 1"
-    ) in lines
-    for number, approach in enumerate(AppConfig.of(personalise="all").personal.approaches, start=1):
-        assert f"personal models, {approach} ({number} of 4): " in lines
-    assert "one-shot (3 of 4): 3 of 6 clients answered" in lines
 
 
 def test_every_phase_of_secure_sums_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

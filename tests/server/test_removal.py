@@ -211,14 +211,3 @@ def test_ctrl_c_leaves_nothing_half_written(
     assert main(["remove", str(whole), "--client", "1"]) == 130
     assert capsys.readouterr().err == "fedstats remove: stopped by Ctrl-C\n"
     assert there() == before
-
-
-def test_variants_are_solved_anew_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    method = "fedcof@shrinkage=1,fed3r@between-class=false"
-    settings = {"method": method, "means_per_class": 1}
-    run = simulate(tmp_path / "whole", **{**SETTINGS, **settings}, save_statistics="clients")
-    removal = remove_clients(run, ["2"], str(tmp_path / "removed"))
-    expected = without(tmp_path / "without", monkeypatch, 2, **settings)
-    for name in method.split(","):
-        found, wanted = (read_head(one / "heads" / f"{name}.safetensors")[0] for one in (removal.folder, expected))
-        assert torch.equal(found.weight, wanted.weight), name

@@ -14,24 +14,21 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 
 from fedstats_app import client_app
 from fedstats_app.base.option import ConfigError
 from fedstats_app.client.ledger import Ledger
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.report.head_file import read_head
-from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.secure.masks import public_key
 from fedstats_app.secure.plan import Plan, PublicKeys
-from fedstats_app.server.lifetime import IN_PROCESS, how_to_stop, lifetime
 from fedstats_app.server.run import Run
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics.secure_words import SecureLayout
 from fedstats_app.strategies import secure_sums
-from fedstats_app.wire.reading import Malformed
-from fedstats_app.wire.secure import _history, keys_reader, shares_content, unmask_content
+from fedstats_app.wire.secure import keys_reader, shares_content, unmask_content
 from tests.server.test_exact_sums import weights
 from tests.support.simulation import clients, nodes_of, read_json, simulate, site_folder
 
@@ -173,21 +170,6 @@ def test_a_sum_out_of_its_range_fails_the_run(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(SecureLayout, "sums", lying)
     with pytest.raises(ValueError, match="a sum is out of its range: a class has fewer than 0 samples"):
         simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on")
-
-
-@pytest.mark.parametrize(
-    ("node", "stops"), [(True, "Ctrl-C stops this run; "), (False, "`flwr stop 7` stops the run; ")]
-)
-def test_nobody_is_told_to_resume_what_cannot_go_on(
-    tmp_path: Path, node: bool, stops: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = RunFolder.create(str(tmp_path), 7)
-    context = Context(7, 1, {IN_PROCESS: node}, RecordDict(), {"secure-sums": "on", "output-dir": str(tmp_path)})
-    anew = "a run with secure-sums or noise cannot be resumed: start it again with the same settings"
-    assert how_to_stop(folder, context).endswith(f"{stops}{anew}")
-    with pytest.raises(KeyboardInterrupt), lifetime(context):
-        raise KeyboardInterrupt
-    assert capsys.readouterr().out.splitlines()[-1] == f"[fedstats] stopped by Ctrl-C; {anew}"
 
 
 @pytest.mark.parametrize(
@@ -346,25 +328,6 @@ def test_a_history_without_a_client_s_sums_is_refused(tmp_path: Path, monkeypatc
     monkeypatch.setattr(secure_sums, "shares_content", lambda plan, history: shares_content(plan, history[1:]))
     with pytest.raises(TooFewClients, match="sums that this client was in before are left out of the history"):
         simulate(tmp_path, node_configs=nodes, **OWN)
-
-
-@pytest.mark.parametrize(
-    "history",
-    [
-        [b"sums"],
-        [b"sums|"],
-        [b"sums|" + bytes(15)],
-        [b"|" + bytes(16)],
-        [b"a-b|" + bytes(16)],
-        ["sums|"],
-        [1],
-        [bytes(2**24 + 1)],
-    ],
-)
-def test_a_history_is_read_strictly(history: list[object]) -> None:
-    content = RecordDict({"history": ConfigRecord({"history": history})})  # type: ignore[dict-item]
-    with pytest.raises(Malformed, match="history: must be"):
-        _history(content)
 
 
 # Sites that know each other's keys

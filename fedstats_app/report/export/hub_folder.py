@@ -15,7 +15,7 @@ from fedstats_app.report.model_card import CARD_NAME, model_card
 from fedstats_app.report.run_record import RunRecord
 
 PREPROCESSING = "preprocessor_config.json"
-# What of results.json the card of one head tells. The rest is about other heads, or about sites.
+# Entries of results.json on the card of one head; the others are about other heads or single sites.
 _OF_THE_RUN = ("evaluated_on", "num_clients_asked", "num_clients_merged", "num_test_examples", "num_unreadable")
 _IN_A_RUN = "/path/to/the/run/folder"
 
@@ -23,7 +23,7 @@ _IN_A_RUN = "/path/to/the/run/folder"
 def write_hub_folder(run_folder: Path, method: str, folder: Path, *, licence: str, onnx: bool) -> list[Path]:
     """Write a head, its card and its preprocessing, and its backbone where training changed that, into a new folder.
 
-    Paths of this machine do not stand in what is written, nor anything of single sites.
+    The files contain no paths of this machine and nothing about single sites.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def write_hub_folder(run_folder: Path, method: str, folder: Path, *, licence: st
     licence : str
         Of the head, as the hub names it; "" says that the backbone's and the data's are to be looked at.
     onnx : bool
-        Whether an ONNX file `METHOD.onnx` will lie beside, which the card tells.
+        True if the card should mention an ONNX file `METHOD.onnx` beside it.
 
     Raises
     ------
@@ -49,9 +49,15 @@ def write_hub_folder(run_folder: Path, method: str, folder: Path, *, licence: st
     head, metadata = read_head(source)
     shown = {key: without_folders(value) for key, value in metadata.items()}
     results = read_json_file(run_folder / "results.json")
+    preprocessing = {
+        "backbone": shown["backbone"],
+        "backbone_fingerprint": shown["backbone-fingerprint"],
+        "class_names": json.loads(shown["class-names"]),
+        "transform": json.loads(shown.get("transform", "{}")),
+    }
     files = {
         folder / "heads" / source.name: head_to_bytes(head, shown),
-        folder / PREPROCESSING: to_json(_preprocessing(shown)).encode(),
+        folder / PREPROCESSING: to_json(preprocessing).encode(),
         folder / CARD_NAME: _card(method, shown, results, licence, onnx=onnx).encode(),
     }
     if tuned := metadata.get(FILE_KEY):
@@ -60,15 +66,6 @@ def write_hub_folder(run_folder: Path, method: str, folder: Path, *, licence: st
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
     return list(files)
-
-
-def _preprocessing(metadata: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "backbone": metadata["backbone"],
-        "backbone_fingerprint": metadata["backbone-fingerprint"],
-        "class_names": json.loads(metadata["class-names"]),
-        "transform": json.loads(metadata.get("transform", "{}")),
-    }
 
 
 def _card(method: str, metadata: Mapping[str, str], results: Mapping[str, Any], licence: str, *, onnx: bool) -> str:

@@ -30,7 +30,7 @@ from fedstats_app.report.plots.style import (
 from fedstats_app.report.training_record import RANDOM_START, TrainingResult
 
 _LINES = ("-", "--", "-.")  # of curves of one colour
-# Headings and units of a stage's panels: what there is of each round besides the accuracy.
+# Headings and units of a stage's panels: the costs on their x axes.
 _PANELS = (
     ("round (one aggregation)", ""),
     ("up and down, all clients (log scale)", "B"),

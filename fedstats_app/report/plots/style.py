@@ -1,4 +1,4 @@
-"""The house style of all figures, what they have in common, and the PNG file."""
+"""Style and parts common to all figures, and the PNG file."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _characters() -> frozenset[int]:
 
 
 def drawable(text: str, instead: str = "") -> str:
-    """Return a text if the fonts have all of it; else another one, by default with "?" for what they have not."""
+    """Return a text if the fonts have all its characters, else another text, by default with "?" for missing ones."""
     known = [sign.isspace() or ord(sign) in _characters() for sign in text]
     if all(known):
         return text

@@ -168,20 +168,6 @@ def test_a_client_that_diverges_is_named_and_harms_nobody(data: Path, tmp_path: 
     assert all(math.isfinite(result.mean) for result in results.values())
 
 
-def test_where_everybody_fails_the_other_approaches_go_on(data: Path, tmp_path: Path) -> None:
-    def broken(msg: Message, context: Context, client_id: int | None) -> Message:
-        raise OSError("no disk")
-
-    said: list[str] = []
-    app = app_with(personalise=broken)
-    one = federation(data, tmp_path, app=app, personalise="local-only,closed-form", method="fedcgs")
-    results = one.run(say=said.append)
-    assert set(results["local-only"].failures) == set(range(NUM_CLIENTS)) and math.isnan(results["local-only"].mean)
-    assert len(results["closed-form-fedcgs"].num_test) == NUM_CLIENTS
-    assert said[0] == "personal, local-only: no client could be tested; 5 failed"
-    assert said[1].startswith("personal, closed-form-fedcgs: ") and "over 5 clients" in said[1]
-
-
 def test_a_lie_about_right_answers_is_refused(data: Path, tmp_path: Path) -> None:
     def lying(msg: Message, context: Context, client_id: int | None) -> Message:
         reply = client_personal.personalise(msg, context, client_id)
