@@ -115,13 +115,6 @@ def test_privacy_names_what_was_sent(card: str) -> None:
     assert "2000 images that clients kept for it" in section(kept, "Evaluation")
 
 
-def test_nothing_evaluated_claims_nothing() -> None:
-    scores = {"accuracy": None, "macro_accuracy": None, "wire_bytes": 5, "calibration": None}
-    card = model_card({"fedncm": metadata("fedncm")}, results(methods={"fedncm": scores}, num_test_examples=0))
-    assert "model-index" not in front_matter(card)
-    assert "On nothing: no test data were there." in card and "| `fedncm` | FedNCM | - | - | - | - | - |" in card
-
-
 def test_it_is_written_from_the_folder(tmp_path: Path) -> None:
     run = RunFolder.create(str(tmp_path), 1)
     run.write_status("running")

@@ -44,13 +44,6 @@ def test_every_number_of_a_training_is_in_its_column() -> None:
     assert len(notes) > 1 and notes[0].startswith("FedCOF, then probe: worse worse")
 
 
-def test_lines_fit_the_terminal() -> None:
-    huge = {"up": 10**15, "down": 10**15, "passes": 10**12, "seconds": 1e6}
-    lines = str(trainings_table([make_training("fedcof", [0.1, 1.0], name="a name of " * 13, **huge)])).splitlines()
-    assert all(len(line) <= 120 for line in lines)
-    assert len({len(line) for line in lines}) == 1
-
-
 def test_every_number_of_personal_models_is_in_its_column() -> None:
     table = personal_table(
         [

@@ -20,13 +20,10 @@ SETTINGS: dict[str, Any] = {
     "num_server_rounds": 2,
 }
 READ_BACK = [
-    "config.json",
     "results.json",
-    "clients.jsonl",
     "rounds.jsonl",
     "heads/fedncm.safetensors",
     "mezo/fedncm-fedmezo/start.safetensors",
-    "mezo/fedncm-fedmezo/log.bin",
 ]
 
 

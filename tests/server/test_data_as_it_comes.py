@@ -81,11 +81,3 @@ def test_natural_clients_are_counted_by_the_run_whatever_the_supernodes(
     assert read_json(folder, "config.json")["client_names"] == ["art", "photo", "sketch", "video"]
     page = (folder / "report.html").read_text()
     assert "site sketch" in page and "site 2" not in page
-    left_out = {
-        "left_out_domain": "domain=sketch",
-        "folder_levels": "domain/class",
-        "partitioner": "natural-id",
-    }
-    folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", nodes=2, **natural | left_out)
-    assert [client["num_examples"] for client in clients(folder)] == [24, 24, 24]
-    assert "test split: 24 images" in lines_of(capsys)[0]

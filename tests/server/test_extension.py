@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 
 import pytest
@@ -122,20 +120,6 @@ def test_what_cannot_be_extended_is_a_clear_error(
 ) -> None:
     with pytest.raises(error, match=reason):
         simulate(tmp_path, node_configs=nodes[2:], **{"extend": str(first), **changes})
-
-
-def test_statistics_are_kept_by_default_for_their_owner_only_and_the_readme_says_so(
-    tmp_path: Path, nodes: Nodes, whole: Path
-) -> None:
-    not_kept = simulate(tmp_path, node_configs=nodes, save_statistics="none")
-
-    file = whole / "statistics.safetensors"
-    assert os.name == "nt" or stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert "SENSITIVE" in (whole / "README.md").read_text()
-    assert not (not_kept / "statistics.safetensors").exists()
-    assert len({one.digest for one in load_statistics(whole).clients}) == 3
-    with pytest.raises(FileNotFoundError, match="save-statistics"):
-        simulate(tmp_path, node_configs=nodes, extend=str(not_kept))
 
 
 def test_a_client_whose_data_changed_is_replaced_and_not_counted_twice(tmp_path: Path, nodes: Nodes) -> None:

@@ -35,13 +35,11 @@ def columns(label: str, owner: str, owners: list[Any], seed: int, size: int = SI
 
 WRITERS = [f"f{number:04}_{number % 7}" for number in range(12)]
 PACS = ["art_painting", "cartoon", "photo", "sketch"]
-OFFICE = ["Art", "Clipart", "Product", "Real World"]
 # Preset to column of the label, column and values of whose it is, in training and in test data, and number of clients.
 SETS: dict[str, tuple[str, str, list[Any], list[Any], int]] = {
     "fed-isic2019": ("label", "center", [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], 6),
     "femnist": ("character", "writer_id", WRITERS, [], 12),
     "pacs": ("label", "domain", PACS, [], 15),
-    "office-home": ("label", "domain", OFFICE, [], 15),
     "camelyon17": ("label", "center", [0, 3, 4], [2], 3),
 }
 

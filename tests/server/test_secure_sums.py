@@ -99,39 +99,10 @@ def test_clients_lost_at_any_message_cost_their_samples_only(tmp_path: Path, at:
     assert weights(folder) == weights(clear)
 
 
-def test_fedcof_is_about_what_it_was_if_clients_are_lost_at_its_sums(tmp_path: Path) -> None:
-    runs = [
-        simulate(tmp_path, **OPTIONS, method="fedcof", secure_sums="on", app=dying(lost, "secure_sums", 2))
-        for lost in (set(), {2, 5, 9})
-    ]
-    whole, left = (read_json(one, "results.json")["methods"]["fedcof"]["accuracy"] for one in runs)
-    assert [one["outcome"] for one in clients(runs[1])].count("merged") == 7
-    assert whole > 0.2 and abs(whole - left) < 0.05
-    heads = [read_head(one / "heads" / "fedcof.safetensors")[0].weight for one in runs]
-    assert not torch.equal(*heads)
-
-
 def test_secure_sums_are_not_extended(tmp_path: Path) -> None:
     folder = simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on")
     with pytest.raises(ValueError, match="one that comes again would count twice; run again with all clients"):
         simulate(tmp_path, **OPTIONS, method="fedncm", exact_sums=True, extend=str(folder))
-
-
-def test_classes_of_which_too_few_holders_may_be_left_are_left_out_when_clients_are_lost(
-    tmp_path: Path,
-) -> None:
-    """Nobody knows which classes the lost ones had: any class of fewer than six clients might be left with two."""
-    skewed = {**OPTIONS, "partitioner": "dirichlet", "dirichlet_alpha": 0.1, "method": "fedncm"}
-    clear = simulate(tmp_path, **skewed, exact_sums=True)
-    shares = [one["class_shares"] for one in clients(clear)]
-    folder = simulate(tmp_path, **skewed, secure_sums="on", app=dying({2, 5, 9}, "secure_sums", 2))
-
-    names, summed = load_statistics(folder).class_names, load_statistics(folder).total.summed()
-    holders = {name: sum(name in of_client for of_client in shares) for name in names}
-    assert min(holders.values()) < 6 <= max(holders.values())
-    assert [name for name, count in zip(names, summed.class_counts.tolist(), strict=True) if count] == [
-        name for name in names if holders[name] >= 6
-    ]
 
 
 def test_of_too_few_nothing_is_unmasked(tmp_path: Path) -> None:
@@ -210,15 +181,6 @@ def test_three_sites_are_enough_unless_an_owner_wants_more(tmp_path: Path, caplo
     with pytest.raises(TooFewClients, match=r"; 3 clients: .*: 3 clients take part, secure-min-clients of this node's"):
         simulate(tmp_path, node_configs=nodes, **OWN)
     assert "Traceback" not in caplog.text
-
-
-def test_sites_without_a_class_in_common_are_refused(tmp_path: Path) -> None:
-    nodes = [
-        {"data-path": site_folder(tmp_path / name, (CLASSES[place],), seed=place, images=6)}
-        for place, name in enumerate("abc")
-    ]
-    with pytest.raises(TooFewClients, match="classes that fewer than 3 clients have, and no class is at more"):
-        simulate(tmp_path, node_configs=nodes, **OWN)
 
 
 def test_a_second_sum_less_one_client_is_refused(tmp_path: Path) -> None:

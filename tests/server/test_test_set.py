@@ -57,7 +57,7 @@ def scores_of_all(test_set: ServerTestSet, head: LinearHead) -> HeadScores:
 
 
 @pytest.mark.parametrize("by_class", [False, True])
-@pytest.mark.parametrize("scale", [1e-4, 0.02, 1.0, 30.0, 1e4])
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 def test_scores_are_those_of_all_temperatures_to_the_bit(scale: float, by_class: bool) -> None:
     test_set, head = a_test_set_and_a_head(scale, by_class=by_class)
     found = test_set.score({"one": head}).heads["one"]
@@ -76,7 +76,7 @@ def test_where_the_few_mislead_all_temperatures_are_measured(monkeypatch: pytest
     assert found.calibration.fit() == scores_of_all(test_set, head).calibration.fit()
 
 
-@pytest.mark.parametrize("number", [1, 7, 512, N, 2 * N])
+@pytest.mark.parametrize("number", [1, 512, 2 * N])
 def test_evenly_spaced_samples_are_those_of_the_whole(number: int) -> None:
     test_set, *_ = a_test_set_and_a_head(1.0, by_class=True)
     features, labels = test_set.evenly_spaced(number)

@@ -42,10 +42,6 @@ def everything(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Everythi
     return one, one.run()
 
 
-def comparable(results: dict[str, PersonalResult]) -> dict[str, PersonalResult]:
-    return {name: replace(result, seconds=0.0) for name, result in results.items()}
-
-
 def test_every_approach_tests_every_client_on_what_it_kept(everything: Everything) -> None:
     one, results = everything
     assert set(results) == ALL
@@ -72,11 +68,6 @@ def test_costs(everything: Everything) -> None:
     triangle = DIM * (DIM + 1) // 2
     statistics = 8 * NUM_CLASSES + 8 * NUM_CLASSES * DIM + 8 * triangle + 3 * header
     assert results["closed-form-fed3r"].bytes_down == NUM_CLIENTS * statistics
-
-
-def test_results_do_not_depend_on_the_hosts(data: Path, tmp_path: Path, everything: Everything) -> None:
-    again = federation(data, tmp_path, hosts=5, personalise="all", wire_dtype="float64").run()
-    assert comparable(again) == comparable(everything[1])
 
 
 def test_global_heads_are_scored_client_by_client(everything: Everything) -> None:
