@@ -77,15 +77,6 @@ def test_predict_takes_sentences_and_text_files(tuned: Path, reviews: Path, caps
         assert [pair["probability"] for pair in one["top"]] == pytest.approx([value for _, value in ranking])
 
 
-def test_evaluate_agrees_with_the_run(tuned: Path, reviews: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", str(tuned), str(reviews), "--method", "fed3r", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["accuracy"] == read_json(tuned, "results.json")["methods"]["fed3r"]["accuracy"]
-    assert document["num_examples"] == 20
-    assert main(["evaluate", str(tuned), str(reviews), "--method", "fed3r"]) == 0
-    assert "on 20 texts of folder:" in capsys.readouterr().out
-
-
 def test_the_card_and_the_record_speak_of_texts(tuned: Path) -> None:
     card = (tuned / "heads" / "README.md").read_text()
     assert "pipeline_tag: text-classification" in card and "# Text classifier of 2 classes" in card

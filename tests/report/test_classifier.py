@@ -125,16 +125,6 @@ def test_metadata_that_do_not_fit_the_head_are_refused(
         _loaded(run, backbone, **changes)
 
 
-def test_a_missing_folder_method_or_result_says_what_there_is(run: RunFolder, backbone: Backbone) -> None:
-    with pytest.raises(FileNotFoundError, match="nowhere is not a folder"):
-        fedstats_app.load(run.path / "nowhere")
-    with pytest.raises(FileNotFoundError, match="heads of: no method"):
-        fedstats_app.load(run.path)
-    _loaded(run, backbone)
-    with pytest.raises(FileNotFoundError, match=r"no head of method 'fed3r'.*heads of: fedncm"):
-        fedstats_app.load(run.path, "fed3r")
-
-
 def test_what_is_no_image_is_named(run: RunFolder, backbone: Backbone, tmp_path: Path) -> None:
     classifier = Classifier(backbone, _head(backbone), _NAMES, "fedncm")
     with pytest.raises(FileNotFoundError, match=r"missing\.png"):

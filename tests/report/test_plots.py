@@ -144,17 +144,6 @@ def test_three_panels_show_the_same_accuracies_over_rounds_bytes_and_passes() ->
     assert [axes.get_xscale() for axes in panels] == ["linear", "log", "log"]
 
 
-def test_seeds_are_one_line_with_a_band_and_stages_have_a_row_each() -> None:
-    seeds = [make_training("fedcof", scores) for scores in ([0.7, 0.8], [0.8, 0.9, 0.7], [0.9, 1.0])]
-    figure = training_figure([*seeds, make_training("fedcof", [0.8, 0.9], stage="full")], "Title")
-    assert [figure.axes[index].get_title(loc="left") for index in (0, 3)] == ["linear probing", "fine-tuning"]
-    edges = figure.axes[0].collections[0].get_paths()[0].get_extents()
-    assert (edges.ymin, edges.ymax) == (pytest.approx(70), pytest.approx(100))
-    line = lines_of(figure.axes[0])["FedCOF"]
-    assert [*line.get_xdata(), *line.get_ydata()] == pytest.approx([0, 1, 80, 90])  # where all were evaluated
-    assert "mean of 3 seeds" in texts(figure)
-
-
 write = functools.partial(
     write_plots,
     class_names=["a", "b"],

@@ -5,13 +5,10 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
-import torch
 
 from fedstats_app.base.lock import lock_folder
 from fedstats_app.base.runs import run_named
-from fedstats_app.heads import LinearHead
 from fedstats_app.report import run_folder
-from fedstats_app.report.head_file import read_head
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.run_record import RunRecord
 
@@ -99,18 +96,3 @@ def test_status_tells_where_the_run_stands(folder: RunFolder, clock: list[dateti
     assert isinstance(failed, dict)
     assert (failed["state"], failed["reason"]) == ("failed", "2 of 10 clients answered, min-clients is 5")
     assert (failed["started"], failed["ended"]) == ("2026-03-01T23:05:09Z", "2026-03-01T23:07:09Z")
-
-
-def test_heads_are_saved_by_name_and_byte_for_byte_again(folder: RunFolder) -> None:
-    head = LinearHead(weight=torch.eye(3, 4, dtype=torch.float64), bias=torch.arange(3, dtype=torch.float64))
-    metadata = {"method": "fed3r", "seed": "0", "backbone": "random:tiny"}
-    path = folder.save_head("fed3r", head, metadata)
-    assert path == folder.path / "heads" / "fed3r.safetensors"
-    first = path.read_bytes()
-    folder.save_head("fed3r", head, dict(reversed(metadata.items())))
-    assert path.read_bytes() == first
-    back, header = read_head(path)
-    assert torch.equal(back.weight, head.weight)
-    assert header["backbone"] == "random:tiny"
-    with pytest.raises(ValueError, match=r"head name must be .* got '\.\./fed3r'"):
-        folder.save_head("../fed3r", head, metadata)

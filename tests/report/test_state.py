@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.report.state import Phases, best_head
+from fedstats_app.report.state import best_head
 
 TEN = dict.fromkeys(range(10), 50)
 GOOD, BAD = dict.fromkeys(range(10), 0.9), dict.fromkeys(range(10), 0.6)
@@ -47,11 +47,3 @@ def test_a_head_that_all_others_find_better_is_chosen_whatever_one_says(
 
     # Where one honest client alone makes the difference, it is as little a choice of the others.
     assert chosen == "better" or gaps[-1] >= sum(gaps[:-1])
-
-
-def test_each_phase_begins_where_the_one_before_ended() -> None:
-    times = iter((2.5, 2.5, 10.0))
-    phases = Phases(lambda: next(times))
-    for name in ("preparation", "nothing", "evaluation"):
-        phases.end(name)
-    assert phases.seconds == {"preparation": 2.5, "nothing": 0.0, "evaluation": 7.5}

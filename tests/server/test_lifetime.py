@@ -65,39 +65,6 @@ def test_a_disk_that_is_full_from_some_moment_on_is_in_the_status_and_in_the_las
     assert "FAILED: OSError: [Errno 28] No space left on device: '/" in last
 
 
-def test_a_disk_that_is_full_from_the_start_keeps_no_empty_folder(
-    tmp_path: Path, disk: FullDisk, capsys: pytest.CaptureFixture[str]
-) -> None:
-    disk.full = True
-    with pytest.raises(OSError, match="No space left"):
-        simulate(tmp_path, method="fedncm")
-    assert not list((tmp_path / "runs").iterdir())
-    assert str(tmp_path / "runs") in capsys.readouterr().out.splitlines()[-1]
-
-
-def test_a_status_that_cannot_be_written_hides_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    real = RunFolder.write_status
-
-    def only_running(self: RunFolder, state: Any, reason: str = "") -> None:
-        if state != "running":
-            raise PermissionError(errno.EACCES, "no more statuses")
-        real(self, state, reason)
-
-    def failing(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "the first error")
-
-    monkeypatch.setattr(RunFolder, "write_status", only_running)
-    monkeypatch.setattr(RunFolder, "write_results", failing)
-    monkeypatch.setattr(RunFolder, "append_disclosure", lambda *_: failing())
-    with pytest.raises(OSError, match="the first error"):
-        simulate(tmp_path, method="fedncm")
-    said = capsys.readouterr().out
-    assert "status.json could not be written, and may say something else: [Errno 13] no more statuses" in said
-    assert said.strip().splitlines()[-1].endswith("FAILED: OSError: [Errno 28] the first error")
-
-
 @pytest.mark.parametrize("reason", ["ä" * 5000, "\x00" * 5000, "\ud800"])
 def test_a_status_of_any_reason_fits_where_the_one_before_it_was(tmp_path: Path, disk: FullDisk, reason: str) -> None:
     folder = RunFolder.create(str(tmp_path), 1)

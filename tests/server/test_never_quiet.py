@@ -99,14 +99,3 @@ def test_every_phase_of_secure_sums_has_its_name(tmp_path: Path, monkeypatch: py
 
 def test_every_kind_of_sum_is_called_something() -> None:
     assert secure_sums.IN_WORDS.keys() == {*get_args(Kind), *get_args(NoisyKind)}
-
-
-def test_how_to_stop_and_to_go_on_is_the_first_thing_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = told(tmp_path, monkeypatch, [], method="fedncm")
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert said.lines[0] == (
-        0.0,
-        "Ctrl-C leaves this log only: `flwr stop 7` stops the run, and the same command with "
-        f"resume='{folder}' in its --run-config continues it",
-    )
-    assert sum("flwr stop" in line for _, line in said.lines) == 1

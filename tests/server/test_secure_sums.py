@@ -99,12 +99,6 @@ def test_clients_lost_at_any_message_cost_their_samples_only(tmp_path: Path, at:
     assert weights(folder) == weights(clear)
 
 
-def test_secure_sums_are_not_extended(tmp_path: Path) -> None:
-    folder = simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on")
-    with pytest.raises(ValueError, match="one that comes again would count twice; run again with all clients"):
-        simulate(tmp_path, **OPTIONS, method="fedncm", exact_sums=True, extend=str(folder))
-
-
 def test_of_too_few_nothing_is_unmasked(tmp_path: Path) -> None:
     with pytest.raises(TooFewClients, match="6 of 10 clients are left, secure sums need 7 of them: nothing more was"):
         simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on", app=dying({1, 2, 3, 4}, "secure_sums", 1))

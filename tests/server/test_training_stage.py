@@ -122,14 +122,6 @@ def test_an_update_out_of_proportion_is_shortened_and_noted(tmp_path: Path) -> N
     assert any("client 3: its updates, up to" in note and "were shortened (training.clip)" in note for note in notes)
 
 
-def test_a_node_that_cannot_train_is_used_for_statistics_only(tmp_path: Path) -> None:
-    configs: list[dict[str, object]] = [{"partition-id": node, "num-partitions": 4} for node in range(4)]
-    configs[2]["allowed-methods"] = "fedncm,fed3r,fedcof,fedcgs,fedroot"
-    folder = simulate(tmp_path, node_configs=configs, **{**FAST, "num_clients": 4, "partitioner": "iid"})
-    assert read_json(folder, "results.json")["num_clients_merged"] == 4
-    assert {line["num_clients"] for line in rounds(folder, "fedncm-probe")[1:]} == {3}
-
-
 def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) -> None:
     few = site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=20)
     for number in range(6):
