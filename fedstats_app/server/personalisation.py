@@ -1,21 +1,226 @@
-"""Stage 3 of a run: a model for every client, by each approach in turn; one that was interrupted is done again."""
+"""Stage 3 of a run: a model for every client, by each approach in turn; an interrupted approach is repeated.
+
+A personal model never leaves its client; the server learns how many test samples each predicts right.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
+import torch
+from torch import Tensor, nn
+
+from fedstats_app.base.progress import Progress
+from fedstats_app.grid.asking import Answers, ask
+from fedstats_app.grid.client_grid import ClientGrid
+from fedstats_app.heads import LinearHead
+from fedstats_app.heads.personal import MIXING_GRID
+from fedstats_app.methods import PERSONAL_METHODS, Method, method_type
 from fedstats_app.report.personal_result import PersonalResult, approach_name
-from fedstats_app.report.run_folder import RunFolder
-from fedstats_app.report.state import State
+from fedstats_app.report.state import SolvedHead, State
 from fedstats_app.report.tables import personal_table
-from fedstats_app.server.personal_approaches import PersonalSession, run_approach
 from fedstats_app.server.run import Run
+from fedstats_app.statistics import FeatureStatistics
+from fedstats_app.statistics.collected import CollectedStatistics
+from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.personal_options import PersonalOptions
+from fedstats_app.wire import StatisticsRequest
+from fedstats_app.wire.evaluation import evaluation_content
+from fedstats_app.wire.personal import (
+    EVALUATE_PERSONAL,
+    PERSONAL_HEADS,
+    PERSONALISE,
+    PersonalMetrics,
+    Prototypes,
+    personal_content,
+    personal_heads_content,
+    read_head_scores_reply,
+    read_personal_heads_reply,
+    read_personal_reply,
+)
 
+Metrics = TypeVar("Metrics", bound=PersonalMetrics)
 # Forward and backward pass through the backbone.
 TRAINING_PASSES = 3
 # Key of an entry of results.json that names its approach, which can have several entries.
 _APPROACH = "approach"
+
+
+@dataclass(frozen=True)
+class PersonalSession:
+    """Results of the first stage, and how personal models are made from them.
+
+    Attributes
+    ----------
+    clients : mapping
+        From those that take part to their number of training samples.
+    statistics_request : StatisticsRequest
+        The request for the statistics, with the share of their samples that clients keep for testing.
+    statistics : CollectedStatistics
+        Of all clients, without the samples that they keep for testing.
+    methods : mapping
+        From name to method.
+    training : TrainingRequest
+        The part that all trainings share; whether images are flipped is among its options.
+
+    Raises
+    ------
+    ValueError
+        If clients kept no samples for testing, or no method that makes personal heads was solved.
+    """
+
+    options: PersonalOptions
+    grid: ClientGrid
+    clients: Mapping[int, int]
+    statistics_request: StatisticsRequest
+    heads: Mapping[str, SolvedHead]
+    statistics: CollectedStatistics
+    methods: Mapping[str, Method[Any]]
+    training: TrainingRequest
+    backbone: nn.Module
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        if not self.statistics_request.holdout:
+            raise ValueError("personal models are tested on samples that clients keep: holdout must be above 0, got 0")
+        if not self.start_methods:
+            needed, solved = " or ".join(PERSONAL_METHODS), ", ".join(self.heads)
+            raise ValueError(f"personal models need the head of {needed}, got {solved}")
+
+    @property
+    def start_methods(self) -> tuple[str, ...]:
+        """The methods solved that make personal heads; models start from the first one's head."""
+        solved = [name for name in self.heads if method_type(name).name in PERSONAL_METHODS]
+        return tuple(sorted(solved, key=lambda name: PERSONAL_METHODS.index(method_type(name).name)))
+
+    def statistics_of(self, method: str) -> FeatureStatistics:
+        """Return the federation's statistics that a method's head was solved from."""
+        sums: FeatureStatistics = self.methods[method].inputs(self.statistics.total)
+        return sums
+
+    @property
+    def start(self) -> LinearHead:
+        """The head that one-shot personalisation starts from."""
+        return self.heads[self.start_methods[0]].head
+
+    @property
+    def request(self) -> TrainingRequest:
+        """Request to train a whole model, the same in all approaches."""
+        return replace(
+            self.training,
+            tune="full",
+            options=self.options.local(flip=self.training.options.flip),
+            tune_bias=True,
+        )
+
+
+def personal_result(approach: str, answers: Answers[Metrics], started: float) -> PersonalResult:
+    """Return the result of an approach, which began at ``started`` by ``time.perf_counter()``."""
+    tested = {client: metrics for client, metrics in answers.of.items() if metrics.num_test}
+    return PersonalResult(
+        approach,
+        {client: metrics.num_correct for client, metrics in tested.items()},
+        {client: metrics.num_test for client, metrics in tested.items()},
+        answers.failures,
+        answers.bytes_down,
+        answers.bytes_up,
+        sum(metrics.forward_passes for metrics in answers.of.values()),
+        time.perf_counter() - started,
+    )
+
+
+def run_approach(session: PersonalSession, approach: str) -> dict[str, PersonalResult]:
+    """Run one approach of ``personalise``, on the same clients, splits, options and seeds as all others.
+
+    ``global`` and ``closed-form`` have a result for each method ("global-fedncm").
+    """
+    results = APPROACHES[approach](session)
+    for result in results.values():
+        found = f"{100 * result.mean:.2f}% (deviation {100 * result.std:.2f}) over {len(result.num_test)} clients"
+        found = f"{found} in {result.seconds:.0f} s" if result.num_test else "no client could be tested"
+        failed = f"; {len(result.failures)} failed" if result.failures else ""
+        session.progress.say(f"personal, {result.approach}: {found}{failed}")
+    return results
+
+
+def global_heads(session: PersonalSession) -> dict[str, PersonalResult]:
+    """Score the federation's heads, one for all, on every client's test samples."""
+    started, methods = time.perf_counter(), tuple(session.heads)
+    heads = {name: solved.head for name, solved in session.heads.items()}
+    content = evaluation_content(session.statistics_request, heads)
+    answers = ask(
+        session.grid, content, EVALUATE_PERSONAL, session.clients, lambda reply: read_head_scores_reply(reply, methods)
+    )
+    seconds = time.perf_counter() - started
+    results = {}
+    for method in methods:
+        tested = {client: number for client, (number, _) in answers.of.items() if number}
+        correct = {client: answers.of[client][1][method] for client in tested}
+        # Each head alone would cost its share of what all of them cost together.
+        down, up = answers.bytes_down // len(methods), answers.bytes_up // len(methods)
+        name = f"global-{method}"
+        results[name] = PersonalResult(name, correct, tested, answers.failures, down, up, seconds=seconds)
+    return results
+
+
+def local_only(session: PersonalSession) -> dict[str, PersonalResult]:
+    """Let every client train alone, from a random head on the pre-trained backbone. Nothing is exchanged."""
+    return _trained_alone(session, "local-only", {}, None)
+
+
+def one_shot(session: PersonalSession) -> dict[str, PersonalResult]:
+    """Personalise in one shot (FedCGS, Guan et al. 2025): global head and class means down once, then local training.
+
+    The whole model is trained on cross-entropy and a term that holds features near the class means of the federation,
+    which stay fixed: the mean square, as the practice that the paper cites has it.
+    """
+    statistics = session.statistics_of(session.start_methods[0])
+    means, present = statistics.class_means.float().cpu(), statistics.present.cpu()
+    prototypes = Prototypes(means, present, session.options.alignment_weight)
+    head = session.start
+    # An absent class has no bias, which travels as 0.
+    bias = torch.where(head.present, head.bias, torch.zeros_like(head.bias))
+    arrays = {"head.weight": head.weight.float(), "head.bias": bias.float()}
+    return _trained_alone(session, "one-shot", arrays, prototypes)
+
+
+def _trained_alone(
+    session: PersonalSession, approach: str, arrays: Mapping[str, Tensor], prototypes: Prototypes | None
+) -> dict[str, PersonalResult]:
+    started = time.perf_counter()
+    content = personal_content(session.request, arrays, prototypes, session.start.present)
+    answers = ask(session.grid, content, PERSONALISE, session.clients, read_personal_reply)
+    return {approach: personal_result(approach, answers, started)}
+
+
+def closed_form(session: PersonalSession) -> dict[str, PersonalResult]:
+    """Solve a head per client from the federation's statistics and its own (:mod:`fedstats_app.heads.personal`)."""
+    results = {}
+    for method in session.start_methods:
+        started, name, solved = time.perf_counter(), f"closed-form-{method}", session.heads[method]
+        content = personal_heads_content(
+            replace(session.request, tune="probe"),
+            session.statistics_of(method),
+            session.methods[method].fixed(solved.head.report.parameters),
+            MIXING_GRID,
+            wire_dtype="float64" if session.statistics_request.wire_dtype == "float64" else "float32",
+        )
+        answers = ask(session.grid, content, PERSONAL_HEADS, session.clients, read_personal_heads_reply)
+        mixing = {client: metrics.mixing for client, metrics in answers.of.items()}
+        results[name] = replace(personal_result(name, answers, started), mixing=mixing)
+    return results
+
+
+# From a name of `personalise` to its function.
+APPROACHES: dict[str, Callable[[PersonalSession], dict[str, PersonalResult]]] = {
+    "global": global_heads,
+    "local-only": local_only,
+    "one-shot": one_shot,
+    "closed-form": closed_form,
+}
 
 
 def personalise(run: Run, state: State) -> State:
@@ -36,7 +241,14 @@ def personalise(run: Run, state: State) -> State:
         progress=progress,
     )
     progress.say(f"personalise {options.personalise} on {len(session.clients)} clients, after {progress.elapsed}")
-    finished = {approach: _finished(run.folder, approach) for approach in options.approaches}
+    kept = [
+        (entry[_APPROACH], PersonalResult.from_json(name, entry))
+        for name, entry in run.folder.read_results().get("personal", {}).items()
+    ]
+    finished = {
+        approach: {result.approach: result for of_approach, result in kept if of_approach == approach}
+        for approach in options.approaches
+    }
     left = [approach for approach, made in finished.items() if not made]
     results: dict[str, PersonalResult] = {}
     _announce(session, left)
@@ -63,14 +275,6 @@ def personalise(run: Run, state: State) -> State:
     progress.say(f"done after {progress.elapsed}")
     print(personal_table(results.values()), flush=True)
     return state
-
-
-def _finished(folder: RunFolder, approach: str) -> dict[str, PersonalResult]:
-    """Read what an interrupted run has of an approach; nothing where it had not come to its end."""
-    kept = folder.read_results().get("personal", {})
-    return {
-        name: PersonalResult.from_json(name, entry) for name, entry in kept.items() if entry.get(_APPROACH) == approach
-    }
 
 
 def _work(options: PersonalOptions, approaches: Sequence[str]) -> int:

@@ -41,7 +41,6 @@ NOT_FOR_FEDNCM = (
     "fedstats_app.client.personal",
     "fedstats_app.client.training",
     "fedstats_app.grid.mezo_exchange",
-    "fedstats_app.server.personal_approaches",
     "fedstats_app.server.fine_tuning",
     "fedstats_app.server.personalisation",
     "fedstats_app.strategies.fedmezo",

@@ -8,7 +8,7 @@ import pytest
 
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.server import personalisation
-from fedstats_app.server.personal_approaches import PersonalSession
+from fedstats_app.server.personalisation import PersonalSession
 from tests.support.simulation import Killed, killed, read_json, simulate
 
 SHORT = {"epochs": 1}

@@ -24,7 +24,7 @@ from fedstats_app.data.clients import partitions, split_holdout, training_set
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.state import SolvedHead
-from fedstats_app.server.personal_approaches import PersonalSession, run_approach
+from fedstats_app.server.personalisation import PersonalSession, run_approach
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.testing import FIRST_NODE_ID, LocalGrid

@@ -17,7 +17,7 @@ from fedstats_app.heads import LinearHead, solve_gaussian, solve_ridge
 from fedstats_app.heads.fedroot import solve_completed
 from fedstats_app.heads.personal import choose_mixing, personal_head
 from fedstats_app.report.personal_result import PersonalResult
-from fedstats_app.server import personal_approaches as personal
+from fedstats_app.server import personalisation as personal
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import alignment_loss, train_locally
