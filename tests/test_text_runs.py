@@ -60,7 +60,7 @@ def test_all_methods_give_the_same_heads_however_the_texts_are_split(tmp_path: P
 
 def test_full_fine_tuning_moves_the_network_and_the_run_folder_predicts_with_it(tuned: Path, reviews: Path) -> None:
     scored = rounds(tuned, "zero-full")
-    assert scored[-1]["loss"] < 0.8 * scored[0]["loss"]
+    assert scored[-1]["loss"] < 0.95 * scored[0]["loss"]
     classifier = fedstats_app.load(tuned, "zero-full")
     predicts_as_scored(classifier, reviews, scored[-1]["accuracy"])
     assert classifier.backbone.fingerprint != fedstats_app.load(tuned, "fed3r").backbone.fingerprint

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal, TypeVar
 
 from fedstats_app.base.progress import Progress, Step
-from fedstats_app.report.text_columns import aligned, widths_of
+from fedstats_app.report.text_columns import aligned
 
 WIDTH = 100
 
@@ -29,8 +29,7 @@ def printable(text: str, width: int = WIDTH) -> str:
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """Lay out rows under a heading; the first `left` columns are aligned left, the others right."""
-    lines = [heading, *rows]
-    return "\n".join(aligned(line, widths_of(lines), range(left)) for line in lines)
+    return "\n".join(aligned([heading, *rows], range(left)))
 
 
 def paragraph(text: str, *, first: str = "", rest: str = "") -> str:

@@ -20,7 +20,6 @@ from fedstats_app.report.text_columns import (
     interval_text,
     percent,
     size,
-    widths_of,
 )
 from fedstats_app.report.training_record import TrainingResult
 
@@ -51,7 +50,7 @@ class Table:
         lines = [[cut(line[index], _LONGEST_CELL) for index in shown] for line in (tuple(self.columns), *self.rows)]
         looks = list(self.columns.values())
         left = {place for place, index in enumerate(shown) if index == 0 or "left" in looks[index]}
-        head, *body = (aligned(line, widths_of(lines), left) for line in lines)
+        head, *body = aligned(lines, left)
         rule = "-" * max(map(len, [head, *body]))
         wrapped = [line for note in self.notes for line in textwrap.wrap(note, WIDTH, subsequent_indent=GAP)]
         return "\n".join([rule, head, rule, *body, rule, *wrapped])

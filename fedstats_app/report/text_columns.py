@@ -8,18 +8,13 @@ WIDTH = 120
 GAP = "  "
 
 
-def aligned(cells: Sequence[str], widths: Sequence[int], left: Collection[int]) -> str:
-    """Give one line: each cell in its width, to the right but in the columns of these numbers."""
-    padded = [
-        cell.ljust(width) if column in left else cell.rjust(width)
-        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ]
-    return GAP.join(padded).rstrip()
-
-
-def widths_of(lines: Sequence[Sequence[str]]) -> list[int]:
-    """Return the width of each column: that of its longest cell."""
-    return [max(map(len, column)) for column in zip(*lines, strict=True)]
+def aligned(lines: Sequence[Sequence[str]], left: Collection[int]) -> list[str]:
+    """Lay out lines of cells in columns, aligned right except the columns numbered in ``left``."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = (
+        [cell.ljust(widths[i]) if i in left else cell.rjust(widths[i]) for i, cell in enumerate(line)] for line in lines
+    )
+    return [GAP.join(cells).rstrip() for cells in padded]
 
 
 def cut(name: str, longest: int) -> str:
