@@ -38,7 +38,7 @@ def test_how_far_a_node_is_stands_in_its_own_log(tmp_path: Path, monkeypatch: py
     simulate(tmp_path, node_configs=nodes, method="fedncm", secure_sums="on")
     first = [line for _, line in of_nodes[0].lines]
     assert first == [
-        "features of 32 of 96 images; 8 s so far",
+        "features of 32 of 96 images, 4.0 a second; 8 s so far, about 16 s left",
         "features of 64 of 96 images, 4.0 a second; 16 s so far, about 8 s left",
         "features of 96 of 96 images, 4.0 a second; 24 s so far, about 0 s left",
     ]
