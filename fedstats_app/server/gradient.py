@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import Result
 
 from fedstats_app.base.checkpoint import latest_checkpoint, save_checkpoint
 from fedstats_app.grid.discovery import TooFewClients
@@ -80,9 +81,8 @@ class GradientTraining(Training):
             # Whether to keep the start may have been asked before the kill, and is asked and charged again.
             self.rounds[-1] = replace(self.rounds[-1], **checkpoint.metadata["costs"])
             self._strategy.first_round = done + 1
-        self._strategy.on_round = self._after_round
-        if done < num_rounds:
-            self._strategy.start(run.grid, self._arrays, num_rounds - done)
+        for outcome in self._strategy.rounds(run.grid, Result(arrays=self._arrays), num_rounds - done):
+            self._after_round(outcome)
         self._keep_start_unless_better()
         self.notes += [
             f"client {client}: its updates, up to {times:.3g} times as long as usual, were shortened (training.clip)"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
@@ -83,10 +84,10 @@ class MezoTraining(Training):
         self.announce(sum(parameter.numel() for parameter in self.replica.parameters.values()))
         if not (self.run.config.run.resume and self._resumed()):
             self._begin()
-        self.strategy.on_round = self._after_round
         left = self.tuning.num_server_rounds - len(self.strategy.log)
         if left > 0:
-            self.strategy.start(self.run.grid, num_rounds=left)
+            for outcome in self.strategy.rounds(self.run.grid, Result(), left):
+                self._after_round(outcome)
             if self.strategy.stalled_rounds >= STALLED_ROUNDS:
                 self.stopped = "the loss no longer changes along any direction"
         self._synchronise()

@@ -78,7 +78,7 @@ class MezoRound:
     seconds: float
 
 
-class MezoRounds(SampledTraining):
+class MezoRounds(SampledTraining[MezoRound]):
     """Zeroth-order tuning in which no weights travel after the start, which :meth:`start_from` takes.
 
     Parameters
@@ -113,8 +113,6 @@ class MezoRounds(SampledTraining):
         None until it is measured.
     replica : Replica
         The server's own.
-    on_round : callable or None
-        Called after every round with a :class:`MezoRound`; training ends early if it returns True.
     stalled_rounds : int
         Latest rounds in a row in which every scalar was 0; after five, training ends.
 
@@ -148,11 +146,9 @@ class MezoRounds(SampledTraining):
         self.setup, self.learning_rate, self.max_share, self.training = setup, learning_rate, max_share, training
         self._average = ScalarAverage(weighting, clip)
         self.log: list[Update] = []
-        self.on_round: Callable[[MezoRound], bool | None] | None = None
         self.stalled_rounds = 0
         self._answers, self._void_rounds = MezoAnswers(), 0
         self._grid: Grid | None = None
-        self._last: MezoRound | None = None
 
     def start_from(
         self,
@@ -195,9 +191,7 @@ class MezoRounds(SampledTraining):
         return len(self.log) + 1
 
     def is_last(self) -> bool:
-        """Pass the last round to ``on_round``; return whether training ends, also if the loss no longer changes."""
-        if self.on_round is not None and self._last is not None and self.on_round(self._last):
-            return True
+        """Return whether training ends, because the loss no longer changes."""
         stalled = self.stalled_rounds >= STALLED_ROUNDS
         if stalled:
             logger.warning("FedMeZO ends after round %d: the loss no longer changes along any direction", len(self.log))
@@ -247,7 +241,7 @@ class MezoRounds(SampledTraining):
         if not self.replica.is_finite:
             raise TrainingDiverged(f"round {server_round}: the parameters are not finite; choose a smaller rate")
         seconds = time.perf_counter() - answers.started
-        self._last = MezoRound(server_round, update, num_examples, averaged.clipped, averaged.sizes, answers, seconds)
+        self.outcome = MezoRound(server_round, update, num_examples, averaged.clipped, averaged.sizes, answers, seconds)
         return None, MetricRecord({"num-clients": len(num_examples), "num-failed": len(answers.failures)})
 
     def summary(self) -> None:

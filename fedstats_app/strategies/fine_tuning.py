@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -28,7 +28,7 @@ logger = logging.getLogger("fedstats_app")
 
 @dataclass
 class TrainingRound(Answers[TrainingMetrics]):
-    """What happened in one round: what the clients in the average measured, why others are not in it, and bytes.
+    """One round: measurements of the clients in the average, reasons of the others, and bytes.
 
     Bytes are those of the arrays of all clients of the round, those of dropped ones included.
 
@@ -37,9 +37,9 @@ class TrainingRound(Answers[TrainingMetrics]):
     server_round : int
         Absolute: counted from 1 at the start of training, whether or not the run was interrupted.
     arrays : ArrayRecord
-        The model after it: what is trained.
+        The trained parameters after it.
     clipped : dict
-        From every client whose update was shortened to how many times the usual length it was.
+        From every client whose update was shortened to its length, in multiples of the usual one.
     seconds : float
         Wall-clock time of the round.
     """
@@ -52,16 +52,17 @@ class TrainingRound(Answers[TrainingMetrics]):
     @property
     def num_examples(self) -> dict[int, int]:
         """From every client whose update was averaged to its number of samples."""
-        return {client: one.num_examples for client, one in self.of.items()}
+        return {client: metrics.num_examples for client, metrics in self.of.items()}
 
     @property
     def train_loss(self) -> float:
         """Mean over samples of the clients' losses in their last local epoch."""
-        return sum(one.loss * one.num_examples for one in self.of.values()) / sum(self.num_examples.values())
+        total = sum(metrics.loss * metrics.num_examples for metrics in self.of.values())
+        return total / sum(self.num_examples.values())
 
 
 def times_usual(lengths: Mapping[int, float], num_examples: Mapping[int, int]) -> dict[int, float]:
-    """Compute how many times the usual length, over its allowance, the update of each client with its samples is.
+    """Compute the length of each client's update in multiples of the usual one times its allowance.
 
     The usual length is the upper quartile over the round's clients
     (:func:`~fedstats_app.training.proportion.usual_size`). A client with more samples than the mean takes more steps,
@@ -71,19 +72,18 @@ def times_usual(lengths: Mapping[int, float], num_examples: Mapping[int, int]) -
     return {client: length / (usual * allowed[client]) if usual else 0.0 for client, length in lengths.items()}
 
 
-class FineTuning(SampledTraining):
-    """Runs another strategy's rounds: who takes part, what is sent besides, which replies count, and which round it is.
+class FineTuning(SampledTraining[TrainingRound]):
+    """Runs the rounds of another strategy, any of Flower's that takes ``train`` replies, which averages.
 
-    What is averaged, and how, is the other strategy's business: any of Flower's that takes ``train`` replies will do.
-    It sees the clients of a round as all there are (they are drawn here, by (seed, round)), gets only replies that
-    passed the checks, and absolute round numbers, also where a run goes on from a checkpoint.
+    It sees only the clients of a round (they are drawn here, by (seed, round)), gets only replies that passed the
+    checks, and absolute round numbers, also if a run continues from a checkpoint.
 
     Parameters
     ----------
     inner : Strategy
         With ``fraction_train=1.0`` and ``fraction_evaluate=0.0``.
     request : TrainingRequest
-        What clients need to know.
+        Sent to the clients.
     clients : mapping
         From the clients that can train to their number of samples, None where it is not known.
     fixed : mapping, optional
@@ -97,13 +97,8 @@ class FineTuning(SampledTraining):
     clip : float
         A longer update than this times the usual length is shortened to that; 0 for never.
     max_share : float, optional
-        Of the samples of a round, the most that count for one client; by default
+        Largest share of a round's samples that counts for one client; by default
         :func:`~fedstats_app.training.proportion.largest_share`, and 1 is no limit.
-
-    Attributes
-    ----------
-    on_round : callable or None
-        Called after every round with a :class:`TrainingRound`; training ends early if it returns True.
     """
 
     def __init__(
@@ -123,16 +118,15 @@ class FineTuning(SampledTraining):
         if first_round < 1:
             raise ValueError(f"first_round must be at least 1, got {first_round}")
         self.inner, self.request, self.fixed, self.first_round = inner, request, to_record(fixed or {}), first_round
-        self.on_round: Callable[[TrainingRound], bool | None] | None = None
         self.clip, self.max_share = clip, max_share
-        self._round, self._started = TrainingRound(), 0.0
+        self.outcome, self._started = TrainingRound(), 0.0
         self._current: dict[str, Tensor] = {}
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Return the inner strategy's messages to this round's clients, with what is fixed beside what is trained."""
-        self._round, self._started = TrainingRound(server_round=server_round), time.perf_counter()
+        self.outcome, self._started = TrainingRound(server_round=server_round), time.perf_counter()
         self._current = to_tensors(arrays)
         config = ConfigRecord({**to_values(self.request), **config})
         # The inner strategy samples from all nodes it sees, with a generator of its own: it sees the participants only.
@@ -140,7 +134,7 @@ class FineTuning(SampledTraining):
         messages = list(self.inner.configure_train(server_round, arrays, config, participants))
         # One content for all: clients of one SuperNode then share a message.
         content = RecordDict({**(messages[0].content if messages else {}), "fixed": self.fixed})
-        self._round.bytes_down = len(messages) * array_bytes(content)
+        self.outcome.bytes_down = len(messages) * array_bytes(content)
         known = [(msg.metadata.dst_node_id, msg.metadata.message_type) for msg in messages]
         return [Message(content, node, message_type, group_id=str(server_round)) for node, message_type in known]
 
@@ -154,17 +148,18 @@ class FineTuning(SampledTraining):
         TooFewClients
             If there are too few of them.
         """
-        this, asked = self._round, len(self.participants(server_round))
+        this, num_asked = self.outcome, len(self.participants(server_round))
         taken = dict[int, Message]()
         for client, reply, metrics in usable(replies, self._read, this.failures, self.clients):
             if metrics.num_examples:
                 taken[client], this.of[client] = reply, metrics
                 this.bytes_up += array_bytes(reply.content)
         self._limit(taken)
-        if len(taken) < self.needed(asked):
+        needed = self.needed(num_asked)
+        if len(taken) < needed:
             raise TooFewClients(
-                f"round {server_round}: {len(taken)} of {asked} clients sent a usable update, "
-                f"{self.needed(asked)} are needed (min-clients); {this.reasons()}"
+                f"round {server_round}: {len(taken)} of {num_asked} clients sent a usable update, "
+                f"{needed} are needed (min-clients); {this.reasons()}"
             )
         arrays, averaged = self.inner.aggregate_train(server_round, list(taken.values()))
         if arrays is not None:
@@ -173,12 +168,8 @@ class FineTuning(SampledTraining):
         this.arrays, this.seconds = arrays or to_record(self._current), time.perf_counter() - self._started
         return arrays, averaged
 
-    def is_last(self) -> bool:
-        """Tell ``on_round`` of a round; whether training ends with it."""
-        return self.on_round is not None and bool(self.on_round(self._round))
-
     def summary(self) -> None:
-        """Log what is done."""
+        """Log the strategy, the number of clients and the request."""
         logger.info("%s on %d clients: %s", type(self.inner).__name__, len(self.clients), self.request)
 
     def _read(self, reply: Message) -> TrainingMetrics:
@@ -186,16 +177,21 @@ class FineTuning(SampledTraining):
         return check_training_reply(reply, shapes, self.clients[int(reply.metadata.src_node_id)])
 
     def _limit(self, taken: dict[int, Message]) -> None:
-        """Shorten or weigh less the updates that exceed a limit; the others stay as they came."""
-        this = self._round
-        lengths = {client: self._length(reply) for client, reply in taken.items()}
+        """Shorten the updates that are too long, and lower the weights that are too large."""
+        this = self.outcome
+        lengths = {}
+        for client, reply in taken.items():
+            squares = (float(change.square().sum()) for change in self._changes(reply).values())
+            lengths[client] = math.sqrt(math.fsum(squares))
         times = times_usual(lengths, this.num_examples)
         this.clipped = {client: ratio for client, ratio in times.items() if ratio > self.clip > 0.0}
         share = largest_share(len(taken)) if self.max_share is None else self.max_share
         weights = capped(this.num_examples, share)
         for client, reply in taken.items():
             if client in this.clipped:
-                self._shorten(reply, self.clip / this.clipped[client])
+                factor, changes = self.clip / this.clipped[client], self._changes(reply)
+                shortened = {name: old.double() + factor * changes[name] for name, old in self._current.items()}
+                reply.content["arrays"] = to_record({name: tensor.float() for name, tensor in shortened.items()})
             if weights[client] != this.of[client].num_examples:
                 metrics = {**reply.content.metric_records["metrics"], "num-examples": weights[client]}
                 reply.content["metrics"] = MetricRecord(metrics)
@@ -204,12 +200,3 @@ class FineTuning(SampledTraining):
         """Compute the changes of all arrays, in float64."""
         changed = to_tensors(reply.content.array_records["arrays"])
         return {name: changed[name].double() - tensor.double() for name, tensor in self._current.items()}
-
-    def _length(self, reply: Message) -> float:
-        """Compute the Euclidean length of all changes together."""
-        return math.sqrt(math.fsum(float(change.square().sum()) for change in self._changes(reply).values()))
-
-    def _shorten(self, reply: Message, factor: float) -> None:
-        changes = self._changes(reply)
-        shortened = {name: one.double() + factor * changes[name] for name, one in self._current.items()}
-        reply.content["arrays"] = to_record({name: one.float() for name, one in shortened.items()})

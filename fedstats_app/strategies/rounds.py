@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Generic, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -17,11 +17,13 @@ from fedstats_app.strategies.base import WithoutEvaluation
 # Keeps the draw of a training round's clients apart from every other draw by (seed, number).
 SAMPLING_STREAM = 0x7EA1
 
+R = TypeVar("R")
 
-class SampledTraining(WithoutEvaluation):
-    """Rounds of training over clients drawn by (seed, round), so that an interrupted run goes on as it would have.
 
-    Flower's own loop counts from 1 and cannot be stopped, so :meth:`start` has one of its own.
+class SampledTraining(WithoutEvaluation, Generic[R]):
+    """Rounds of training over clients drawn by (seed, round), so that an interrupted run continues as it would have.
+
+    Flower's own loop counts from 1 and cannot be stopped, so :meth:`rounds` replaces it.
 
     Parameters
     ----------
@@ -32,7 +34,12 @@ class SampledTraining(WithoutEvaluation):
     min_clients : int
         Usable answers that a round needs, or all that were asked, if these are fewer; at least one.
     seed : int
-        What the draw depends on, beside the round.
+        Of the draw, with the round.
+
+    Attributes
+    ----------
+    outcome : R
+        The last round.
 
     Raises
     ------
@@ -41,6 +48,7 @@ class SampledTraining(WithoutEvaluation):
     """
 
     first_round: int
+    outcome: R
 
     def __init__(self, clients: Mapping[int, int | None], fraction: float, min_clients: int, seed: int) -> None:
         if not 0.0 < fraction <= 1.0:
@@ -64,7 +72,7 @@ class SampledTraining(WithoutEvaluation):
         grid : Grid
             Flower's, or a :class:`ClientGrid`.
         initial_arrays : ArrayRecord, optional
-            What is trained; FedMeZO's constructor has it.
+            To start from; FedMeZO's constructor has them.
         num_rounds : int
             How many, from ``first_round`` on.
         timeout : float, optional
@@ -83,40 +91,55 @@ class SampledTraining(WithoutEvaluation):
         TrainingDiverged
             By FedMeZO.
         """
+        result = Result(arrays=initial_arrays or ArrayRecord())
+        outcomes = self.rounds(grid, result, num_rounds, timeout, train_config)
+        for number, _ in enumerate(outcomes, self.first_round):
+            scores = evaluate_fn(number, self.shown(result.arrays)) if evaluate_fn is not None else None
+            if scores is not None:
+                result.evaluate_metrics_serverapp[number] = scores
+        result.arrays = self.shown(result.arrays)
+        return result
+
+    def rounds(
+        self,
+        grid: Grid,
+        result: Result,
+        num_rounds: int = 3,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+    ) -> Iterator[R]:
+        """Yield every round as it ends; parameters and errors are those of :meth:`start`.
+
+        ``result`` has the arrays to start from, and takes those of each round and its metrics.
+        """
         if not self.clients:
             raise TooFewClients("no client can train")
         grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid)
         self.begin(grid, timeout)
-        result, config = Result(arrays=initial_arrays or ArrayRecord()), train_config or ConfigRecord()
-        first = self.first_round
+        first, config = self.first_round, train_config or ConfigRecord()
         last = first + num_rounds - 1
         with grid.silences.forgotten_afterwards(), grid.progress.doing("training", num_rounds) as step:
             for number in range(first, last + 1):
                 step.at(number - first, f"round {number} of {last}")
                 messages = self.configure_train(number, result.arrays, config, grid)
                 arrays, metrics = self.aggregate_train(number, grid.send_and_receive(messages, timeout=timeout))
-                if arrays is not None:
-                    result.arrays = arrays
+                result.arrays = arrays or result.arrays
                 if metrics is not None:
                     result.train_metrics_clientapp[number] = metrics
-                scores = evaluate_fn(number, self.shown(result.arrays)) if evaluate_fn is not None else None
-                if scores is not None:
-                    result.evaluate_metrics_serverapp[number] = scores
+                yield self.outcome
                 if self.is_last():
                     break
-        result.arrays = self.shown(result.arrays)
-        return result
 
     def begin(self, grid: ClientGrid, timeout: float | None) -> None:
-        """Ask what is to be known before the first round."""
+        """Ask clients before the first round."""
 
     def shown(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Choose what ``evaluate_fn`` and the Result get: by default what was averaged last."""
+        """Return the arrays for ``evaluate_fn`` and the Result, by default those averaged last."""
         return arrays
 
-    @abstractmethod
     def is_last(self) -> bool:
-        """Report a round that has ended; whether training ends with it."""
+        """Return whether training ends with the round that has ended."""
+        return False
 
     def participants(self, server_round: int) -> list[int]:
         """Draw the clients of a round without replacement by (seed, round); ascending."""
@@ -138,5 +161,5 @@ class SampledTraining(WithoutEvaluation):
         return drawn
 
     def needed(self, num_asked: int) -> int:
-        """Compute how many usable answers are enough if so many clients were asked."""
+        """Compute the number of usable answers that is enough."""
         return max(1, min(self.min_clients, num_asked))

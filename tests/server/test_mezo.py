@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp.strategy import Result
 
 import fedstats_app
 from fedstats_app import client_app, replay
@@ -180,17 +181,7 @@ class Federation:
         return strategy
 
     def run(self, strategy: MezoRounds, num_rounds: int) -> list[MezoRound]:
-        outcomes: list[MezoRound] = []
-        before = strategy.on_round
-
-        def note(outcome: MezoRound) -> bool | None:
-            outcomes.append(outcome)
-            return before(outcome) if before is not None else None
-
-        strategy.on_round = note
-        strategy.start(self.grid, num_rounds=num_rounds)
-        strategy.on_round = before
-        return outcomes
+        return list(strategy.rounds(self.grid, Result(), num_rounds))
 
     def state(self, node: int) -> Path:
         (folder,) = (self.root / f"state{node}").glob("mezo-*")
@@ -210,9 +201,11 @@ def test_absent_late_and_new_nodes_end_with_the_same_bits(tmp_path: Path) -> Non
             shutil.rmtree(federation.state(1))
 
     strategy = federation.strategy()
-    strategy.on_round = lambda outcome: absences(outcome.server_round + 1)
+    outcomes = []
     absences(1)
-    outcomes = federation.run(strategy, 20)
+    for outcome in strategy.rounds(federation.grid, Result(), 20):
+        outcomes.append(outcome)
+        absences(outcome.server_round + 1)
     federation.faults.clear()
     replica = strategy.replica
     # Every node keeps its replica in a file; all have been away, and some round had nobody.
