@@ -101,17 +101,6 @@ def test_what_does_not_fit_this_node_is_refused(site: Path, content: RecordDict,
         personalised(content, context(site))
 
 
-def test_statistics_of_other_features_are_refused(site: Path) -> None:
-    content = heads_content(FeatureStatistics.from_features(torch.ones(3, 5), torch.tensor([0, 1, 1]), 2))
-    with pytest.raises(RejectedRequest, match="of this node's 32 features, got 5"):
-        client_personal.personal_heads(instruction(content, PERSONAL_HEADS), context(site), None)
-
-
-def test_without_a_head_the_start_is_the_one_that_the_seed_draws(site: Path) -> None:
-    drawn, sent = (personalised(content, context(site)) for content in (start(start={}), start()))
-    assert (drawn.num_correct, drawn.num_test) == (sent.num_correct, sent.num_test) and sent.num_test == 4
-
-
 def test_a_client_with_nothing_takes_part_without_a_model(tmp_path: Path, site: Path) -> None:
     for name in NAMES:
         (tmp_path / name).mkdir()

@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import Result
 
 from fedstats_app.base.checkpoint import read_checkpoint, save_checkpoint
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import evaluate_model_on_clients
-from fedstats_app.grid.in_process import begin_task
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
-from fedstats_app.testing import RUN_ID, Fault, LocalGrid
+from fedstats_app.testing import Fault, LocalGrid
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.training_options import OPTIMIZERS as NAMES
 from fedstats_app.training.training_options import OptimizerOptions
@@ -124,14 +123,6 @@ def test_bits_do_not_depend_on_hosts_or_order_and_go_on_after_a_stop(optimizer: 
         assert all(torch.equal(other[name], expected[name]) for name in expected)
 
 
-def test_state_of_another_optimizer_is_refused() -> None:
-    adam = make_optimizer(OptimizerOptions("fedadam"))
-    tuning(adam).start(hosted(clients(4), 4), to_record(START), 1)
-    assert set(optimizer_state(adam)) == {f"{kind}/{name}" for kind in ("m_t", "v_t") for name in START}
-    with pytest.raises(ValueError, match=r"m_t/head\.bias.*which FedAvg does not keep"):
-        load_optimizer_state(make_optimizer(OptimizerOptions()), optimizer_state(adam))
-
-
 def multiplied(times: float) -> Fault:
     """A client whose arrays are multiplied by something."""
 
@@ -196,15 +187,6 @@ def test_it_runs_under_a_plain_grid_of_nodes() -> None:
     assert result.evaluate_metrics_serverapp == {1: MetricRecord({"round": 1})}
 
 
-def test_scores_of_clients_are_added_and_failures_named() -> None:
-    grid = hosted(clients(4, faults={3: Fault(raises="disk full")}), 4)
-    counts, failures = evaluate_model_on_clients(
-        grid, TrainingRequest(2), dict.fromkeys(range(4), 10), to_record(START), {}, 5
-    )
-    assert counts == EvaluationCounts(30, 0 + 1 + 2, 3.0)
-    assert list(failures) == [3]
-
-
 def test_who_claims_to_evaluate_more_samples_than_its_statistics_allow_is_left_out() -> None:
     def forge(reply: Message) -> Message:
         reply.content["metrics"]["num-examples"] = 10_000_000  # type: ignore[index]
@@ -215,16 +197,6 @@ def test_who_claims_to_evaluate_more_samples_than_its_statistics_allow_is_left_o
     counts, failures = evaluate_model_on_clients(grid, request, known, to_record(START), {}, 5)  # type: ignore[arg-type]
     assert counts.num_examples == 30
     assert list(failures.values()) == ["it claims 10000000 samples to evaluate on, its statistics allow 35"]
-
-
-def test_options_that_make_no_sense_are_refused() -> None:
-    begin_task(RUN_ID)
-    with pytest.raises(TooFewClients, match="no client can train"):
-        FineTuning(FedAvg(), TrainingRequest(2), {}).start(LocalGrid(lambda msg, context: msg, []))
-    with pytest.raises(ValueError, match=r"fraction must lie in \(0, 1\]"):
-        tuning(fraction=0.0)
-    with pytest.raises(ValueError, match="first_round must be at least 1"):
-        tuning(first_round=0)
 
 
 def test_a_silent_client_is_not_waited_for_in_every_round_unless_it_is_needed() -> None:

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import nn
 
 from fedstats_app.heads import ConfusionMatrix
-from fedstats_app.training.evaluation import Evaluation, evaluate
+from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
 from tests.support.networks import HEAD, make_features, make_images
@@ -45,22 +43,3 @@ def test_an_absent_class_is_not_predicted_but_counts_in_the_loss() -> None:
     masked = evaluate(model, samples, present=torch.tensor([True, False, True]))
     assert masked.confusion.matrix[:, 1].tolist() == [0, 0, 0] and masked.confusion.num_examples == 3
     assert masked.loss_sum == free.loss_sum
-
-
-def test_without_samples_there_is_the_identity() -> None:
-    made = evaluate(TunedModel(HEAD, tune="probe"), TensorSamples(torch.zeros(0, 8), torch.zeros(0).long()))
-    assert made.confusion.num_examples == 0 and made.loss_sum == 0.0 and math.isnan(made.loss)
-    assert (made + Evaluation(ConfusionMatrix.zeros(3), 2.5)).loss_sum == 2.5
-
-
-def test_the_model_comes_back_unchanged(network: nn.Module) -> None:
-    model = TunedModel(HEAD, backbone=network, tune="full").train()
-    before = model.trained_state()
-    evaluate(model, make_images(20))
-    assert not model.training
-    assert all(torch.equal(value, before[name]) for name, value in model.trained_state().items())
-
-
-def test_labels_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"labels must lie in \[0, 3\), got values from 0 to 3"):
-        evaluate(TunedModel(HEAD, tune="probe"), TensorSamples(torch.zeros(2, 8), torch.tensor([0, 3])))

@@ -106,14 +106,6 @@ def test_a_state_that_does_not_fit_is_refused_whole(
     assert all(same_bits(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_the_head_comes_out_as_it_went_in() -> None:
-    made = TunedModel(HEAD, tune="probe", temperature=0.1).to_head()
-    assert made.weight.dtype == torch.float64 and made.present.all()
-    assert torch.equal(made.weight, HEAD.weight.float().double()) and torch.equal(made.bias, HEAD.bias.float().double())
-    present = torch.tensor([True, False, True])
-    assert TunedModel(HEAD, tune="probe").to_head(present).present.tolist() == [True, False, True]
-
-
 @pytest.mark.parametrize("tune", ["full", "probe", "features"])
 def test_the_given_backbone_never_changes(network: nn.Module, tune: Any) -> None:
     before, flags = snapshot(network), [layer.training for layer in network.modules()]
@@ -139,27 +131,3 @@ def test_frozen_statistics_are_used_and_kept_and_the_affine_map_is_trained(netwo
     features.square().sum().backward()
     assert model.backbone[1].weight.grad.abs().max() > 0  # type: ignore[index]
     assert all(same_bits(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_dropout_is_off_and_nothing_depends_on_the_global_generator(network: nn.Module) -> None:
-    model = TunedModel(HEAD, backbone=network, tune="full").train()
-    before = torch.get_rng_state()
-    assert same_bits(model(IMAGES), model(IMAGES))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tune": "full"}, "without a backbone .* tune must be probe, got 'full'"),
-    ],
-)
-def test_options_that_make_no_model_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TunedModel(HEAD, **options)
-
-
-def test_features_of_another_dimension_are_refused(network: nn.Module) -> None:
-    model = TunedModel(LinearHead(torch.ones(3, 5), torch.zeros(3)), backbone=network, tune="full")
-    with pytest.raises(ValueError, match=r"the head takes features \(16, 5\), got \(16, 8\)"):
-        model(IMAGES)

@@ -52,16 +52,6 @@ def test_temperatures_at_the_edges() -> None:
         best_temperature([1.0, math.nan])
 
 
-@given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 100))
-def test_the_typical_class_mean_is_the_median_over_samples(counts: list[int], seed: int) -> None:
-    if sum(one > 0 for one in counts) < 2:
-        counts = [1, 2]
-    numbers, means = torch.tensor(counts), np.random.default_rng(seed).normal(size=(len(counts), 5))
-    found = probe_step(numbers, torch.from_numpy(means) * numbers.unsqueeze(1))
-    lengths = (np.repeat(means, counts, axis=0) ** 2).sum(axis=1)
-    assert found == pytest.approx(2.0 / (float(np.quantile(lengths, 0.5, method="inverted_cdf")) + 1.0))
-
-
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=20), st.integers(1, 40), st.integers(1, 3))
 def test_the_typical_client_is_the_one_that_half_of_the_samples_are_in_or_below(
     sizes: list[int], batch_size: int, epochs: int
@@ -70,12 +60,6 @@ def test_the_typical_client_is_the_one_that_half_of_the_samples_are_in_or_below(
     of_samples = np.repeat(sizes, sizes)
     typical = int(np.quantile(of_samples, 0.5, method="inverted_cdf"))
     assert typical_steps(sizes, batch_size, epochs) == epochs * -(-typical // batch_size)
-
-
-def test_without_classes_to_tell_apart_there_is_no_step() -> None:
-    assert probe_step(torch.zeros(3, dtype=torch.int64), torch.zeros(3, 4, dtype=torch.float64)) is None
-    sums = torch.tensor([[0.0, 0.0], [6.0, 3.0], [0.0, 0.0]], dtype=torch.float64)
-    assert probe_step(torch.tensor([0, 3, 0]), sums) is None
 
 
 def test_one_client_with_a_class_of_its_own_does_not_move_the_rate() -> None:

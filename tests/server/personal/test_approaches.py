@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -192,12 +191,3 @@ def test_nothing_by_class_and_no_model_leaves_a_client(data: Path, tmp_path: Pat
     assert sent["personal_heads"] == {f"metrics/{key}" for key in common | {"mixing"}}
     assert sent["evaluate_personal"] == {"metrics/num-test", "metrics/correct.fed3r"}
     assert tuple(personal.APPROACHES) == APPROACH_NAMES
-
-
-def test_personal_models_need_a_holdout_and_a_head_with_a_gram_matrix(data: Path, tmp_path: Path) -> None:
-    one = federation(data, tmp_path, personalise="local-only", method="fedncm,fed3r")
-    session = one.session()
-    with pytest.raises(ValueError, match="holdout must be above 0"):
-        replace(session, statistics_request=replace(session.statistics_request, holdout=0.0))
-    with pytest.raises(ValueError, match="need the head of fedcgs or fed3r or fedroot, got fedncm"):
-        replace(session, heads={"fedncm": session.heads["fedncm"]})
