@@ -77,7 +77,7 @@ def test_it_tunes_any_model_and_gives_its_state(
     assert scores is not None and len(scores) == len(strategy.log) == 20
     assert float(scores[20]["accuracy"]) > 0.8  # type: ignore[arg-type]
     # No owner's policy applies: two samples are enough.
-    assert strategy._last is not None and len(strategy._last.num_examples) == 3
+    assert len(strategy.outcome.num_examples) == 3
     if model is not None:
         assert torch.equal(model.state_dict()["3.weight"], result.arrays.to_torch_state_dict()["3.weight"])
     # The model is the server's to give from here on.
