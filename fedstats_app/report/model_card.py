@@ -94,10 +94,6 @@ def model_card(run: RunRecord) -> str:
         by_client=scores[best].get("client_accuracy"),
         advice=(results.get("advice") or {}).get("text", []),
         calibrations=[(f"`{name}`", *_calibrated(calibration)) for name, calibration in fitted.items()],
-        interpolated=any(
-            calibration and calibration.get("nll_after") is not None and not calibration.get("exact")
-            for calibration in fitted.values()
-        ),
         disclosed=disclosed,
         noise=noise,
         licence=first.get("backbone-licence"),

@@ -141,11 +141,6 @@ class RunFolder:
             raise FileNotFoundError(f"resume: {folder} is no run folder: it has no status.json")
         return cls(folder, str(run_id), datetime.now(UTC))
 
-    @property
-    def plots_path(self) -> Path:
-        """Folder for the plots."""
-        return self.path / "plots"
-
     def write_status(self, state: Status, reason: str = "") -> None:
         """Write status.json in one step; if no new file can be written, write over the one that is there.
 
@@ -176,10 +171,6 @@ class RunFolder:
         """Write traceback.txt: where in the code a run failed."""
         write_atomically(self.path / "traceback.txt", text.encode("utf-8", "replace"))
 
-    def remove_traceback(self) -> None:
-        """Remove the traceback of a failed run that continues."""
-        (self.path / "traceback.txt").unlink(missing_ok=True)
-
     def write_config(self, config: Mapping[str, object]) -> None:
         """Write config.json: everything that was used, with a digest."""
         self._write_json("config.json", config)
@@ -197,10 +188,6 @@ class RunFolder:
         """Add entries to a section of results.json."""
         results = self.read_results()
         self.write_results({**results, section: {**results.get(section, {}), **entries}})
-
-    def forget_clients(self) -> None:
-        """Delete clients.jsonl: an interrupted first stage is repeated as a whole."""
-        (self.path / "clients.jsonl").unlink(missing_ok=True)
 
     def append_client(self, client: Mapping[str, object]) -> None:
         """Add one client's line to clients.jsonl, not forced to disk: a resumed run writes the file anew."""
@@ -225,15 +212,14 @@ class RunFolder:
         """
         training = (record.stage, record.start)
         if self._last.get(training, record.round) >= record.round:
-            before = self.read_rounds()
-            kept = [line for line in before if (line.stage, line.start) != training or line.round < record.round]
+            kept = [
+                line
+                for line in read_rounds(self._rounds)
+                if (line.stage, line.start) != training or line.round < record.round
+            ]
             write_atomically(self._rounds, "".join(line.line() + "\n" for line in kept).encode())
         self._last[training] = record.round
         append_lines(self._rounds, record.line())
-
-    def read_rounds(self) -> list[RoundRecord]:
-        """Read rounds.jsonl, as `fedstats_app.report.training_record.read_rounds` does."""
-        return read_rounds(self._rounds)
 
     def save_head(
         self,

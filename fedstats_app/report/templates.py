@@ -222,10 +222,6 @@ Bytes are those that all clients sent.
 
 Scores divided by the temperature, then a softmax, give the probabilities. The temperature was chosen on the {{ kind }}s
 of the evaluation themselves: one number, which changes no prediction, but the errors after it are a little too good.
-{% if interpolated %}
-Where the network was tuned, the calibration error after it is interpolated, to about 0.004; `fedstats evaluate` counts
-it exactly.
-{% endif %}
 
 {{ table("head | temperature | negative log-likelihood | expected calibration error", calibrations) }}
 

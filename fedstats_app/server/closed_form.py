@@ -153,7 +153,7 @@ def _begun(run: Run, strategy: StatisticsStrategy) -> ClientNotes:
     clients = run.federation.hosts
     notes = ClientNotes(run, strategy)
     run.extension.apply(strategy, run.class_names)
-    folder.forget_clients()
+    (folder.path / "clients.jsonl").unlink(missing_ok=True)
     forget_client_statistics(folder.path)
     if options.saves_clients:
         run.extension.take_over_clients(folder.path, progress.say)
@@ -210,7 +210,7 @@ def _draw(run: Run, results: Sequence[MethodResult], label_counts: Mapping[int, 
 
     shown = label_counts if run.federation.simulated else {}  # what some sites would rather not show
     write_plots(
-        run.folder.plots_path,
+        run.folder.path / "plots",
         results,
         class_names=run.class_names,
         label_counts=np.stack([counts for _, counts in sorted(shown.items())]) if shown else None,

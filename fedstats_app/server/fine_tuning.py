@@ -75,9 +75,9 @@ def fine_tune(run: Run, state: State, *, trainer: Trainer, given: Mapping[str, S
         from fedstats_app.report.plots.later_stages import training_figure
         from fedstats_app.report.plots.style import save_png
 
-        run.folder.plots_path.mkdir(exist_ok=True)
+        (plots := run.folder.path / "plots").mkdir(exist_ok=True)
         figure = training_figure(results, f"{run.title}, {len(clients)} clients")
-        save_png(figure, run.folder.plots_path / "fine_tuning.png")
+        save_png(figure, plots / "fine_tuning.png")
     write_model_card(run.folder.path)
     progress.say(f"done after {progress.elapsed}")
     print(trainings_table(results), flush=True)

@@ -60,7 +60,7 @@ def lifetime(context: Context) -> Iterator[tuple[AppConfig, RunFolder, Disclosur
             folder = folder or _folder(context, config.run.output_dir, config.run.resume, held)
             context.state[_STATE] = ConfigRecord({_FOLDER: str(folder.path)})
             folder.write_status("running")
-            folder.remove_traceback()
+            (folder.path / "traceback.txt").unlink(missing_ok=True)
             with _disclosed(folder, config) as ledger:
                 yield config, folder, ledger
             folder.write_status("completed")

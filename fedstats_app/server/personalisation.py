@@ -271,7 +271,7 @@ def personalise(run: Run, state: State) -> State:
         accuracies = {approach_name(name): list(result.accuracies.values()) for name, result in results.items()}
         title = f"{run.title}, {len(session.clients)} clients"
         if any(accuracies.values()):
-            save_png(personal_figure(accuracies, title), run.folder.plots_path / "personal.png")
+            save_png(personal_figure(accuracies, title), run.folder.path / "plots" / "personal.png")
     progress.say(f"done after {progress.elapsed}")
     print(personal_table(results.values()), flush=True)
     return state

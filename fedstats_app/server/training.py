@@ -18,6 +18,7 @@ from fedstats_app.report.training_record import (
     decline,
     forward_passes,
     mezo_bytes,
+    read_rounds,
     training_bytes,
 )
 from fedstats_app.server.run import Run
@@ -157,7 +158,11 @@ class Training(ABC):
     def recorded(self) -> list[RoundRecord]:
         """Read the rounds of this training from the run folder."""
         own = (self.start, self.trainer.name)
-        return [record for record in self.run.folder.read_rounds() if (record.start, record.stage) == own]
+        return [
+            record
+            for record in read_rounds(self.run.folder.path / "rounds.jsonl")
+            if (record.start, record.stage) == own
+        ]
 
     def take_up(self, last: int) -> None:
         """Continue after a round in the run folder."""

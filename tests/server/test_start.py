@@ -52,21 +52,25 @@ FOUND: Mapping[str, Any] = {"method": "fed3r", "num_server_rounds": 5, "fine_tun
 FIXED: Mapping[str, Any] = {**FOUND, "learning_rate": 0.01, "temperature": 1.0}
 
 
-def test_both_are_found_from_what_clients_have(tmp_path: Path) -> None:
-    folder = simulate(tmp_path, start_head="fed3r,random", **FOUND)
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simulate(tmp_path_factory.mktemp("found"), start_head="fed3r,random", **FOUND)
+
+
+def test_both_are_found_from_what_clients_have(found: Path) -> None:
     config = AppConfig.of(backbone="random:tiny", input_size=16, num_clients=10)
     everybody = list(range(10))
     statistics, _ = central(config, everybody)
     step = probe_step(statistics.class_counts, statistics.class_sums)
     assert step is not None
-    results = read_json(folder, "results.json")
+    results = read_json(found, "results.json")
     training = results["training"]
     parts = [client_features(config, client) for client in everybody]
     steps = typical_steps((len(labels) for _, labels in parts), 16, 1)
     assert training["fed3r-probe"]["learning_rate"] == pytest.approx(probe_rate(step, num_steps=steps), rel=1e-3)
     assert training["random-probe"]["learning_rate"] == pytest.approx(probe_rate(step, made_classes=10), rel=1e-3)
     samples = TensorSamples(*(torch.cat(column) for column in zip(*parts, strict=True)))
-    head, _ = read_head(folder / "heads" / "fed3r.safetensors")
+    head, _ = read_head(found / "heads" / "fed3r.safetensors")
     best = best_temperature(losses_by_temperature(TunedModel(head, tune="probe"), samples, 1000))
     assert training["fed3r-probe"]["start_temperature"] == pytest.approx(best, rel=1e-3)
     assert training["random-probe"]["start_temperature"] == 1.0
@@ -74,9 +78,9 @@ def test_both_are_found_from_what_clients_have(tmp_path: Path) -> None:
     assert training["fed3r-probe"]["start_accuracy"] == results["methods"]["fed3r"]["accuracy"]
 
 
-def test_a_probe_does_not_lose_what_its_start_knows(tmp_path: Path) -> None:
+def test_a_probe_does_not_lose_what_its_start_knows(tmp_path: Path, found: Path) -> None:
     """At a fixed rate, from logits as they are solved, it forgets the head for another."""
-    found, fixed = (simulate(tmp_path / str(n), **one) for n, one in enumerate((FOUND, FIXED)))
+    fixed = simulate(tmp_path, **FIXED)
     (start, *_, after), (_, *_, lost) = (rounds(folder, "fed3r-probe") for folder in (found, fixed))
     assert lost["accuracy"] < start["accuracy"] - 0.02
     assert after["accuracy"] > start["accuracy"] - 0.01

@@ -59,7 +59,8 @@ def run(model: OnnxModel, **inputs: np.ndarray) -> np.ndarray:
     return probabilities
 
 
-# An export takes seconds: the default tests make one file.
+# An export takes seconds.
+@pytest.mark.extended
 @pytest.mark.parametrize("feature_map", ["fourier:24:3.0"])
 def test_feature_maps_absent_classes_and_a_backbone_that_training_changed(feature_map: str) -> None:
     base, other = (load_backbone("random:tiny", input_size=16, device="cpu", feature_map=feature_map) for _ in range(2))
