@@ -8,7 +8,7 @@ probabilities of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,11 +23,6 @@ TEMPERATURES = tuple(10.0 ** (step / PER_DECADE) for step in range(-DECADES * PE
 # Equal intervals of confidence, as in Guo et al. 2017.
 NUM_BINS = 15
 NUM_LOSSES = 4
-# The best temperature of a few hundred samples is at most this many steps from that of many similar samples.
-LIKELY_STEPS = 3
-# Numbers of a block of scores (a megabyte), which stays in the processor's cache: many samples at one temperature at a
-# time, few samples at all temperatures at once.
-NUMBERS_IN_CACHE = 2**17
 # Exponentials of smaller numbers underflow, which takes five times as long, and do not change a sum that contains a 1.
 _NO_LIKELIHOOD = -700.0
 _POINTS_BETWEEN = 101
@@ -148,28 +143,20 @@ class CalibrationSums(Addable):
             scores, num_known = torch.where(finite, logits, 0.0), finite.sum(dim=1)
         sums = cls.zeros(temperatures)
         correct = (logits.argmax(dim=1) == labels).to(torch.float64)
-        largest = logits.amax(dim=1, keepdim=True)
+        largest = logits.amax(dim=1)
         own, mean = scores.gather(1, labels.unsqueeze(1)).squeeze(1), scores.sum(dim=1) / num_known
-        below = logits - largest  # at most 0: likelihoods are relative to the likeliest class's
-        divisors = torch.tensor(sums.temperatures, dtype=torch.float64)[:, None]
-        partitions, products = logits.new_empty(2, len(divisors), len(labels))
-        rows = max(NUMBERS_IN_CACHE // logits.shape[1], 1)
-        for start in range(0, len(labels), rows):
-            block = slice(start, start + rows)
-            for some in _parts(len(divisors), below[block].numel()):
-                likelihoods = (below[block] / divisors[some, :, None]).clamp_(min=_NO_LIKELIHOOD).exp_()
-                partitions[some, block] = likelihoods.sum(dim=2)
-                products[some, block] = likelihoods.mul_(scores[block]).sum(dim=2)
-        for some in _parts(len(divisors), len(labels)):
-            log_partitions = largest.squeeze(1) / divisors[some] + partitions[some].log()
-            expected = products[some] / partitions[some]
+        below = logits - largest.unsqueeze(1)  # at most 0: likelihoods are relative to the likeliest class's
+        for index, temperature in enumerate(sums.temperatures):
+            likelihoods = (below / temperature).clamp_(min=_NO_LIKELIHOOD).exp_()
+            partitions = likelihoods.sum(dim=1)
+            log_partitions = largest / temperature + partitions.log()
+            expected = likelihoods.mul_(scores).sum(dim=1) / partitions
             for row, score in ((0, own), (2, mean)):
-                sums.losses[row, some] = (log_partitions - score / divisors[some]).sum(dim=1)
-                sums.losses[row + 1, some] = (score - expected).sum(dim=1) / divisors[some, 0]
-            confidences = 1.0 / partitions[some]
+                sums.losses[row, index] = (log_partitions - score / temperature).sum()
+                sums.losses[row + 1, index] = (score - expected).sum() / temperature
+            confidences = 1.0 / partitions
             bins = (confidences * NUM_BINS).long().clamp_(max=NUM_BINS - 1)
-            bins += NUM_BINS * torch.arange(len(bins))[:, None]  # the bins of all temperatures, one after another
-            sums.gaps[some].view(-1).index_add_(0, bins.view(-1), (confidences - correct).view(-1))
+            sums.gaps[index].index_add_(0, bins, confidences - correct)
         return cls(sums.losses, sums.gaps, len(labels), sums.temperatures)
 
     def mean_nll(self, temperature: float) -> float:
@@ -196,19 +183,6 @@ class CalibrationSums(Addable):
         """
         return self._ece(self.gaps[self._index(temperature)])
 
-    @property
-    def holds_best(self) -> bool:
-        """True if the best of all TEMPERATURES is certainly among these, with both of its neighbours.
-
-        The objective of :meth:`fit` is convex in 1 / temperature: a temperature better than both neighbours is best, up
-        to rounding where all temperatures are equally good.
-        """
-        nearest = self.temperatures[self._nearest(self.num_examples)]
-        if nearest not in TEMPERATURES:
-            return False
-        best = TEMPERATURES.index(nearest)
-        return all(temperature in self.temperatures for temperature in TEMPERATURES[max(best - 1, 0) : best + 2])
-
     def fit(self) -> Calibration | None:
         """Return the best temperature and its effect, or None without samples or a choice of classes.
 
@@ -220,14 +194,13 @@ class CalibrationSums(Addable):
         Raises
         ------
         ValueError
-            If temperature 1, with which it is compared, or a neighbour of the best is not in the list.
+            If temperature 1, with which it is compared, is not in the list.
         """
         # With one known class every temperature gives it probability 1.
         if self.num_examples == 0 or not bool(self.losses[2].any()):
             return None
-        if not self.holds_best:
-            raise ValueError("a neighbour of the best temperature was not measured: measure all TEMPERATURES")
-        objective, nearest = self._objective(self.num_examples), self._nearest(self.num_examples)
+        objective = self.losses[:2] + self.losses[2:] / self.num_examples  # and its slope
+        nearest = int(objective[0].argmin())
         neighbours = (left for left in (nearest - 1, nearest) if 0 <= left < len(objective[0]) - 1)
         found = (self._least_between(objective, left) for left in neighbours)
         _, left, share = min(found, key=lambda minimum: minimum[0])
@@ -242,16 +215,6 @@ class CalibrationSums(Addable):
             ece_after=self._ece(gaps),
             num_examples=self.num_examples,
         )
-
-    def _objective(self, num_examples: int) -> Tensor:
-        """Return (2, t): the objective of :meth:`fit`, and its slope by the logarithm of the temperature.
-
-        It is that of ``num_examples`` similar samples: among more of them the additional average one weighs less.
-        """
-        return self.losses[:2] + self.losses[2:] / max(num_examples, 1)
-
-    def _nearest(self, num_examples: int) -> int:
-        return int(self._objective(num_examples)[0].argmin())
 
     def _least_between(self, objective: Tensor, left: int) -> tuple[float, int, float]:
         """Return the least value between two neighbours, the left one, and the share of the way from it."""
@@ -333,28 +296,12 @@ def median_temperature(votes: Iterable[tuple[int, int]]) -> Calibration | None:
     return Calibration(float(f"{math.sqrt(low * high):.6g}"), None, None, None, None, total)
 
 
-def likely_temperatures(logits: Tensor, labels: Tensor, num_examples: int) -> tuple[float, ...]:
-    """Return 1 and those of TEMPERATURES among which is probably the best of ``num_examples`` samples like these.
-
-    They ascend, at most 2 LIKELY_STEPS + 2.
-    """
-    best = CalibrationSums.from_logits(logits, labels)._nearest(num_examples)
-    around = TEMPERATURES[max(best - LIKELY_STEPS, 0) : best + LIKELY_STEPS + 1]
-    return tuple(sorted({1.0, *around}))
-
-
 def _hermite(curve: Tensor, left: int, width: float, share: Tensor) -> Tensor:
     """Return the cubic through two neighbours of a (2, t) curve of values and slopes, at shares of the way."""
     (a, b), (da, db) = curve[0, left : left + 2], curve[1, left : left + 2] * width
     u, v = share, 1.0 - share
     between: Tensor = a * v * v * (1 + 2 * u) + b * u * u * (1 + 2 * v) + da * u * v * v - db * u * u * v
     return between
-
-
-def _parts(number: int, size: int) -> Iterator[slice]:
-    """Cut ``number`` items of one size into parts of at most NUMBERS_IN_CACHE numbers, at least one item each."""
-    at_once = max(NUMBERS_IN_CACHE // max(size, 1), 1)
-    return (slice(start, start + at_once) for start in range(0, number, at_once))
 
 
 def all_known(logits: Tensor) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -14,14 +13,8 @@ from fedstats_app.base.progress import Progress
 from fedstats_app.data import Dataset
 from fedstats_app.grid.evaluation import Scores
 from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
-from fedstats_app.heads.calibration import TEMPERATURES, likely_temperatures
 from fedstats_app.heads.influence import evenly_spaced
 from fedstats_app.training.samples import Samples, TensorSamples
-
-# Test samples, evenly spaced, that select the temperatures to measure on all.
-TEMPERATURE_SAMPLES = 512
-# Logits of one head are read two or three times: up to this size they are kept.
-MAX_LOGIT_BYTES = 400 * 2**20
 
 
 class ServerTestSet:
@@ -66,38 +59,27 @@ class ServerTestSet:
         return total
 
     def score(self, heads: Mapping[str, LinearHead]) -> Scores:
-        """Measure the scores of every head, its temperature, and which samples it classifies correctly.
+        """Measure every head on all test samples, choose its temperature, and note the samples that it gets right.
 
-        Of the temperatures only those are measured that can be best, as a
-        few samples tell, unless they were wrong; the errors after the best one are counted again.
+        The calibration errors after the best temperature are counted in a second pass.
         """
         found, calibrations, right = {}, {}, {}
-        num_classes = len(self.dataset.class_names)
         for name, head in heads.items():
-            blocks = partial(self._logits, head)
-            if 4 * self.num_readable * num_classes <= MAX_LOGIT_BYTES:
-                kept = list(blocks())
-                blocks = partial(iter, kept)
-            found[name], right[name] = _scores(blocks(), num_classes, self._likely_temperatures(head))
-            if not found[name].calibration.holds_best:
-                found[name], _ = _scores(blocks(), num_classes, TEMPERATURES)
-            fitted = found[name].calibration.fit()
-            calibrations[name] = fitted and fitted.counted((logits, labels) for logits, labels, _ in blocks())
+            scores, correct = HeadScores.zeros(len(self.dataset.class_names)), [torch.zeros(0, dtype=torch.bool)]
+            for logits, labels in self._logits(head):
+                predictions = logits.argmax(dim=1)
+                scores.count(logits, labels, predictions)
+                correct.append(predictions == labels)
+            fitted = scores.calibration.fit()
+            found[name], right[name] = scores, torch.cat(correct)
+            calibrations[name] = fitted and fitted.counted(self._logits(head))
         unreadable = self._reader.num_unreadable
         return Scores("server", found, right=right, calibrations=calibrations, num_unreadable=unreadable)
 
-    def _logits(self, head: LinearHead) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield a head's logits (b, C), -inf for absent classes, labels (b,) and predictions (b,), block by block."""
+    def _logits(self, head: LinearHead) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield a head's logits (b, C), -inf for absent classes, and labels (b,), block by block."""
         for features, labels in self.blocks:
-            logits = head.logits(features)
-            yield logits, labels, logits.argmax(dim=1)
-
-    def _likely_temperatures(self, head: LinearHead) -> Sequence[float]:
-        num_examples = self.num_readable
-        if num_examples < 2 * TEMPERATURE_SAMPLES:
-            return TEMPERATURES
-        features, labels = self.evenly_spaced(TEMPERATURE_SAMPLES)
-        return likely_temperatures(head.logits(features), labels, num_examples)
+            yield head.logits(features), labels
 
     def evenly_spaced(self, number: int) -> tuple[Tensor, Tensor]:
         """Return (m, d) features and (m,) labels of m samples, evenly spaced among those that can be read."""
@@ -113,14 +95,3 @@ class ServerTestSet:
     def labels(self) -> Tensor:
         """Return (n,) int64 labels of all samples that can be read."""
         return torch.cat([torch.zeros(0, dtype=torch.int64), *(labels for _, labels in self.blocks)])
-
-
-def _scores(
-    blocks: Iterable[tuple[Tensor, Tensor, Tensor]], num_classes: int, temperatures: Sequence[float]
-) -> tuple[HeadScores, Tensor]:
-    """Add up the scores of all blocks; return also (n,) bool, the samples that are classified correctly."""
-    total, right = HeadScores.zeros(num_classes, temperatures), [torch.zeros(0, dtype=torch.bool)]
-    for logits, labels, predicted in blocks:
-        total.count(logits, labels, predicted)
-        right.append(predicted == labels)
-    return total, torch.cat(right)

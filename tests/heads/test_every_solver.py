@@ -120,6 +120,7 @@ def test_heads_from_sums_do_not_depend_on_the_split(name: str, sample: Sample, d
 
 
 @every_method
+@settings(max_examples=8)
 @given(sample=_well_posed(), data=st.data())
 def test_the_same_statistics_give_the_same_bits(name: str, sample: Sample, data: st.DataObject) -> None:
     one = any_options(data, name)

@@ -122,7 +122,7 @@ def test_the_closed_form_is_solved_from_the_clients_own_statistics(everything: E
         for method, solver in solvers.items():
             key = (one.config.run.seed, client, client_personal.VALIDATION_STREAM)
             everywhere = torch.ones(len(labels), dtype=torch.bool)
-            mixing = choose_mixing(stats[method], features, labels, solver, in_global=everywhere, key=key).mixing
+            mixing = choose_mixing(stats[method], features, labels, solver, in_global=everywhere, key=key)
             result = results[f"closed-form-{method}"]
             assert result.mixing[client] == mixing
             predicted = personal_head(stats[method], own, mixing, solver).predict(test_features)
