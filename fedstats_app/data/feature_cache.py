@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,18 +30,16 @@ _KEY = re.compile(r"[0-9a-f]{16,128}")
 _TABLES = """
 pragma page_size = 32768;
 create table if not exists feature (content blob unique, vector blob, checksum integer);
-create table if not exists sample (data text, place integer, content blob, checksum integer, primary key (data, place))
-    without rowid;
+create table if not exists sample (data text, place integer, content blob, primary key (data, place)) without rowid;
 """
+# Each gives (key, content, vector, checksum) of the keys that are known, up to 32,766 at a time.
 _BY_PLACE = (
-    "select content, vector, feature.checksum, sample.checksum from sample join feature using (content) "
-    "where data = ? and place = ?"
+    "select place, content, vector, feature.checksum from sample join feature using (content) "
+    "where data = ? and place in ({})"
 )
-_BY_CONTENT = "select content, vector, checksum, ? from feature where content = ?"
+_BY_CONTENT = "select content, content, vector, checksum from feature where content in ({})"
 # Seconds until another process has written; the longest write is one block of features.
 _PATIENCE = 60.0
-
-Made = TypeVar("Made")
 
 
 class FeatureCache:
@@ -83,14 +81,14 @@ class FeatureCache:
         known : numpy.ndarray
             ``(n,)`` bool.
         """
-        return self._rows(_BY_PLACE, [(self._data, place) for place in places.tolist()])
+        return self._rows(_BY_PLACE, places.tolist(), self._data)
 
     def lookup_contents(self, contents: Sequence[bytes | None]) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
         """Look n digests of what samples hold up, as :meth:`lookup` does; nothing is known of None."""
-        return self._rows(_BY_CONTENT, [(0, content) for content in contents])
+        return self._rows(_BY_CONTENT, contents)
 
     def store(
-        self, places: NDArray[np.integer], features: NDArray[np.float32], contents: Sequence[bytes | None] = ()
+        self, places: NDArray[np.integer], features: NDArray[np.float32], contents: Sequence[bytes | None]
     ) -> None:
         """Keep the features of some samples.
 
@@ -107,74 +105,66 @@ class FeatureCache:
         """
         if not np.isfinite(features).all():
             raise ValueError("features that are not finite are not cached")
-        rows = []
-        for place, vector, content in zip(places.tolist(), features, contents or [None] * len(places), strict=True):
-            rows.append((place, content or f"{self._data} {place}".encode(), vector.astype("<f4").tobytes()))
+        kept = [content or f"{self._data} {place}".encode() for content, place in zip(contents, places, strict=True)]
+        vectors = [vector.astype("<f4").tobytes() for vector in features]
 
         def write(connection: sqlite3.Connection) -> None:
+            checksums = map(zlib.crc32, vectors, map(zlib.crc32, kept))
             connection.executemany(
-                "insert or ignore into feature values (?, ?, ?)",
-                ((content, vector, zlib.crc32(vector, zlib.crc32(content))) for _, content, vector in rows),
+                "insert or ignore into feature values (?, ?, ?)", zip(kept, vectors, checksums, strict=True)
             )
             connection.executemany(
-                "insert or replace into sample values (?, ?, ?, ?)",
-                ((self._data, place, content, zlib.crc32(content, place)) for place, content, _ in rows),
+                "insert or replace into sample (data, place, content) values (?, ?, ?)",
+                zip([self._data] * len(kept), places.tolist(), kept, strict=True),
             )
 
         self._in_transaction(write, create=True)
 
     def _rows(
-        self, query: str, keys: Sequence[tuple[object, Any]]
+        self, query: str, keys: Sequence[Any], *data: str
     ) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:
         """Return the features of n keys, and which are known; rows that are damaged are deleted."""
-        found: dict[int, NDArray[np.float32]] = {}
+        found: dict[Any, NDArray[np.float32]] = {}
 
         def read(connection: sqlite3.Connection) -> None:
-            damaged = set()
-            for number, key in enumerate(keys):
-                row = connection.execute(query, key).fetchone()
-                if row is None:
-                    continue
-                content, vector, checksum, mark = row
-                fits = query == _BY_CONTENT or zlib.crc32(content, key[1]) == mark
-                if fits and zlib.crc32(vector, zlib.crc32(content)) == checksum:
-                    found[number] = np.frombuffer(vector, "<f4")
+            damaged = []
+            rows = connection.execute(query.format(",".join("?" * len(keys))), (*data, *keys))
+            for key, content, vector, checksum in rows:
+                if zlib.crc32(vector, zlib.crc32(content)) == checksum:
+                    found[key] = np.frombuffer(vector, "<f4")
                 else:
-                    damaged.add((content,))
+                    damaged.append((content,))
             if damaged:
                 logger.warning("%d cached features in %s are damaged and computed again", len(damaged), self.file)
                 connection.executemany("delete from feature where content = ?", damaged)
 
         self._in_transaction(read)
-        known = np.zeros(len(keys), dtype=bool)
+        known = np.array([key in found for key in keys], dtype=bool)
         if not found:
             return None, known
-        features = np.full((len(keys), len(next(iter(found.values())))), np.nan, dtype=np.float32)
-        for number, vector in found.items():
-            features[number], known[number] = vector, True
-        return features, known
+        absent = np.full_like(next(iter(found.values())), np.nan)
+        return np.stack([found.get(key, absent) for key in keys]), known
 
-    def _in_transaction(self, work: Callable[[sqlite3.Connection], Made], *, create: bool = False) -> Made | None:
-        """Do work in one transaction; return None if there is no file, or if it cannot be used, which is logged."""
+    def _in_transaction(self, work: Callable[[sqlite3.Connection], None], *, create: bool = False) -> None:
+        """Do work in one transaction; nothing if there is no file, or if it cannot be used, which is logged."""
         try:
             if create:
                 # Features say nearly as much as the images: other users of the machine cannot read them.
                 self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 os.close(os.open(self.file, os.O_CREAT, 0o600))
             elif not self.file.exists():
-                return None
+                return
             with closing(sqlite3.connect(self.file, timeout=_PATIENCE)) as connection, connection:
                 connection.execute("pragma synchronous = off")  # damage by a crash of the machine is found out
                 connection.executescript(_TABLES)
                 connection.execute("begin")
-                return work(connection)
+                work(connection)
         except (OSError, sqlite3.OperationalError) as error:
             _warn_once(str(self.file), str(error))
         except sqlite3.DatabaseError as error:
             logger.warning("cached features in %s are damaged and computed again: %s", self.file, error)
             for name in (self.file, f"{self.file}-journal"):
                 Path(name).unlink(missing_ok=True)
-        return None
 
 
 @functools.cache
