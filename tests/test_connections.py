@@ -115,7 +115,7 @@ def use_every_command(folder: Path) -> None:
         ),
         ("predict", str(run), picture, "--engine", "openvino"),
         ("evaluate", str(run), str(data), "--engine", "openvino"),
-        ("export", str(run), "--onnx", "--check", picture),
+        ("export", str(run), "--onnx"),
         ("export", str(run), "--hub", "hub"),
         ("remove", str(run), "--class", "a"),
         ("report", str(run)),

@@ -110,7 +110,7 @@ def test_the_document_s_certificates_and_keys_are_like_those_of_the_demonstratio
     make_node_key(made / "site-a.key")
     for folder in (by_hand, made):
         with listening(tls(folder / "server.pem")) as port:
-            found = list(check_superlink(f"127.0.0.1:{port}", str(folder / "ca.crt"), 5.0))
+            found = list(check_superlink(("127.0.0.1", port), str(folder / "ca.crt")))
         assert [one.level for one in found] == ["ok"] * 2, found
         key = load_ssh_private_key((folder / "site-a.key").read_bytes(), None)
         public = load_ssh_public_key((folder / "site-a.key.pub").read_bytes())

@@ -6,11 +6,12 @@ The table is argparse's: `--help` takes 0.07 s of processor time more than Pytho
 from __future__ import annotations
 
 import argparse
-import math
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from fedstats_app import __version__
 from fedstats_app.backbones.engine import NODE_ENGINES
@@ -81,14 +82,13 @@ def _at_least_one(text: str) -> int:
     return int(text)
 
 
-def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0.0 < number <= 600.0:
-        raise argparse.ArgumentTypeError(f"must be a number above 0 and at most 600, got {text!r}")
-    return number
+def _address(text: str) -> tuple[str, int]:
+    """Split HOST:PORT; an IPv6 address stands in brackets."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(f"//{text}")
+        if parts.netloc == text and parts.hostname and parts.port:
+            return parts.hostname, parts.port
+    raise argparse.ArgumentTypeError(f"must be HOST:PORT, without https://, got {text!r}")
 
 
 def _run(text: str) -> str:
@@ -155,11 +155,6 @@ _PATHS = (
 _LEVELS = "what the folders are (default: auto, classes; asks where either of two levels may be the classes)"
 _SITES = "a folder per site, in it a folder of images per class (default: three sites of the built-in sample)"
 _ONNX = "write an ONNX file (default: export/METHOD.onnx in the run folder)"
-_COMPARED = (
-    "compare on these images or texts, named as for predict; `builtin` is all 2,000 images of the sample (default: 32 "
-    "of them, or a few texts)"
-)
-
 COMMANDS = {
     "predict": Command(
         "predict.run",
@@ -199,9 +194,8 @@ COMMANDS = {
             *_SETTINGS,
             _flag("--data", "load network and data too"),
             _several("--node-config", metavar="SETTINGS", help=_NODE_CONFIG),
-            _arg("--superlink", "HOST:PORT", "the SuperLink that SuperNodes connect to"),
+            _arg("--superlink", "HOST:PORT", "the SuperLink that SuperNodes connect to", type=_address, default=None),
             _arg("--root-certificates", "FILE", "certificate of the authority that signed the SuperLink's"),
-            _arg("--timeout", "SECONDS", "for each connection (default: 5)", type=_positive, default=5.0),
             _JSON,
         ),
     ),
@@ -256,8 +250,6 @@ COMMANDS = {
             _arg("--onnx", "FILE", _ONNX, nargs="?", const="", default=None),
             _arg("--hub", "FOLDER", "write a new folder for the Hugging Face hub, with --onnx that file too"),
             _arg("--licence", "ID", "of the head, for the card, such as apache-2.0 (default: other)"),
-            _arg("--check", "PATH", _COMPARED),
-            *_COLUMNS,
         ),
     ),
     "new": Command(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedstats_app import __version__
 from fedstats_app.cli import CommandError
-from fedstats_app.settings.node_config import RELEASE, STATE_FOLDER, NodeConfig
+from fedstats_app.settings.node_config import STATE_FOLDER, NodeConfig
 
 # At which the epsilon of an account is shown.
 _DELTA = 1e-5
@@ -28,10 +28,7 @@ def node(arguments: argparse.Namespace) -> int:
     from fedstats_app.cli.supernode import CodePolicy
 
     config = node_config_of(arguments.others)
-    policy, computes = (
-        CodePolicy.of(config, any_app=arguments.any_app),
-        not str(config.get("data-path", "")).startswith(RELEASE),
-    )
+    policy = CodePolicy.of(config, any_app=arguments.any_app)
     if not policy.runs_others_code:  # whose keys may be others
         NodeConfig.from_node_config(config)
     whose = f"runs fedstats-app {__version__} as installed here, whatever app the server sends"
@@ -40,7 +37,7 @@ def node(arguments: argparse.Namespace) -> int:
     elif policy.approved:
         whose = f"runs the code of {len(policy.approved)} approved apps, and no other"
     print(f"fedstats node: {whose}", flush=True)
-    run_supernode(arguments.others, lambda runtime: command(runtime, policy, os.getpid(), computes=computes))
+    run_supernode(arguments.others, lambda runtime: command(runtime, policy, os.getpid()))
     return 0
 
 

@@ -68,20 +68,6 @@ def test_the_file_predicts_as_the_classifier_does(exported: dict[str, Any], run_
     assert exported["max_difference"] < 1e-5 and exported["bytes"] == path.stat().st_size
 
 
-def test_it_is_compared_on_what_is_named(run_folder: Path, pictures: Path, capsys: Capture) -> None:
-    (pictures / "red" / "0.png").write_bytes(b"no picture")
-    assert main(["export", str(run_folder), "--onnx", "--check", str(pictures), "--method", "fedncm"]) == 1
-    printed = capsys.readouterr()
-    *_, compared, path = printed.out.splitlines()
-    assert compared.startswith("compared with torch on 11 images: the same class for 11, probabilities within ")
-    assert path.startswith(str(run_folder / "export" / "fedncm.onnx"))
-    assert "fedstats export: not read: " in printed.err and "0.png" in printed.err
-    written = (run_folder / "export" / "fedncm.onnx").read_bytes()
-    assert main(["export", str(run_folder), "--onnx", "--check", str(pictures / "none")]) == 2
-    assert f"{pictures / 'none'}: no such file or folder" in capsys.readouterr().err
-    assert (run_folder / "export" / "fedncm.onnx").read_bytes() == written
-
-
 def test_a_file_that_differs_is_not_written(run_folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_file, "TOLERANCE", 0.0)
     assert main(["export", str(run_folder), "--onnx"]) == 2

@@ -32,12 +32,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[str]]
 @pytest.mark.parametrize(
     ("words", "more", "said"),
     [
-        (["--node-config", 'data-path="/data"'], ["--computes"], "fedstats node: runs fedstats-app "),
-        (["--node-config", 'data-path="release:site.fedstats"'], [], "fedstats node: runs fedstats-app "),
-        (["--any-app"], ["--computes", "--any-app"], "WARNING: --any-app: ANY CODE THAT THE SERVER SENDS runs here"),
+        (["--node-config", 'data-path="/data"'], [], "fedstats node: runs fedstats-app "),
+        (["--any-app"], ["--any-app"], "WARNING: --any-app: ANY CODE THAT THE SERVER SENDS runs here"),
         (
             ["--node-config", f'approved-apps="{DIGEST}" x=1'],
-            ["--computes", "--approved", DIGEST],
+            ["--approved", DIGEST],
             "the code of 1 approved apps",
         ),
     ],

@@ -1,7 +1,7 @@
 """`fedstats check`: what would be wrong with a run, before Flower is started.
 
 In about a second: settings, versions, paths, libraries, certificates and SuperLink, without torch or Flower. With
-`--data` also the network, the samples and the disk, loaded by the functions that a run calls.
+`--data` also the network and the samples, loaded by the functions that a run calls.
 """
 
 from __future__ import annotations
@@ -34,17 +34,7 @@ _LIBRARIES = {
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print every finding and, if nothing fails, the command to run in the last line; 1 if something fails.
-
-    Raises
-    ------
-    ValueError
-        If the SuperLink's address is none.
-    """
-    if arguments.superlink:
-        from fedstats_app.cli.check.superlink import parse_address
-
-        parse_address(arguments.superlink)  # before anything else is said
+    """Print every finding and, if nothing fails, the command to run in the last line; 1 if something fails."""
     given = [*arguments.run_config, *arguments.settings]
     with told("check") as progress, progress.doing("checking what the settings name") as step:
         failed = print_findings(examine(arguments, given, step), as_json=arguments.json)
@@ -85,12 +75,16 @@ def examine(arguments: argparse.Namespace, given: list[str], step: Step) -> Iter
             yield Finding("libraries", "FAIL", message, f'pip install "fedstats-app[{extra}]"')
     step.at(0, "checking certificates and the SuperLink")
     if arguments.root_certificates or arguments.superlink:
-        from fedstats_app.cli.check.superlink import check_network
+        from fedstats_app.cli.check.superlink import check_certificates, check_superlink
 
-        yield from check_network(arguments)
+        certificates = [*check_certificates(arguments.root_certificates)] if arguments.root_certificates else []
+        yield from certificates
+        if arguments.superlink and not any(finding.level == "FAIL" for finding in certificates):
+            yield from check_superlink(arguments.superlink, arguments.root_certificates)
     if simulation:
         yield check_local_superlink()
     if arguments.data and config is not None:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is downloaded
         from fedstats_app.cli.check.data import check_data
 
         yield from check_data(config, node, step)

@@ -1,51 +1,50 @@
-"""The checks of `fedstats check --data`: network, samples and disk, loaded as a run loads them."""
+"""The checks of `fedstats check --data`: network and samples, loaded as a run loads them."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.base.progress import Step
-from fedstats_app.base.runs import DEFAULT_OUTPUT_DIR
 from fedstats_app.cli.inputs import readable
 from fedstats_app.cli.terminal import Finding, printable
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import data_spec, hidden_classes, own_dataset, partitions, test_split, training_set
 from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
-from fedstats_app.report.text_columns import bytes_with_unit
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 
 # Spread over all of them: damaged files often come together.
 SAMPLES_READ = 200
-FREE_AT_LEAST = 100e6
 
 Made = TypeVar("Made")
 
 
 def check_data(config: AppConfig, node: NodeConfig | None, step: Step) -> Iterator[Finding]:
-    """Check what a run loads, on a node with data of its own or in a simulation; nothing is downloaded."""
+    """Check what a run loads, on a node with data of its own or in a simulation."""
     own = node or NodeConfig()
     options = config.backbone_for(own_data=node is not None, weights=own.backbone_weights)
     step.at(0, f"loading backbone {options.backbone}")
     started = time.perf_counter()
-    backbone, failure = _offline(lambda: loaded_backbone(options))
+    backbone, failure = _tried(lambda: loaded_backbone(options))
     if backbone is None:
         advice = "name a file of this network in backbone-weights, or start a run once where downloads are possible"
         yield Finding("backbone", "FAIL", failure, advice)
     else:
-        yield _loaded(backbone, time.perf_counter() - started)
+        size = f"{backbone.input_size} {'pixels' if backbone.kind == 'image' else 'tokens'}"
+        message = (
+            f"{backbone.name}, {size}, {backbone.feature_dim} features ({backbone.features}), on {backbone.device}; "
+            f"weights: {backbone.weights_source}, licence {backbone.licence}; fingerprint "
+            f"{backbone.fingerprint[:16]}; loaded in {time.perf_counter() - started:.1f} s"
+        )
+        yield Finding("backbone", "ok", message)
     step.at(0, "reading the list of samples")
-    found, failure = _offline(lambda: _datasets(config, node))
+    found, failure = _tried(lambda: _datasets(config, node))
     if found is None:
         yield Finding("data", "FAIL", failure, "correct the data or the setting; docs/data.md says how data are read")
     else:
@@ -61,34 +60,23 @@ def check_data(config: AppConfig, node: NodeConfig | None, step: Step) -> Iterat
         if backbone is not None and dataset.kind != backbone.kind:
             message = f"{backbone.name} takes {backbone.kind}s, the data are {dataset.kind}s"
             yield Finding("backbone and data", "FAIL", message, "name another backbone, or other data")
-        yield check_partitions(config, dataset) if node is None else check_class_counts(dataset, config, node)
-    number = len(found[0]) * backbone.feature_dim if found and backbone else 0
-    yield from check_disk(config, node, number)
+        if node is not None:
+            yield check_class_counts(dataset, config, node)
+        else:
+            parts, failure = _tried(lambda: partitions(config.data, config.partition, config.run.seed))
+            if parts is None:
+                yield Finding("partitions", "FAIL", failure, "change num-clients or the partitioner")
+            else:
+                yield Finding("partitions", "ok", clients_in_words(parts, dataset.kind))
 
 
-def _offline(load: Callable[[], Made]) -> tuple[Made | None, str]:
-    """Load without any download; return what was loaded, or None and the reason that it could not be."""
-    before = os.environ.get("HF_HUB_OFFLINE")
-    os.environ["HF_HUB_OFFLINE"] = "1"
+def _tried(load: Callable[[], Made]) -> tuple[Made | None, str]:
+    """Return what was loaded, or None and the reason that it could not be."""
     try:
         return load(), ""
     # What is missing for a data set of the hub shows as a failed connection or a missing library.
     except (WeightsError, ValueError, OSError, ImportError) as error:
         return None, str(error)
-    finally:
-        os.environ.pop("HF_HUB_OFFLINE")
-        if before is not None:
-            os.environ["HF_HUB_OFFLINE"] = before
-
-
-def _loaded(backbone: Backbone, seconds: float) -> Finding:
-    size = f"at {backbone.input_size} pixels" if backbone.kind == "image" else f"up to {backbone.input_size} tokens"
-    message = (
-        f"{backbone.name} {size}, {backbone.feature_dim} features ({backbone.features}), on {backbone.device}; "
-        f"weights: {backbone.weights_source}, licence {backbone.licence}; fingerprint "
-        f"{backbone.fingerprint[:16]}; loaded in {seconds:.1f} s"
-    )
-    return Finding("backbone", "ok", message)
 
 
 def _datasets(config: AppConfig, node: NodeConfig | None) -> tuple[Dataset, Dataset | None]:
@@ -127,30 +115,3 @@ def check_class_counts(dataset: Dataset, config: AppConfig, node: NodeConfig) ->
     message = f"{len(few)} of {len(counts)} classes have fewer than {floor} {kind} and do not leave this node: "
     advice = f"add {kind}, or set min-class-count in the node-config"
     return Finding("class counts", "warning", message + listed(few), advice)
-
-
-def check_partitions(config: AppConfig, dataset: Dataset) -> Finding:
-    """Divide the data of a simulation as the settings say."""
-    try:
-        parts = partitions(config.data, config.partition, config.run.seed)
-    except ValueError as error:
-        return Finding("partitions", "FAIL", str(error), "change num-clients or the partitioner")
-    return Finding("partitions", "ok", clients_in_words(parts, dataset.kind))
-
-
-def check_disk(config: AppConfig, node: NodeConfig | None, num_features: int) -> Iterator[Finding]:
-    """Check the free space for results, and for the features that are cached."""
-    places = [("results", Path(config.run.output_dir or DEFAULT_OUTPUT_DIR).expanduser(), 0)]
-    if cache := (node or NodeConfig()).cache_root(config.cache):
-        places.append(("feature cache", cache, 4 * num_features))
-    for content, folder, needed in places:
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        free = shutil.disk_usage(there).free
-        message = f"{content} in {folder}: {bytes_with_unit(free)} free"
-        message += f", about {bytes_with_unit(needed)} needed" if needed else ""
-        if not os.access(there, os.W_OK):
-            yield Finding("disk", "FAIL", f"{message}; this user may not write there", "name another folder")
-        elif free < needed + FREE_AT_LEAST:
-            yield Finding("disk", "FAIL", message, "make room, or name another folder (output-dir, cache-dir)")
-        else:
-            yield Finding("disk", "ok", message)

@@ -1,4 +1,4 @@
-"""Versions of Python and the libraries, and whose SuperLink `flwr run` would take on this machine.
+"""Versions of Python and the libraries, and the SuperLink that `flwr run` would take on this machine.
 
 `flwr run .` sends a simulation to whatever answers at a fixed port of this machine, and starts a SuperLink there only
 if nothing does. On a shared machine that may be another user's SuperLink: the run then happens in their process, with
@@ -11,7 +11,6 @@ import http.client
 import importlib.metadata
 import os
 import platform
-import socket
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -24,47 +23,36 @@ from fedstats_app import __version__
 from fedstats_app.cli.new import PROJECT, app_files
 from fedstats_app.cli.terminal import Finding, Level
 
-# As in deployment/requirements-node.txt; a simulation needs the second line too.
-_OF_A_NODE = {"flwr", "torch", "numpy", "pillow", "safetensors"}
-_OF_A_SIMULATION = {"flwr-datasets", "torchvision", "matplotlib"}
+# As in deployment/requirements-node.txt; a simulation needs the others too.
+_NODE_LIBRARIES = {"flwr", "torch", "numpy", "pillow", "safetensors"}
+_SIMULATION_LIBRARIES = {"flwr-datasets", "torchvision", "matplotlib"}
 PORT_VARIABLE = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
 CONTROL_VARIABLE = "FLWR_LOCAL_CONTROL_API_PORT"
 # Flower's own.
 DEFAULT_PORT = "39091"
-_OTHER_PORTS = f"choose ports of your own, such as: export {PORT_VARIABLE}=39191 {CONTROL_VARIABLE}=39193"
 _LISTENS = "0A"
 
 
 def check_versions(*, simulation: bool) -> Iterator[Finding]:
     """Compare Python and the libraries with what pyproject.toml requires; Ray is needed by a simulation only."""
     project = tomllib.loads((app_files() / PROJECT).read_text(encoding="utf-8"))["project"]
-    python, supported = platform.python_version(), project["requires-python"]
-    where = f"{python} on {platform.system()} {platform.machine()}"
-    if SpecifierSet(supported).contains(python, prereleases=True):
-        yield Finding("Python", "ok", where)
-    else:
-        yield Finding("Python", "FAIL", f"{where}; supported are versions {supported}", "use one of these")
-    wrong, listed = [], []
-    for library in map(Requirement, project["dependencies"]):
-        version = installed_version(library.name)
-        if library.name not in _OF_A_NODE | (_OF_A_SIMULATION if simulation else set()):
-            continue
-        if not version:
-            wrong.append(f"{library.name} is not installed (needed: {library.specifier})")
-        elif not library.specifier.contains(version, prereleases=True):
-            wrong.append(f"{library.name} {version} is not supported (needed: {library.specifier})")
-        listed.append(f"{library.name} {version}")
+    needed = _NODE_LIBRARIES | (_SIMULATION_LIBRARIES if simulation else set())
+    versions = {"Python": platform.python_version()} | {name: installed_version(name) for name in sorted(needed)}
+    allowed = {library.name: library.specifier for library in map(Requirement, project["dependencies"])}
+    allowed["Python"] = SpecifierSet(project["requires-python"])
+    wrong = [
+        f"{name} {version or 'is not installed'} (needed: {allowed[name]})"
+        for name, version in versions.items()
+        if not (version and allowed[name].contains(version, prereleases=True))
+    ]
     if wrong:
-        yield Finding("libraries", "FAIL", "; ".join(wrong), f"install this app's requirements for {sys.executable}")
+        yield Finding("versions", "FAIL", "; ".join(wrong), f"install this app's requirements for {sys.executable}")
     else:
-        yield Finding("libraries", "ok", f"fedstats-app {__version__}; {', '.join(listed)}")
-    if ray := installed_version("ray"):
-        yield Finding("simulation", "ok", f"ray {ray}")
-    elif simulation:
+        listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+        yield Finding("versions", "ok", f"fedstats-app {__version__}, {listed}")
+    if simulation and not installed_version("ray"):
         message = "ray is not installed: `flwr run .` cannot simulate on this machine"
         yield Finding("simulation", "warning", message, "install flwr[simulation]; SuperNodes do without it")
-    else:
-        yield Finding("simulation", "ok", "ray is not installed; a SuperNode does not need it")
 
 
 def installed_version(name: str) -> str:
@@ -77,42 +65,33 @@ def installed_version(name: str) -> str:
 
 def check_local_superlink(timeout: float = 1.0) -> Finding:
     """Find out whose SuperLink would simulate; `timeout` is in seconds."""
-    level, message = _local_superlink(os.environ.get(PORT_VARIABLE, DEFAULT_PORT), timeout)
-    advice = {"ok": "", "warning": f"if it is not yours, {_OTHER_PORTS}", "FAIL": _OTHER_PORTS}[level]
-    return Finding("local SuperLink", level, message, advice)
-
-
-def _local_superlink(text: str, timeout: float) -> tuple[Level, str]:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 65535):
-        return "FAIL", f"{PORT_VARIABLE} must be a port from 1 to 65535, got {text!r}"
-    port = int(text)
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout).close()
-    except OSError:
-        return "ok", f"port {port} is free: flwr run will start one"
-    if not _is_healthy(port, timeout):
-        return "FAIL", f"something other than a SuperLink has port {port}, so Flower could not start one there"
-    owner = listener_owner(port)
-    if owner is None:
-        return "warning", f"a SuperLink has port {port}, and whose it is cannot be seen on this system; runs go to it"
-    if owner != os.getuid():
-        return (
-            "FAIL",
-            f"the SuperLink at port {port} belongs to another user (id {owner}): your run would run there as theirs",
-        )
-    return "ok", f"your own local SuperLink has port {port}; runs take the variables and Python it was started with"
-
-
-def _is_healthy(port: int, timeout: float) -> bool:
-    """Ask as `flwr run` does."""
+    port = int(os.environ.get(PORT_VARIABLE, DEFAULT_PORT))
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
-        connection.request("GET", "/health")
-        return 200 <= connection.getresponse().status < 300
+        connection.connect()
+    except OSError:
+        return Finding("local SuperLink", "ok", f"port {port} is free: flwr run will start one")
+    try:
+        connection.request("GET", "/health")  # as `flwr run` does
+        is_healthy = 200 <= connection.getresponse().status < 300
     except (OSError, http.client.HTTPException):
-        return False
+        is_healthy = False
     finally:
         connection.close()
+    owner = listener_owner(port)
+    level: Level = "FAIL"
+    if not is_healthy:
+        message = f"something other than a SuperLink has port {port}, so Flower could not start one there"
+    elif owner is None:
+        level = "warning"
+        message = f"a SuperLink has port {port}, and whose it is cannot be seen on this system; runs go to it"
+    elif owner != os.getuid():
+        message = f"the SuperLink at port {port} belongs to another user (id {owner}): runs there would be theirs"
+    else:
+        message = f"your own local SuperLink has port {port}; runs take the variables and Python it was started with"
+        return Finding("local SuperLink", "ok", message)
+    advice = f"choose ports of your own, such as: export {PORT_VARIABLE}=39191 {CONTROL_VARIABLE}=39193"
+    return Finding("local SuperLink", level, message, advice)
 
 
 def listener_owner(port: int) -> int | None:

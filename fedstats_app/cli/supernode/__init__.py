@@ -34,7 +34,7 @@ class RefusedApp(Exception):
 
 @dataclass(frozen=True)
 class CodePolicy:
-    """Whose code answers the messages of a run; by default that of this package.
+    """The code that answers the messages of a run; by default that of this package.
 
     Attributes
     ----------
@@ -59,8 +59,8 @@ class CodePolicy:
         if "approved-apps" not in node_config:
             return cls(any_app=any_app)
         value = node_config["approved-apps"]
-        digests = frozenset(one.strip().lower() for one in str(value).split(","))
-        if not all(re.fullmatch("[0-9a-f]{64}", one) for one in digests):
+        digests = frozenset(digest.strip().lower() for digest in str(value).split(","))
+        if not all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests):
             raise ConfigError(
                 f"node-config: approved-apps: must be SHA-256 of app bundles, 64 hex digits each, separated by commas, "
                 f"got {value!r}"
@@ -71,7 +71,7 @@ class CodePolicy:
 
     @property
     def runs_others_code(self) -> bool:
-        """Whether code that the server sent may run."""
+        """True if code that the server sent may run."""
         return bool(self.approved) or self.any_app
 
     def runs_bundle(self, content: bytes) -> bool:
@@ -88,10 +88,9 @@ class CodePolicy:
         project = project_of(content)
         if self.runs_others_code:
             return True
-        declared = project
-        for name in ("tool", "fedstats"):
-            declared = declared.get(name, {}) if isinstance(declared, dict) else {}
-        version = declared.get("protocol-version") if isinstance(declared, dict) else None
+        version: Any = project
+        for name in ("tool", "fedstats", "protocol-version"):
+            version = version.get(name) if isinstance(version, dict) else None
         if type(version) is not int or version != PROTOCOL_VERSION:
             raise RefusedApp(
                 f"this node runs its own fedstats-app, whose protocol-version is {PROTOCOL_VERSION}, "

@@ -57,7 +57,7 @@ logger = logging.getLogger("fedstats_app")
 
 @dataclass(frozen=True)
 class RuntimeAddress:
-    """Where the SuperNode gives out tasks, on this machine.
+    """Address at which the SuperNode gives out tasks, on this machine.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class RuntimeAddress:
     root_certificates: str = ""
 
     def client(self, *interceptors: Any, **more: Any) -> RuntimeHttpClient:
-        """Return what speaks to it."""
+        """Return a client that speaks to it."""
         file = Path(self.root_certificates).expanduser() if self.root_certificates else None
         return RuntimeHttpClient.from_server_address(
             self.address,
@@ -154,15 +154,15 @@ class Answering:
     Parameters
     ----------
     words : list of str
-        What starts it. It says by a byte that it can take a task, at first and after each.
+        The command line of the process. It says by a byte that it can take a task, at first and after each.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
         self._begun: list[subprocess.Popen[bytes]] = []
         self._line: socket.socket | None = None
-        self._ready = self._used = False
-        self._last = 0.0
+        self._is_ready = False
+        self._last = float("inf")
 
     def is_ready(self) -> bool:
         """Wait for a process that can take a task, started if there is none; False if it died.
@@ -171,58 +171,54 @@ class Answering:
         """
         if not FORKS:
             return True
-        if self._used and time.monotonic() - self._last > IDLE_SECONDS:
+        if time.monotonic() - self._last > IDLE_SECONDS:
             self.close()
-        line = self._line or self._begin()
+        if self._line is None:
+            self._line, its = socket.socketpair()
+            with its:
+                self._start(its)
         with contextlib.suppress(ConnectionError):  # it died with a token unread
-            self._ready = self._ready or bool(line.recv(1))
-        if not self._ready:
+            self._is_ready = self._is_ready or bool(self._line.recv(1))
+        if not self._is_ready:
             self.close()
-        return self._ready
+        return self._is_ready
 
     def answer(self, token: str) -> None:
         """Hand a task over."""
+        line = f"{token}\n".encode()
         if not FORKS:
             with contextlib.suppress(BrokenPipeError), self._start(subprocess.PIPE).stdin as pipe:  # type: ignore[union-attr]  # it is a pipe
-                pipe.write(f"{token}\n".encode())
+                pipe.write(line)
             return
-        # It may have died since it was ready.
-        if not self._handed(token) and self.is_ready():
-            self._handed(token)
+        while self.is_ready() and self._line is not None:
+            try:
+                self._line.sendall(line)
+            except OSError:  # it has died since it was ready
+                self.close()
+            else:
+                self._is_ready, self._last = False, time.monotonic()
+                return
 
     def close(self) -> None:
-        """Give out no more tasks; what is being answered goes on."""
+        """Give out no more tasks; the one in progress continues."""
         if self._line is not None:
             self._line.close()
-        self._line, self._ready, self._used = None, False, False
-
-    def _begin(self) -> socket.socket:
-        self._line, its = socket.socketpair()
-        with its:
-            self._start(its)
-        return self._line
+        self._line, self._is_ready, self._last = None, False, float("inf")
 
     def _start(self, standard_input: Any) -> subprocess.Popen[bytes]:
         self._begun = [process for process in self._begun if process.poll() is None]
         self._begun.append(subprocess.Popen(self._words, stdin=standard_input))
         return self._begun[-1]
 
-    def _handed(self, token: str) -> bool:
-        if self._line is None:
-            return False
-        try:
-            self._line.sendall(f"{token}\n".encode())
-        except OSError:
-            self.close()
-            return False
-        self._ready, self._used, self._last = False, True, time.monotonic()
-        return True
-
 
 def _start_tasks(runtime: RuntimeAddress, words: Sequence[str], secret_file: str | None) -> None:
     """Have every task answered, for ever; without this thread the SuperNode is of no use, and ends."""
+    from flwr.supercore.auth import load_superexec_auth_secret
+
     try:
-        client, answering = runtime.client(*_interceptors(secret_file)), Answering(words)
+        secret, protected = load_superexec_auth_secret(secret_file=secret_file), {"/flwr.proto.Runtime/AcquireTask"}
+        own = [SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)] if secret else []
+        client, answering = runtime.client(*own), Answering(words)
         while True:
             time.sleep(SECONDS_BETWEEN_POLLS)
             if not answering.is_ready():
@@ -234,13 +230,6 @@ def _start_tasks(runtime: RuntimeAddress, words: Sequence[str], secret_file: str
     except Exception:
         logger.exception("no more messages can be answered: this SuperNode ends")
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _interceptors(secret_file: str | None) -> list[SuperExecAuthHttpInterceptor]:
-    from flwr.supercore.auth import load_superexec_auth_secret
-
-    secret, methods = load_superexec_auth_secret(secret_file=secret_file), {"/flwr.proto.Runtime/AcquireTask"}
-    return [SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=methods)] if secret else []
 
 
 def answer_task(

@@ -1,4 +1,4 @@
-"""What answers messages: `python -m fedstats_app.cli.supernode.process`, started by the SuperNode.
+"""The process that answers messages: `python -m fedstats_app.cli.supernode.process`, started by the SuperNode.
 
 Where the system can fork (:data:`~fedstats_app.cli.supernode.flower.FORKS`), this process forks for each message. After
 the first one, of which clients there are, it imports what others need: they begin with torch in memory, which takes
@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from flwr.app import Context, Error, Message
 
@@ -27,20 +27,13 @@ from fedstats_app.cli.supernode import CodePolicy, RefusedApp
 from fedstats_app.cli.supernode.flower import FORKS, RuntimeAddress, answer_task, client_app_of
 from fedstats_app.wire.serving import GUARD_ERROR_CODE, guard, reason_of
 
-# That this process can take a task.
-READY = b"."
-
 logger = logging.getLogger("fedstats_app")
 
 
-def command(runtime: RuntimeAddress, policy: CodePolicy, parent: int, *, computes: bool = True) -> list[str]:
-    """Return the words that start this process, for a SuperNode, its owner's policy and its process id.
-
-    A node that computes nothing, since it serves a release, is spared the memory that torch takes.
-    """
+def command(runtime: RuntimeAddress, policy: CodePolicy, parent: int) -> list[str]:
+    """Return the words that start this process, for a SuperNode, its owner's policy and its process id."""
     words = [sys.executable, "-P", "-m", __name__, runtime.address, str(parent)]
     words += ["--root-certificates", runtime.root_certificates] if runtime.root_certificates else []
-    words += ["--computes"] if computes else []
     words += ["--approved", *sorted(policy.approved)] if policy.approved else []
     return [*words, "--any-app"] if policy.any_app else words
 
@@ -51,55 +44,46 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("address")
     parser.add_argument("parent", type=int)
     parser.add_argument("--root-certificates", default="")
-    parser.add_argument("--computes", action="store_true")
     parser.add_argument("--approved", nargs="+", default=[])
     parser.add_argument("--any-app", action="store_true")
     given = parser.parse_args(words)
     policy = CodePolicy(frozenset(given.approved), given.any_app)
     runtime = RuntimeAddress(given.address, given.root_certificates)
-    token = (_token_of_a_fork(given.computes) if FORKS else sys.stdin.readline()).strip()
+    token = (_token_of_a_fork() if FORKS else sys.stdin.readline()).strip()
     if token:
         answer_task(runtime, token, given.parent, functools.partial(answer, policy))
         if FORKS and not policy.runs_others_code:
-            _end_at_once()
+            # Python's own end takes apart what this process shares with its parent, and copies it for that: over a
+            # second of processor time for each message. Code of others may have functions to be called then.
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
 
 
-def _end_at_once() -> NoReturn:
-    """End without Python's own end, which takes apart what this process shares with its parent, and copies it for that.
-
-    That took over a second of processor time for each message. Code of others may have functions to be called then, so
-    where it may have run the process ends as usual.
-    """
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(0)
-
-
-def _token_of_a_fork(computes: bool) -> str:
+def _token_of_a_fork() -> str:
     """Fork for every token: return it in the new process, and "" in this one when there are no more."""
     from fedstats_app.client_app import ANSWERS, imported
 
-    ending = {signal.SIGINT: signal.SIG_DFL, signal.SIGCHLD: signal.SIG_IGN}
-    answering = {number: signal.signal(number, handler) for number, handler in ending.items()}
+    interrupted = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    child_ended = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while token := _next_token():
         if not os.fork():
-            for number, handler in answering.items():
-                signal.signal(number, handler)
+            signal.signal(signal.SIGINT, interrupted)
+            signal.signal(signal.SIGCHLD, child_ended)
             with open(os.devnull) as nothing:
                 os.dup2(nothing.fileno(), 0)
             return token
-        if computes:
-            importlib.import_module("numpy.ma")  # by numpy.unique, on first use
-            for module, _ in ANSWERS.values():
-                imported(module)
+        importlib.import_module("numpy.ma")  # by numpy.unique, on first use
+        for module, _ in ANSWERS.values():
+            imported(module)
     return ""
 
 
 def _next_token() -> str:
     """Wait for it, without a buffer: the tokens of other messages are not for a new process. "" without a SuperNode."""
     with contextlib.suppress(OSError), open(0, "r+b", buffering=0, closefd=False) as line:
-        line.write(READY)
+        line.write(b".")  # this process can take a task
         return line.readline().decode()
     return ""
 

@@ -82,12 +82,7 @@ def test_folders_that_a_run_would_ask_about_are_asked_about(key: str, tmp_path: 
     [found] = failures(capsys, "--run-config", f"{key}='folder:{tmp_path / 'data'}'")
     assert found.startswith(f"data: {key}: folder:{tmp_path / 'data'}: ")
     assert "Which are the classes? Set folder-levels" in found
-
-
-def test_an_answered_question_is_not_asked(tmp_path: Path, capsys: Capture) -> None:
-    for folder in ("photo/cat", "photo/dog", "sketch/cat", "sketch/dog"):
-        (tmp_path / "data" / folder).mkdir(parents=True)
-    assert check(capsys, f"dataset='folder:{tmp_path / 'data'}'", "folder-levels='domain/class'")[0] == 0
+    assert check(capsys, f"{key}='folder:{tmp_path / 'data'}'", "folder-levels='domain/class'")[0] == 0
 
 
 def test_all_mistakes_are_named_at_once(capsys: Capture) -> None:
@@ -140,13 +135,6 @@ def test_the_command_to_run_is_the_last_line(place: Path, capsys: Capture) -> No
         assert given == (words if words[0].endswith("toml") else ["num-clients=20 method='fedcof'"])
     assert main(["check", "sead=1"]) == 1
     assert "flwr run" not in capsys.readouterr().out.splitlines()[-1]
-
-
-def test_the_variable_is_in_the_command_where_it_is_not_set(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION")
-    assert main(["check"]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run ")
 
 
 def test_it_imports_neither_torch_nor_flower() -> None:

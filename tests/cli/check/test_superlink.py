@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from fedstats_app.cli.arguments import parser
 from fedstats_app.cli.check.superlink import (
+    check_certificates,
     check_dates,
     check_superlink,
     control_api_answers,
-    parse_address,
-    read_certificates,
 )
 from fedstats_app.cli.terminal import Finding
 from tests.cli.certificates import listening, sign, tls
@@ -24,8 +24,8 @@ SERVER = sign("superlink", by=AUTHORITY, names=["superlink.example.org", "127.0.
     ("start", "end", "level", "words"),
     [
         (-1, 365, "ok", "valid from"),
-        (-30, -1, "FAIL", "expired"),
-        (2, 30, "FAIL", "not valid yet"),
+        (-30, -1, "FAIL", "not valid now"),
+        (2, 30, "FAIL", "not valid now"),
         (-1, 10, "warning", "ends in 9 days"),
     ],
 )
@@ -36,14 +36,30 @@ def test_dates(start: int, end: int, level: str, words: str) -> None:
     assert bool(finding.advice) == (level != "ok")
 
 
-def test_files_with_several_and_with_none(tmp_path: Path) -> None:
+def test_files_of_root_certificates(tmp_path: Path) -> None:
     both = tmp_path / "both.pem"
     both.write_bytes(AUTHORITY.write(tmp_path, "ca").read_bytes() + SERVER.write(tmp_path, "server").read_bytes())
-    assert read_certificates(str(both)) == [AUTHORITY.certificate, SERVER.certificate]
-    none = tmp_path / "none.pem"
-    none.write_text("no certificate")
-    with pytest.raises(ValueError, match=r"none\.pem holds no certificate in PEM form"):
-        read_certificates(str(none))
+    assert [finding.level for finding in check_certificates(str(both))] == ["ok", "ok"]
+    both.write_text("no certificate")
+    (found,) = check_certificates(str(both))
+    assert found.level == "FAIL" and "both.pem cannot be read" in found.message
+
+
+@pytest.mark.parametrize(
+    ("address", "parsed"),
+    [
+        *[("a.example.org:8000", ("a.example.org", 8000)), ("[::1]:42", ("::1", 42))],
+        *[(wrong, None) for wrong in ("", "host", ":80", "host:0", "host:65536", "::1:80", "https://host:80")],
+    ],
+)
+def test_addresses(address: str, parsed: tuple[str, int] | None, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["check", "--superlink", address]
+    if parsed is None:
+        with pytest.raises(SystemExit):
+            parser().parse_args(words)
+        assert "must be HOST:PORT" in capsys.readouterr().err
+    else:
+        assert parser().parse_args(words).superlink == parsed
 
 
 def refuse(connection: socket.socket) -> None:
@@ -53,7 +69,7 @@ def refuse(connection: socket.socket) -> None:
 
 
 def check(port: int, root: Path | None = None, timeout: float = 5.0) -> dict[str, Finding]:
-    return {one.check: one for one in check_superlink(f"127.0.0.1:{port}", str(root or ""), timeout)}
+    return {one.check: one for one in check_superlink(("127.0.0.1", port), str(root or ""), timeout)}
 
 
 def test_a_certificate_that_fits_is_accepted(tmp_path: Path) -> None:
@@ -104,31 +120,6 @@ def test_a_server_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
         (finding,) = check(port, AUTHORITY.write(tmp_path, "ca"), timeout=0.3).values()
         checked.set()
     assert finding.level == "FAIL" and in_time and all(in_time)
-
-
-def test_a_name_that_takes_for_ever_to_find_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    never = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: never.wait(30))
-    (finding,) = check_superlink("superlink.example.org:8000", "", 0.2)
-    never.set()
-    assert finding.level == "FAIL" and "was not found within 0.2 s" in finding.message
-
-
-@pytest.mark.parametrize(
-    ("address", "parsed"),
-    [("a.example.org:8000", "a.example.org 8000"), ("[::1]:42", "::1 42"), ("10.0.0.1:65535", "10.0.0.1 65535")],
-)
-def test_addresses(address: str, parsed: str) -> None:
-    host, port = parsed.split()
-    assert parse_address(address) == (host, int(port))
-
-
-@pytest.mark.parametrize(
-    "address", ["", "host", "host:", ":80", "host:0", "host:65536", "::1:80", "https://host:80", "h:²"]
-)
-def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ValueError, match="must be HOST:PORT"):
-        parse_address(address)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,9 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.run import Run
 
-from fedstats_app.base.option import ConfigError
 from fedstats_app.cli.supernode import CodePolicy, RefusedApp, flower
 from fedstats_app.cli.supernode.process import answer, command
 from fedstats_app.settings.app_config import AppConfig
-from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import REFUSED
 from fedstats_app.testing import instruction
 from fedstats_app.wire import QUERY_CLIENTS, read_node_info
@@ -126,13 +124,6 @@ def test_what_is_no_bundle_is_an_error_reply(ask: Any) -> None:
     assert "cannot be read: BadZipFile" in ask(CodePolicy(any_app=True), b"nonsense").error.reason
 
 
-def test_the_installed_app_says_that_any_app_runs(tmp_path: Path) -> None:
-    data = site_folder(tmp_path, ("ant", "bee"), seed=1)
-    assert NodeConfig.from_node_config({"data-path": data, "any-app": True}).any_app
-    with pytest.raises(ConfigError, match="approved-apps is for `fedstats node`: flower-supernode runs any app"):
-        NodeConfig.from_node_config({"data-path": data, "approved-apps": "0" * 64})
-
-
 def run(**override: Any) -> Run:
     made = Run.create_empty(1)
     made.override_config = override
@@ -184,37 +175,20 @@ def lines_of(path: Path, number: int) -> list[str]:
     return path.read_text().splitlines()
 
 
-def answered(path: Path, policy: CodePolicy, *, computes: bool = True) -> tuple[flower.Answering, list[list[str]]]:
-    """Have two tokens answered; return what forks for them, and the words of both lines."""
-    words = command(flower.RuntimeAddress(str(path)), policy, 1, computes=computes)
-    answering = flower.Answering([sys.executable, "-c", FOUND, *words[words.index(str(path)) :]])
-    for token in ("one", "two"):
-        assert answering.is_ready()
-        answering.answer(token)
-    return answering, [line.split() for line in sorted(lines_of(path, 2))]
-
-
-@pytest.mark.skipif(not flower.FORKS, reason="this system does not fork")
-@pytest.mark.parametrize("computes", [False, True])
-def test_messages_have_new_processes_with_keys_of_their_own_and_from_the_second_on_with_torch(
-    computes: bool, tmp_path: Path
-) -> None:
-    answering, lines = answered(tmp_path / "found", CodePolicy(), computes=computes)
-    answering.close()
-    assert [line[:2] for line in lines] == [["['one']", "False"], ["['two']", str(computes)]]
-    assert all(len({line[place] for line in lines}) == 2 for place in (2, 3, 4)) and [len(line) for line in lines] == [
-        5,
-        5,
-    ]
-
-
 @pytest.mark.skipif(not flower.FORKS, reason="this system does not fork")
 @pytest.mark.parametrize(("policy", "taken_apart"), [(CodePolicy(), 1), (CodePolicy(any_app=True), 3)])
-def test_what_a_message_shares_with_others_is_taken_apart_for_others_code_only(
+def test_messages_have_new_processes_with_keys_of_their_own_and_from_the_second_on_with_torch(
     policy: CodePolicy, taken_apart: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Once it is when the process that forks for messages ends."""
-    answering, lines = answered(tmp_path / "found", policy)
+    """Only after code of others processes are taken apart as usual; so is the one that forks."""
+    path = tmp_path / "found"
+    words = command(flower.RuntimeAddress(str(path)), policy, 1)
+    answering = flower.Answering([sys.executable, "-c", FOUND, *words[words.index(str(path)) :]])
+    for token in ("one", "two"):
+        answering.answer(token)
+    lines = [line.split() for line in sorted(lines_of(path, 2))]
+    assert [line[:2] for line in lines] == [["['one']", "False"], ["['two']", "True"]]
+    assert all(len({line[place] for line in lines}) == 2 for place in (2, 3, 4)) and {*map(len, lines)} == {5}
     wait_until(lambda: not any(Path("/proc", line[2]).exists() for line in lines), "both processes have ended")
     (process,) = answering._begun
     answering.close()
