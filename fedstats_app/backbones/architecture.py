@@ -1,4 +1,4 @@
-"""What the registry holds for each backbone, and what is put into or behind a network.
+"""Description of each backbone in the registry, and layers that are put into or behind a network.
 
 Initial weights that are the same in every process, GroupNorm in place of BatchNorm, pooling of a transformer's tokens.
 """

@@ -36,7 +36,7 @@ class InputSizeError(ValueError):
 
 
 class Running(TypedDict, total=False):
-    """How a backbone is run: the arguments of `Backbone` of these names."""
+    """Arguments of `Backbone` that say how it is run."""
 
     batch_size: int | Literal["auto"]
     device: str
@@ -141,7 +141,7 @@ class Backbone:
         self.channels_last = channels_last and transform.kind == "image"
         self._autocast_dtype = resolve_autocast(autocast, self.device)
         self._memory_format = torch.channels_last if self.channels_last else torch.contiguous_format
-        num_weights = sum(one.numel() for one in module.parameters())
+        num_weights = sum(parameter.numel() for parameter in module.parameters())
         self._asked_engine, self._engine_cache = engine, engine_cache
         self._engine, self._engine_reason = chosen_engine(
             engine, device=self.device.type, autocast=autocast, num_weights=num_weights
@@ -166,7 +166,7 @@ class Backbone:
 
     @property
     def kind(self) -> Kind:
-        """What it takes: "image" or "text"."""
+        """Kind of samples: "image" or "text"."""
         return self.transform.kind
 
     @property
@@ -176,7 +176,7 @@ class Backbone:
 
     @property
     def expands_features(self) -> bool:
-        """Whether a map makes other features of the network's, perhaps more."""
+        """True if a map makes other features of the network's, perhaps more."""
         return self.feature_map not in ("none", "unit")
 
     @functools.cached_property
@@ -191,7 +191,7 @@ class Backbone:
 
     @property
     def engine(self) -> Engine:
-        """What computes the features. Asked for the first time, the network is exported if that was not done before.
+        """Engine that computes the features; on first use the network is exported if that was not done before.
 
         Raises
         ------
@@ -259,13 +259,13 @@ class Backbone:
         batches: dict[tuple[int, ...], tuple[Tensor, list[int]]] = {}
         finished: dict[int, Tensor] = {}
         following = 0
-        for position, one in enumerate(inputs):
-            shape = tuple(one.shape)
+        for position, sample in enumerate(inputs):
+            shape = tuple(sample.shape)
             if shape not in batches:
                 batches[shape] = self._empty_batch(shape), []
             batch, positions = batches[shape]
             # Copied by one thread: torch's pool is slow where cores are shared.
-            batch.numpy()[len(positions)] = one.numpy()
+            batch.numpy()[len(positions)] = sample.numpy()
             positions.append(position)
             if len(positions) < self.batch_size:
                 continue
@@ -354,8 +354,8 @@ def _measured_feature_dim(name: str, module: nn.Module, transform: InputTransfor
             features = module(transform.blank()[None])
     except (RuntimeError, ValueError, AssertionError) as error:  # the last is how timm refuses a size
         size = transform.input_size
-        what = f"images of {size} x {size} pixels" if transform.kind == "image" else f"texts of {size} tokens"
-        raise InputSizeError(f"{name} cannot take {what}: {error}") from error
+        inputs = f"images of {size} x {size} pixels" if transform.kind == "image" else f"texts of {size} tokens"
+        raise InputSizeError(f"{name} cannot take {inputs}: {error}") from error
     if features.ndim != 2 or features.shape[0] != 1 or not bool(features.isfinite().all()):
         shape = tuple(features.shape)
         raise ValueError(f"{name} must turn a sample into one finite vector (1, d), got shape {shape}")

@@ -43,7 +43,6 @@ BACKBONES = (
     TINY_TEXT,
 )
 
-# Whose features are the class token after the encoder.
 # Where the root of the features gains on average (research/regulariser.md).
 _ROOTED = ("squeezenet1_1",)
 
@@ -177,7 +176,7 @@ class BackboneOptions(Options):
 
     @property
     def expands_features(self) -> bool:
-        """Whether a map makes other features of the network's, perhaps more."""
+        """True if a map makes other features of the network's, perhaps more."""
         return self.feature_map not in ("none", "unit")
 
     @property
@@ -187,7 +186,7 @@ class BackboneOptions(Options):
 
     @property
     def takes_text(self) -> bool:
-        """Whether the backbone is a language model."""
+        """True if the backbone is a language model."""
         return is_text_backbone(self.backbone)
 
     @property
@@ -203,7 +202,7 @@ class BackboneOptions(Options):
 
     @property
     def has_own_size(self) -> bool:
-        """Whether model or arguments say how large its images are, so that small samples do not."""
+        """True if model or arguments say how large its images are, so that small samples do not."""
         return is_folder_model(self.backbone.removeprefix("random:")) or "img_size=" in self.backbone_arguments
 
     def problems(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where a backbone runs, in what precision and in batches of what size: the options checked against this machine."""
+"""Device, precision and batch size of a backbone, checked against this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What computes features: torch, or OpenVINO where it is installed. No torch is imported here."""
+"""Engines that compute features: torch, or OpenVINO where it is installed. No torch is imported here."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def _installed_version() -> str:
     return metadata.version("openvino")
 
 
-def chosen_engine(asked: str, *, device: str, autocast: str, num_weights: int) -> tuple[Engine, str]:
+def chosen_engine(wanted: str, *, device: str, autocast: str, num_weights: int) -> tuple[Engine, str]:
     """Return the engine that an option stands for on this machine, and why in words.
 
     "auto" is OpenVINO if it is installed, on the CPU in float32 and for networks that are not small; else torch.
 
     Parameters
     ----------
-    asked : {"auto", "torch", "openvino", "openvino-bf16"}
+    wanted : {"auto", "torch", "openvino", "openvino-bf16"}
         The option.
     device : {"cpu", "cuda", "mps"}
         Where torch would compute.
@@ -59,22 +59,22 @@ def chosen_engine(asked: str, *, device: str, autocast: str, num_weights: int) -
     ValueError
         If there is no such engine, or it does not run such a network in such a way.
     """
-    if asked not in ENGINES:
-        raise ValueError(f"engine must be one of {', '.join(ENGINES)}; got {asked!r}")
+    if wanted not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}; got {wanted!r}")
     on_cpu = device == "cpu"
     reason = "" if on_cpu else f"it computes on the CPU, the device is {device}"
     if on_cpu and autocast != "none":
         reason = f"autocast {autocast} is of torch"
-    if asked == TORCH:
+    if wanted == TORCH:
         return TORCH, "as asked for"
-    if asked == "auto":
+    if wanted == "auto":
         if not reason and num_weights < SMALL_NETWORK:
             reason = "the network is small"
         if not reason and not openvino_version():
             reason = "it is not installed"
         return (TORCH, f"not OpenVINO: {reason}") if reason else (OPENVINO, "it is installed")
     if reason:
-        raise ValueError(f"engine {asked}: {reason}; use engine auto or torch")
+        raise ValueError(f"engine {wanted}: {reason}; use engine auto or torch")
     if not openvino_version():
-        raise ModuleNotFoundError(f"engine {asked} needs OpenVINO: pip install 'fedstats-app[fast]'")
-    return (BFLOAT16 if asked == BFLOAT16 else OPENVINO), "as asked for"
+        raise ModuleNotFoundError(f"engine {wanted} needs OpenVINO: pip install 'fedstats-app[fast]'")
+    return (BFLOAT16 if wanted == BFLOAT16 else OPENVINO), "as asked for"

@@ -168,13 +168,13 @@ class DatasetSamples:
         inputs: list[Tensor] = []
         for position, index in enumerate(indices.tolist()):
             try:
-                one = self._read(index)
+                sample = self._read(index)
             except UnreadableSampleError as error:
                 logger.warning("left out: %s", error)
                 continue
             positions.append(position)
             if keep:
-                inputs.append(one)
+                inputs.append(sample)
         self.positions = torch.tensor(positions, dtype=torch.int64)
         self._indices = indices[self.positions.numpy()]
         self._inputs = inputs if keep else None

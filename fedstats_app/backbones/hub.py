@@ -49,7 +49,7 @@ def hub_folder(
     WeightsError
         If it is not here and cannot be downloaded: the message says what to put where.
     """
-    from huggingface_hub import constants, snapshot_download, try_to_load_from_cache
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     repository, _, revision = name.partition("@")
@@ -64,7 +64,7 @@ def hub_folder(
     )
 
     def complete(folder: Path) -> bool:
-        described = not required or any((folder / one).is_file() for one in required)
+        described = not required or any((folder / file).is_file() for file in required)
         return described and any(next(folder.rglob(pattern), None) for patterns in weights for pattern in patterns)
 
     for patterns in weights:
@@ -73,11 +73,6 @@ def hub_folder(
             folder = Path(snapshot(allow_patterns=[*wanted, *patterns], local_files_only=True))
             if complete(folder):
                 return folder
-    for file in (*required, "model.safetensors", "pytorch_model.bin"):
-        # What another library put there file by file, and whole: one in parts may lack some.
-        found = try_to_load_from_cache(repository, file, revision=revision or None)
-        if isinstance(found, str) and complete(folder := Path(found).parent) and not any(folder.glob("*.index.json")):
-            return folder
     with downloading(f"model {repository} is", advice):
         require_reachable(constants.ENDPOINT)
         try:

@@ -60,7 +60,7 @@ def is_template(template: str) -> bool:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How the vectors of a text's tokens become its features.
+    """Pooling or prompt that makes features of the vectors of a text's tokens.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ def checked_arguments(given: Mapping[str, object]) -> dict[str, Argument]:
             raise ValueError(f"must keep in_chans=3 (images are RGB), got {value!r}")
         if value is None or key in ("num_classes", "in_chans"):
             continue
-        numbers = all(isinstance(one, int | float) for one in (value if isinstance(value, list) else [value]))
+        numbers = all(isinstance(entry, int | float) for entry in (value if isinstance(value, list) else [value]))
         if not numbers and not (isinstance(value, str) and (not value or _WORD.fullmatch(value))):
             raise ValueError(f"must have a number, true, false or a word as {key}, {value!r} is none")
         checked[key] = value  # type: ignore[assignment]  # one of Argument: checked above
@@ -177,7 +177,7 @@ def checked_arguments(given: Mapping[str, object]) -> dict[str, Argument]:
 def arguments_text(arguments: Mapping[str, Argument]) -> str:
     """Return one text for equal arguments, whatever their order: what fingerprints and records hold."""
     words = {True: "true", False: "false"}
-    texts = {key: words[one] if isinstance(one, bool) else str(one) for key, one in arguments.items()}
+    texts = {key: words[value] if isinstance(value, bool) else str(value) for key, value in arguments.items()}
     return ",".join(f"{key}={value}" for key, value in sorted(texts.items()))
 
 

@@ -97,12 +97,12 @@ class OpenVINOEngine:
         """
         running: deque[Any] = deque()
         try:
-            for one in inputs:
+            for sample in inputs:
                 self._compile()
                 if len(running) == 2 * torch.get_num_threads():
                     yield self._finished(running)
                 request = self._idle.pop() if self._idle else self._compiled.create_infer_request()
-                request.start_async({0: one.numpy()[None]})
+                request.start_async({0: sample.numpy()[None]})
                 running.append(request)
             while running:
                 yield self._finished(running)

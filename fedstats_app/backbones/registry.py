@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import logging
 import math
@@ -209,11 +208,8 @@ def _find(name: str, arguments: str, pooling: str) -> Architecture:
     if pooling != "auto":
         raise ValueError(f"backbone-pooling is for {TIMM}NAME and {VISION}NAME, got {pooling!r} with backbone {name!r}")
     if name not in _ARCHITECTURES:
-        close = difflib.get_close_matches(name, _ARCHITECTURES, n=1)
-        hint = f", did you mean {close[0]!r}?" if close else "."
-        known = ", ".join(available_backbones())
         prefixes = "timm:<name>, vision:<name>, sentence:<name>, transformers:<name>, random:<name>"
-        raise ValueError(f"unknown backbone {name!r}{hint} Known: {known}, {prefixes}")
+        raise ValueError(f"unknown backbone {name!r}. Known: {', '.join(available_backbones())}, {prefixes}")
     return _ARCHITECTURES[name]()
 
 

@@ -69,18 +69,18 @@ def timm_architecture(
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"backbone timm:{name} needs timm: pip install 'fedstats-app[timm]'") from error
     given = _folder_of(timm, name)
-    asked = {**given.arguments, **(arguments or {})}
+    options = {**given.arguments, **(arguments or {})}
     config = {**given.config, "num_classes": 0}
     data = timm.data.resolve_data_config({}, pretrained_cfg=config)
     channels, height, width = data["input_size"]
-    if isinstance(size := asked.get("img_size"), int):
+    if isinstance(size := options.get("img_size"), int):
         height = width = size
     if channels != 3 or height != width:
         raise ValueError(f"timm:{name} takes images of shape {data['input_size']}; only square RGB ones are supported")
     shown = f"timm:{name}" + (f" with {arguments_text(arguments)}" if arguments else "")
 
     def made(**loading: Any) -> nn.Module:
-        layers = {key: _layer(timm, key, value) for key, value in asked.items()}
+        layers = {key: _layer(timm, key, value) for key, value in options.items()}
         network: nn.Module = timm.create_model(given.architecture, num_classes=0, **loading, **layers)
         return network
 
@@ -101,7 +101,7 @@ def timm_architecture(
 
     heads = given.config.get("classifier") or ()
     heads = (heads,) if isinstance(heads, str) else tuple(heads)
-    identity = f"{TIMM}{given.architecture}" + (f"({arguments_text(asked)})" if asked else "")
+    identity = f"{TIMM}{given.architecture}" + (f"({arguments_text(options)})" if options else "")
     return Architecture(
         build=build,
         transform=ImageTransform(height, tuple(data["mean"]), tuple(data["std"]), data["interpolation"]),
@@ -119,7 +119,7 @@ def timm_architecture(
 
 @dataclass(frozen=True)
 class TimmFolder:
-    """What describes a network of timm.
+    """Description of a network of timm.
 
     Attributes
     ----------
@@ -217,7 +217,7 @@ def _layer(timm: Any, key: str, value: Argument) -> object:
     """Return a layer's class for its name, where the network's constructor takes no name."""
     if key not in _LAYER_ARGUMENTS:
         return value.lower() if key == "act_layer" and isinstance(value, str) else value
-    layers = {one: getattr(timm.layers, one, None) for one in ("Mlp", "GluMlp", "SwiGLU", "SwiGLUPacked")}
+    layers = {layer: getattr(timm.layers, layer, None) for layer in ("Mlp", "GluMlp", "SwiGLU", "SwiGLUPacked")}
     if value not in layers or layers[str(value)] is None:
         raise ValueError(f"{key} must be one of {', '.join(layers)}, got {value!r}")
     return layers[str(value)]

@@ -31,7 +31,7 @@ class InputTransform(Protocol):
 
     @property
     def kind(self) -> Kind:
-        """What a sample is: "image" (a PIL image in mode RGB) or "text" (a str)."""
+        """Kind of a sample: "image" (a PIL image in mode RGB) or "text" (a str)."""
 
     @property
     def input_size(self) -> int:

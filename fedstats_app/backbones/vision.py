@@ -26,7 +26,7 @@ from fedstats_app.backbones.weights import WeightsError, read_state_file
 
 @dataclass(frozen=True)
 class _Family:
-    """How a family of models is made and pooled: transformers has a class NAMEModel and one NAMEConfig.
+    """A family of models, with its poolings: transformers has a class NAMEModel and one NAMEConfig.
 
     Attributes
     ----------

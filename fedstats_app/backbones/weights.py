@@ -1,15 +1,13 @@
-"""How weights get from files into a network, and downloads that fail with advice; only tensors are unpickled."""
+"""Loading of weights from files into a network, and downloads that fail with advice; only tensors are unpickled."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
 import pickle
 import re
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -76,11 +74,11 @@ def _prefix(state: Mapping[str, Tensor], own: set[str], rename: Callable[[str], 
     found = {""}
     for key in state:
         prefix = ""
-        while segment := next((one for one in _PREFIXES if key.startswith(prefix + one)), ""):
+        while segment := next((entry for entry in _PREFIXES if key.startswith(prefix + entry)), ""):
             prefix += segment
             found.add(prefix)
-    fitting = {one: sum(k.startswith(one) and rename(k.removeprefix(one)) in own for k in state) for one in found}
-    return min(found, key=lambda one: (-fitting[one], len(one)))
+    fitting = {p: sum(k.startswith(p) and rename(k.removeprefix(p)) in own for k in state) for p in found}
+    return min(found, key=lambda entry: (-fitting[entry], len(entry)))
 
 
 def load_exactly(module: nn.Module, state: Mapping[str, Tensor], *, source: str) -> None:
@@ -90,7 +88,7 @@ def load_exactly(module: nn.Module, state: Mapping[str, Tensor], *, source: str)
     except RuntimeError as error:  # tensors of another shape
         raise WeightsError(f"weights from {source} do not fit the backbone: {error}") from error
     problems = {"missing": missing, "unexpected": unexpected}
-    if text := "; ".join(f"{len(keys)} keys {what}: {some(keys)}" for what, keys in problems.items() if keys):
+    if text := "; ".join(f"{len(keys)} keys {problem}: {some(keys)}" for problem, keys in problems.items() if keys):
         raise WeightsError(f"weights from {source} do not fit the backbone: {text}")
 
 
@@ -212,26 +210,30 @@ def official_checkpoint(url: str) -> Path:
     Raises
     ------
     WeightsError
-        If it is not there and the environment says offline, or the download fails or stalls for 20 seconds.
+        If it is not there and the environment says offline, the host does not answer within 20 seconds, or the
+        download fails.
     """
     folder = Path(torch.hub.get_dir()) / "checkpoints"
     file = folder / url.rsplit("/", 1)[-1]
     if file.is_file():
         return file
     advice = f"put {file.name} into {folder}, or name a local copy of it in backbone-weights"
+    promised = re.search(r"-([0-9a-f]{8,})\.", file.name)
+    folder.mkdir(parents=True, exist_ok=True)
     with downloading(f"weights {file.name} are", advice):
-        _download(url, file)
+        require_reachable(url)
+        torch.hub.download_url_to_file(url, str(file), promised[1] if promised else None, progress=False)
     return file
 
 
 @contextlib.contextmanager
-def downloading(what: str, advice: str) -> Iterator[None]:
+def downloading(subject: str, advice: str) -> Iterator[None]:
     """Refuse to download if the environment says offline, and give advice if it fails.
 
     Parameters
     ----------
-    what : str
-        What is wanted, with "is" or "are" as its last word.
+    subject : str
+        The file or model, with "is" or "are" as its last word.
     advice : str
         How it can be had otherwise.
 
@@ -243,11 +245,11 @@ def downloading(what: str, advice: str) -> Iterator[None]:
     # As Hugging Face's libraries read these variables.
     truthy = {"1", "ON", "YES", "TRUE"}
     if offline := next((name for name in _OFFLINE_VARIABLES if os.environ.get(name, "").upper() in truthy), ""):
-        raise WeightsError(f"{what} not on this machine and {offline} forbids downloads: {advice}")
+        raise WeightsError(f"{subject} not on this machine and {offline} forbids downloads: {advice}")
     try:
         yield
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"{what.rpartition(' ')[0]} could not be downloaded ({error}): {advice}") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        raise WeightsError(f"{subject.rpartition(' ')[0]} could not be downloaded ({error}): {advice}") from error
 
 
 def require_reachable(url: str) -> None:
@@ -255,25 +257,6 @@ def require_reachable(url: str) -> None:
     request = urllib.request.Request(url, method="HEAD")
     with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=DOWNLOAD_TIMEOUT_SECONDS):
         pass
-
-
-def _download(url: str, file: Path) -> None:
-    """Write the file in one step, so that a process beside this one never reads half of it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256()
-    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=file.name, delete=False) as part:
-        try:
-            with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT_SECONDS) as response:
-                while chunk := response.read(1 << 20):
-                    digest.update(chunk)
-                    part.write(chunk)
-            part.close()
-            promised = re.search(r"-([0-9a-f]{8,})\.", file.name)
-            if promised and not digest.hexdigest().startswith(promised[1]):
-                raise ValueError(f"its sha256 starts with {digest.hexdigest()[:8]}, not {promised[1]}")
-            os.replace(part.name, file)
-        finally:
-            Path(part.name).unlink(missing_ok=True)
 
 
 def some(names: list[str], limit: int = 4) -> str:

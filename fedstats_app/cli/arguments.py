@@ -65,13 +65,13 @@ def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="fedstats", description="Use the classifier of a run, and prepare runs.")
     root.add_argument("--version", action="version", version=f"fedstats-app {__version__}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, one in COMMANDS.items():
+    for name, entry in COMMANDS.items():
         # Options are not abbreviated where what is not one of them is another program's.
-        end = _FLOWER if one.hands_on else _EXIT
+        end = _FLOWER if entry.hands_on else _EXIT
         command = commands.add_parser(
-            name, help=one.help, description=one.description, epilog=end, allow_abbrev=not one.hands_on
+            name, help=entry.help, description=entry.description, epilog=end, allow_abbrev=not entry.hands_on
         )
-        for names, settings in one.arguments:
+        for names, settings in entry.arguments:
             command.add_argument(*names, **settings)
     return root
 

@@ -82,11 +82,8 @@ def align_classes(dataset: Dataset, class_names: Sequence[str]) -> Dataset:
     only_here = [name for name in present if name not in set(class_names)]
     if only_here:
         only_head = [name for name in class_names if name not in set(present)]
-        folded = {name.casefold().strip(): name for name in class_names}
-        close = [(name, folded[key]) for name in only_here if (key := name.casefold().strip()) in folded]
-        hint = "".join(f"; {here!r} may be the head's {head!r}" for here, head in close[:3])
         raise CommandError(
-            f"{dataset.name} has {dataset.kind}s of {len(only_here)} classes that the head does not know{hint}. "
+            f"{dataset.name} has {dataset.kind}s of {len(only_here)} classes that the head does not know. "
             f"Folders must be named as the head's classes are.\n  only in the folder: {_listed(only_here)}\n"
             f"  only in the head:   {_listed(only_head)}"
         )
@@ -125,7 +122,7 @@ def _sections(classifier: Classifier, dataset: Dataset, scores: HeadScores, num_
         f"negative log-likelihood {scores.calibration.mean_nll(temperature):.4f}\n{calibration_note(classifier)}"
     )
     names, numbers = [printable(name, _NAME_WIDTH) for name in classifier.class_names], found["per_class_examples"]
-    shares = (map(percent, found[f"per_class_{what}"]) for what in ("accuracy", "specificity", "f1"))
+    shares = (map(percent, found[f"per_class_{measure}"]) for measure in ("accuracy", "specificity", "f1"))
     rows = zip(names, map(str, numbers), *shares, map(area, found["per_class_auroc"]), strict=True)
     heading = ("class", f"{dataset.kind}s", "sensitivity", "specificity", "F1", "AUROC")
     yield table(heading, [row for row, number in zip(rows, numbers, strict=True) if number])
@@ -166,7 +163,7 @@ def _of_class(found: dict[str, Any], confusion: ConfusionMatrix, index: int, nam
     return {
         "class": name,
         "num_examples": number,
-        **{what: found[f"per_class_{what}"][index] for what in ("accuracy", "specificity", "f1", "auroc")},
+        **{measure: found[f"per_class_{measure}"][index] for measure in ("accuracy", "specificity", "f1", "auroc")},
         "accuracy_interval": wilson_interval(right, number) if number else None,
         "specificity_interval": wilson_interval(others - (taken - right), others) if others else None,
     }

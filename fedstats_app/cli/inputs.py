@@ -82,7 +82,7 @@ def find_samples(
     for name in names:
         path = Path(name).expanduser()
         if path.is_dir():
-            files = sorted(one for one in visible_files(path) if one.suffix.lower() in SUFFIXES[kind])
+            files = sorted(file for file in visible_files(path) if file.suffix.lower() in SUFFIXES[kind])
             found.append(unlabelled_files(files, kind))
             if not files:
                 problems[name] = f"no {kind} in this folder; {kind}s end in {', '.join(sorted(SUFFIXES[kind]))}"

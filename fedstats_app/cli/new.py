@@ -78,7 +78,7 @@ def write_app(folder: Path) -> None:
         raise CommandError(f"{source / PROJECT} has no section of settings: install fedstats-app anew")
     head = _HEAD.format(
         version=fedstats_app.__version__,
-        flower=next(one for one in own["project"]["dependencies"] if one.startswith("flwr[")),
+        flower=next(requirement for requirement in own["project"]["dependencies"] if requirement.startswith("flwr[")),
         target=own["tool"]["flwr"]["app"]["flwr-version-target"],
         protocol=PROTOCOL_VERSION,
     )

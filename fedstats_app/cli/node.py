@@ -54,17 +54,18 @@ def ledger(arguments: argparse.Namespace) -> int:
     if not ledgers:
         raise CommandError(f"there is no ledger in {folder}: no node with this state-dir was asked anything yet")
     try:
-        for one in ledgers:
+        for ledger_file in ledgers:
             if arguments.reset:
-                one.reset()
-            found = one.summary()
+                ledger_file.reset()
+            found = ledger_file.summary()
             began = f"{datetime.datetime.fromtimestamp(found.began, datetime.UTC):%Y-%m-%d %H:%M UTC}"
             since = f"since {began}, in {found.cells} cells" if found.began else "nothing was asked yet"
             spent = [f"{number} {kind}" for kind, number in sorted(found.spent.items())] or ["nothing is spent"]
             if found.noise:
-                told = epsilon_of(composed(found.noise), _DELTA)
-                spent.append(f"{len(found.noise)} sums with noise, never reset: epsilon {told:.3g} at delta {_DELTA:g}")
-            print("\n  ".join([printable(found.data), str(one.path), since, *spent]))
+                epsilon = epsilon_of(composed(found.noise), _DELTA)
+                noise = f"{len(found.noise)} sums with noise, never reset"
+                spent.append(f"{noise}: epsilon {epsilon:.3g} at delta {_DELTA:g}")
+            print("\n  ".join([printable(found.data), str(ledger_file.path), since, *spent]))
     except LedgerError as error:
         raise CommandError(f"the ledger cannot be used: {error}") from error
     return 0

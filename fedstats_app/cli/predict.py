@@ -87,7 +87,7 @@ def _predictions(
 def _write_csv(predictions: Iterator[tuple[str, Ranking]], top: int) -> None:
     """Print a line per sample as soon as it is there, its likeliest class first."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    more = (f"{what}_{place}" for place in range(2, top + 1) for what in ("class", "probability"))
+    more = (f"{column}_{place}" for place in range(2, top + 1) for column in ("class", "probability"))
     writer.writerow(["sample", "class", "probability", *more])
     for name, ranking in predictions:
         writer.writerow([name, *itertools.chain.from_iterable(ranking)])

@@ -70,61 +70,62 @@ def _given(arguments: argparse.Namespace) -> dict[str, Any]:
     return {**config, **{key: value for key in ("method", "backbone") if (value := getattr(arguments, key))}}
 
 
-def _document(one: Release) -> dict[str, object]:
-    received = one.received
+def _document(release: Release) -> dict[str, object]:
+    received = release.received
     return {
-        "name": one.info.client_name,
-        "backbone": one.backbone,
-        "backbone_fingerprint": one.request.backbone_fingerprint,
-        "class_counts": dict(zip(one.request.class_names, _counts(one), strict=True)),
+        "name": release.info.client_name,
+        "backbone": release.backbone,
+        "backbone_fingerprint": release.request.backbone_fingerprint,
+        "class_counts": dict(zip(release.request.class_names, _counts(release), strict=True)),
         "num_suppressed_classes": received.num_suppressed_classes,
         "num_unreadable": received.num_unreadable,
-        "statistics": in_words(one.request.spec),
-        "wire_dtype": one.request.wire_dtype,
-        "methods": _methods([one]),
-        "digest": one.digest,
+        "statistics": in_words(release.request.spec),
+        "wire_dtype": release.request.wire_dtype,
+        "methods": _methods([release]),
+        "digest": release.digest,
     }
 
 
-def _counts(one: Release) -> list[int]:
-    counts: list[int] = one.received.statistics.rows.class_counts().tolist()
+def _counts(release: Release) -> list[int]:
+    counts: list[int] = release.received.statistics.rows.class_counts().tolist()
     return counts
 
 
 def _methods(releases: Sequence[Release]) -> list[str]:
     """List the methods, with their defaults, that all of some releases can be solved by."""
     configured = AppConfig().configured_methods
-    return [name for name in METHODS if all(one.covers(configured[name].specification) for one in releases)]
+    return [name for name in METHODS if all(release.covers(configured[name].specification) for release in releases)]
 
 
-def _in_plain_words(path: str, one: Release) -> str:
+def _in_plain_words(path: str, release: Release) -> str:
     """Say what a release holds, what it does not, and how much of single samples it gives away."""
-    received, size = one.received, Path(path).expanduser().stat().st_size
-    classes = [f"{printable(name)} {count}" for name, count in zip(one.request.class_names, _counts(one), strict=True)]
+    received, size = release.received, Path(path).expanduser().stat().st_size
+    counted = zip(release.request.class_names, _counts(release), strict=True)
+    classes = [f"{printable(name)} {count}" for name, count in counted]
     more = len(classes) - _CLASSES_SHOWN
-    solvable = ", ".join(map(display_name, _methods([one]))) or "no method with its default settings"
+    solvable = ", ".join(map(display_name, _methods([release]))) or "no method with its default settings"
     lines = [
-        f"{path}: {size / 1e6:,.3f} MB, name {printable(one.info.client_name)!r}",
-        f"network: {printable(one.backbone)}, fingerprint {one.request.backbone_fingerprint[:16]}",
+        f"{path}: {size / 1e6:,.3f} MB, name {printable(release.info.client_name)!r}",
+        f"network: {printable(release.backbone)}, fingerprint {release.request.backbone_fingerprint[:16]}",
         f"samples: {received.num_examples:,} of {len(classes)} classes: {', '.join(classes[:_CLASSES_SHOWN])}"
         + (f", and {more} more" if more > 0 else ""),
         f"held back: {received.num_suppressed_classes} classes with too few samples, and {received.num_unreadable} "
         "unreadable samples",
-        f"statistics: {in_words(one.request.spec)}; enough for {solvable}",
-        *_given_away(one),
-        f"not in it: images, texts, file names, code; digest {one.digest[:16]}",
+        f"statistics: {in_words(release.request.spec)}; enough for {solvable}",
+        *_given_away(release),
+        f"not in it: images, texts, file names, code; digest {release.digest[:16]}",
     ]
     return "\n".join(paragraph(line, rest="  ") for line in lines)
 
 
-def _given_away(one: Release) -> list[str]:
+def _given_away(release: Release) -> list[str]:
     """Say how much of single samples is in means, Gram matrices and directions."""
-    client, spec = one.received.statistics, one.request.spec
+    client, spec = release.received.statistics, release.request.spec
     fewest = int(client.rows.counts.min())
-    said = [f"of single samples: the mean of the fewest is of {fewest}; the fewer, the closer it is to each of them"]
+    lines = [f"of single samples: the mean of the fewest is of {fewest}; the fewer, the closer it is to each of them"]
     if not (spec.gram or spec.sends_scatter):
-        return said
-    number, dim = one.received.num_examples, client.rows.feature_dim
+        return lines
+    number, dim = release.received.num_examples, client.rows.feature_dim
     directions = 0 if client.scatter is None else len(client.scatter)
     whole = spec.gram and not client.completed
     name = "Gram matrix" if whole else f"{directions} directions"
@@ -133,7 +134,7 @@ def _given_away(one: Release) -> list[str]:
         how_much = "MUCH, since these are fewer than 2 d"
         if not whole and SAMPLES_PER_DIRECTION * directions <= number - len(client.rows):
             how_much = f"little, since these are {SAMPLES_PER_DIRECTION} or more for each direction"
-    return [*said, f"of single samples: the {name} of {number:,} samples in d = {dim:,} dimensions says {how_much}"]
+    return [*lines, f"of single samples: the {name} of {number:,} samples in d = {dim:,} dimensions says {how_much}"]
 
 
 def merge(arguments: argparse.Namespace) -> int:
@@ -149,7 +150,7 @@ def merge(arguments: argparse.Namespace) -> int:
     if out.exists() and "resume" not in given:
         raise CommandError(f"--out must be a new folder, {out} is there already")
     found = {path: read_release(path) for path in arguments.releases}
-    releases = dict(sorted(found.items(), key=lambda one: (one[1].info.client_name, one[1].digest)))
+    releases = dict(sorted(found.items(), key=lambda entry: (entry[1].info.client_name, entry[1].digest)))
     try:
         config = {**_usual(arguments.test, list(releases.values()), str(out.parent)), **given}
         _refuse_what_does_not_fit(releases, AppConfig.from_run_config(config))
@@ -188,29 +189,30 @@ def _with_paths(reason: str, paths: Sequence[str]) -> str:
 def _refuse_what_does_not_fit(releases: Mapping[str, Release], config: AppConfig) -> None:
     """Refuse files that are of one site, or of another network, other classes or too few statistics, by name."""
     problems = []
-    for what, of in (
-        ("the very same statistics", [one.digest for one in releases.values()]),
-        ("a site of the same name", [one.info.client_name for one in releases.values()]),
+    for shared, values in (
+        ("the very same statistics", [release.digest for release in releases.values()]),
+        ("a site of the same name", [release.info.client_name for release in releases.values()]),
     ):
-        for value in sorted({value for value in of if value and of.count(value) > 1}):
-            same = [path for path, one in zip(releases, of, strict=True) if one == value]
-            problems.append(f"{' and '.join(same)} are of {what}, which would count twice")
+        for value in sorted({value for value in values if value and values.count(value) > 1}):
+            same = [path for path, other in zip(releases, values, strict=True) if other == value]
+            problems.append(f"{' and '.join(same)} are of {shared}, which would count twice")
     backbone = loaded_backbone(config.backbone_for(own_data=True), NodeConfig().engine_root(config.cache))
-    lists = {place: ClassList(one.request.class_names) for place, one in enumerate(releases.values())}
+    lists = {place: ClassList(release.request.class_names) for place, release in enumerate(releases.values())}
     _, conflicts = align_class_lists(lists)
-    spec = merge_specs(one.specification for one in config.configured_methods.values())
-    for place, (path, one) in enumerate(releases.items()):
-        if one.request.backbone_fingerprint != backbone.fingerprint:
+    spec = merge_specs(method.specification for method in config.configured_methods.values())
+    for place, (path, release) in enumerate(releases.items()):
+        if release.request.backbone_fingerprint != backbone.fingerprint:
             problems.append(
-                f"{path} is of network {printable(one.backbone)}, fingerprint {one.request.backbone_fingerprint[:16]}; "
-                f"this run has {backbone.name}, fingerprint {backbone.fingerprint[:16]} (--backbone)"
+                f"{path} is of network {printable(release.backbone)}, fingerprint "
+                f"{release.request.backbone_fingerprint[:16]}; this run has {backbone.name}, fingerprint "
+                f"{backbone.fingerprint[:16]} (--backbone)"
             )
-        if (dtype := one.request.wire_dtype) != config.federation.wire_dtype:
+        if (dtype := release.request.wire_dtype) != config.federation.wire_dtype:
             problems.append(f"{path} is in {dtype}, this run in {config.federation.wire_dtype} (wire-dtype)")
         if place in conflicts:
             problems.append(f"{path}: {_with_paths(conflicts[place], list(releases))}")
-        if not one.covers(spec):
-            has = in_words(one.request.spec)
+        if not release.covers(spec):
+            has = in_words(release.request.spec)
             problems.append(f"{path} has {has}; for this run's methods it lacks: {in_words(spec)} (--method)")
     if problems:
         raise CommandError("\n".join(problems))

@@ -42,5 +42,5 @@ def run(arguments: argparse.Namespace) -> int:
 def _sites(given: list[str]) -> list[dict[str, Any]]:
     """Read one node-config for each text that names data; the other texts are rules of all of them."""
     read = [read_node_config([text]) for text in given]
-    rules = read_node_config(text for text, one in zip(given, read, strict=True) if "data-path" not in one)
-    return [{**rules, **one} for one in read if "data-path" in one]
+    rules = read_node_config(text for text, config in zip(given, read, strict=True) if "data-path" not in config)
+    return [{**rules, **config} for config in read if "data-path" in config]

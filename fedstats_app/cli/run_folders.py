@@ -58,22 +58,22 @@ def runs(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(to_json({"folder": str(folder), "runs": found}))
     elif found:
-        print(table(_HEADING, [_cells(one) for one in found], left=6))
+        print(table(_HEADING, [_cells(run) for run in found], left=6))
     else:
         print(f"no run in {folder}")
-    return 1 if any(one["status"] == "damaged" for one in found) else 0
+    return 1 if any(run["status"] == "damaged" for run in found) else 0
 
 
-def _cells(one: dict[str, Any]) -> tuple[str, ...]:
-    methods = ",".join(one["methods"]) if len(one["methods"]) <= 4 else "all"
+def _cells(run: dict[str, Any]) -> tuple[str, ...]:
+    methods = ",".join(run["methods"]) if len(run["methods"]) <= 4 else "all"
     return (
-        one["date"] or "-",
-        one["status"],
-        *(printable(text or "-", 24) for text in (one["data"], one["backbone"], methods)),
-        head_title(one["best"]) or "-",
-        "-" if one["accuracy"] is None else f"{100 * one['accuracy']:.2f}",
-        "-" if one["wire_bytes"] is None else three_figures(one["wire_bytes"] / 1e6),
-        printable(one["name"], 48),
+        run["date"] or "-",
+        run["status"],
+        *(printable(text or "-", 24) for text in (run["data"], run["backbone"], methods)),
+        head_title(run["best"]) or "-",
+        "-" if run["accuracy"] is None else f"{100 * run['accuracy']:.2f}",
+        "-" if run["wire_bytes"] is None else three_figures(run["wire_bytes"] / 1e6),
+        printable(run["name"], 48),
     )
 
 
@@ -116,13 +116,13 @@ def remove(arguments: argparse.Namespace) -> int:
         print(to_json(asdict(removal)))
         return 0
     print(f"{removal.num_clients} clients, {removal.num_examples} samples are left")
-    for what, names in (
+    for heading, names in (
         ("solved again", [name for name in removal.methods if name not in removal.masked]),
         ("only masked, since samples of all classes are in one matrix", removal.masked),
         ("not made again, since only a run can train them", removal.not_made),
     ):
         if names:
-            print(f"{what}: {', '.join(names)}")
+            print(f"{heading}: {', '.join(names)}")
     print("the new heads are neither evaluated nor calibrated: fedstats evaluate does the former")
     print(f"{folder} still holds what was removed; its heads are marked, delete it when you can")
     print(removal.folder)

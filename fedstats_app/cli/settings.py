@@ -16,7 +16,7 @@ _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
 
 
 class SettingsError(ValueError):
-    """What cannot be read as settings; one problem per line."""
+    """Text that cannot be read as settings; one problem per line."""
 
 
 def read_settings(given: Sequence[str]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def read_settings(given: Sequence[str]) -> dict[str, Any]:
     SettingsError
         If there is no such file, it is no TOML, or a word is no pair.
     """
-    if not any(one.endswith(".toml") for one in given):
+    if not any(text.endswith(".toml") for text in given):
         return _read_pairs(given)
     if len(given) > 1:
         raise SettingsError(f"Flower takes either one TOML file or KEY=VALUE words, got {' '.join(given)}")
@@ -53,8 +53,8 @@ def read_settings(given: Sequence[str]) -> dict[str, Any]:
 def read_in_turn(given: Iterable[str]) -> dict[str, Any]:
     """Read files and pairs one after another; what comes later counts."""
     values: dict[str, Any] = {}
-    for one in given:
-        values |= read_settings([one])
+    for text in given:
+        values |= read_settings([text])
     return values
 
 

@@ -1,4 +1,4 @@
-"""What commands show in a terminal: names that come from files, tables, paragraphs, and progress on stderr."""
+"""Output of commands in a terminal: names that come from files, tables, paragraphs, and progress on stderr."""
 
 from __future__ import annotations
 

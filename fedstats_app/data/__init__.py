@@ -1,4 +1,4 @@
-"""Where samples come from, which client has which, and where their features are kept.
+"""Sources of samples, their partition over clients, and the cache of their features.
 
 It may import options; importing it does not import torch.
 """

@@ -121,10 +121,10 @@ def aligned(dataset: Dataset, class_names: tuple[str, ...], floor: int) -> tuple
     And (n,) the indices that its samples have in the data as they were.
     """
     hidden = [c for c in hidden_classes(dataset, floor) if dataset.class_names[c] not in class_names]
-    told = np.flatnonzero(~np.isin(dataset.labels, hidden))
-    if len(told) < len(dataset):
-        dataset = dataset.subset(told)
-    return dataset.with_class_names(class_names), told
+    shown = np.flatnonzero(~np.isin(dataset.labels, hidden))
+    if len(shown) < len(dataset):
+        dataset = dataset.subset(shown)
+    return dataset.with_class_names(class_names), shown
 
 
 def split_holdout(

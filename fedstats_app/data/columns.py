@@ -23,7 +23,7 @@ _PATHS_LOOKED_AT = 5
 
 @dataclass(frozen=True)
 class Reading:
-    """How a data set is read. Columns are of tables, each "" to take the only one with a usual name.
+    """Options of reading a data set. Columns are of tables, each "" to take the only one with a usual name.
 
     Attributes
     ----------
@@ -59,8 +59,8 @@ def choose_column(wanted: str, columns: Sequence[str], candidates: Collection[st
         return wanted
     found = _usual(columns, candidates)
     if len(found) != 1:
-        what = f"several columns may be the {role}: {found}" if found else f"no column has a usual name for the {role}"
-        raise DatasetError(f"{owner}: {what}; name one of {list(columns)} with {role}-column")
+        several, none = f"several columns may be the {role}: {found}", f"no column has a usual name for the {role}"
+        raise DatasetError(f"{owner}: {several if found else none}; name one of {list(columns)} with {role}-column")
     return found[0]
 
 
@@ -118,7 +118,7 @@ def scalar_columns(table: "datasets.Dataset", excluded: Collection[str]) -> Lazy
         return named
 
     features = {name: table.features[name] for name in table.column_names if name not in excluded}
-    return LazyColumns([name for name, one in features.items() if _is_scalar(one)], read)
+    return LazyColumns([name for name, feature in features.items() if _is_scalar(feature)], read)
 
 
 # More classes than this, and more than rows, are no class ids but some other number.

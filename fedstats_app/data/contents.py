@@ -1,4 +1,4 @@
-"""What a sample holds, as bytes and as a digest, without decoding an image; and cells of samples answered together.
+"""Content of samples, as bytes and as a digest, without decoding an image; and cells of samples answered together.
 
 Sums over many sets of samples can be added and subtracted. If each set is a union of cells, and a cell has as many
 samples as the floor, so has every difference. Which cell a sample is in depends on what it holds, not on a seed: the

@@ -73,7 +73,7 @@ class DataOptions(Options):
 
     @property
     def reading(self) -> dict[str, Any]:
-        """How the data set is read, as arguments of :func:`fedstats_app.data.load_dataset`."""
+        """Options of reading the data set, as arguments of :func:`fedstats_app.data.load_dataset`."""
         return {**self.columns, "folder_levels": self.folder_levels}
 
     def reading_of(self, spec: str) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class PartitionOptions(Options):
 
     @property
     def by_column(self) -> bool:
-        """Whether a column of the data says who has what."""
+        """True if a column of the data divides it among clients."""
         return self.partitioner in ("natural-id", "domain")
 
     @property

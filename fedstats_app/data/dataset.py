@@ -51,7 +51,7 @@ class UnreadableSampleError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class SampleSource:
-    """Where a data set's images or texts come from.
+    """Source of a data set's images or texts.
 
     Attributes
     ----------

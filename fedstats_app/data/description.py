@@ -1,4 +1,4 @@
-"""What a data set holds, in words: said before anything is computed, so that a misread folder is seen at once."""
+"""Description of a data set in words: printed before anything is computed, so that a misread folder is seen at once."""
 
 from collections.abc import Sequence
 
@@ -32,11 +32,11 @@ def listed(names: Sequence[str]) -> str:
 
 def description(train: Dataset, test: Dataset | None) -> str:
     """Return how many samples and classes there are, the classes' names and which splits."""
-    what = f"{train.kind}s"
-    held_out = f"test split: {len(test):,} {what}" if test is not None else "no test split"
+    samples = f"{train.kind}s"
+    held_out = f"test split: {len(test):,} {samples}" if test is not None else "no test split"
     count = len(train.class_names)
     classes = "1 class" if count == 1 else f"{count} classes"
-    return f"{len(train):,} {what} of {classes} ({listed(train.class_names)}); {held_out}"
+    return f"{len(train):,} {samples} of {classes} ({listed(train.class_names)}); {held_out}"
 
 
 def doubts(train: Dataset, test: Dataset | None) -> list[str]:

@@ -49,7 +49,7 @@ def read_dicom(path: Path) -> Image.Image:
 
 def _windowed(values: NDArray[np.float64], header: Any) -> NDArray[np.float64]:
     """Return where values (height, width) are in the first window, 0 to 1 within it (DICOM PS3.3, C.11.2.1)."""
-    centre, width = (float(np.ravel(one)[0]) for one in (header.WindowCenter, header.WindowWidth))
+    centre, width = (float(np.ravel(value)[0]) for value in (header.WindowCenter, header.WindowWidth))
     match header.get("VOILUTFunction", "LINEAR"):
         case "SIGMOID":
             return np.asarray(1 / (1 + np.exp(-4 * (values - centre) / width)))

@@ -12,7 +12,7 @@ from fedstats_app.data.columns import Reading
 from fedstats_app.data.dataset import Dataset, DatasetError
 from fedstats_app.data.layout import choose_splits, split_of, visible_folders
 from fedstats_app.data.paths import existing_path
-from fedstats_app.data.table import Suffix, quiet_progress, read_files, table_dataset
+from fedstats_app.data.table import Suffix, read_files, table_dataset
 
 if TYPE_CHECKING:
     import datasets
@@ -62,8 +62,11 @@ def _table_files(path: Path, suffix: Suffix, spec: str) -> tuple[dict[str, list[
         kinds = [file.stem.split("-")[0] for file in files]  # train-00000-of-00002
         chosen = choose_splits(set(kinds))
         if chosen.train is not None:
-            of = {name: [file for file, kind in zip(files, kinds, strict=True) if kind == name] for name in set(kinds)}
-            return {"train": of[chosen.train], "test": of.get(chosen.test or "", [])}, chosen.notes
+            parts = {"train": chosen.train, "test": chosen.test}
+            return {
+                part: [file for file, kind in zip(files, kinds, strict=True) if kind == name]
+                for part, name in parts.items()
+            }, chosen.notes
         if len(files) == 1 and split_of(files[0].stem)[0] in (None, "train"):
             return {"train": files, "test": []}, (f"all data are those of {files[0].name}",)
     raise DatasetError(f"{spec}: no train-*.{suffix} in {path} or {path / 'data'}; a single file may also be given")
@@ -133,19 +136,19 @@ def _load(root: Path, spec: str) -> tuple[dict[str, datasets.Dataset], tuple[str
     """Return the tables of the splits that are used, and how they were chosen where that is worth a note."""
     import datasets
 
+    datasets.disable_progress_bars()
     try:
-        with quiet_progress():
-            if partitions := _partitions(root):
-                tables = {number: datasets.Dataset.load_from_disk(str(path)) for number, path in partitions.items()}
-                numbers = [number for number, table in tables.items() for _ in range(len(table))]
-                whole = datasets.concatenate_datasets([*tables.values()])
-                if PARTITION_COLUMN not in whole.column_names:
-                    whole = whole.add_column(PARTITION_COLUMN, numbers)
-                note = f"{len(partitions)} partitions: partition-column = 'partition' makes a client of each"
-                return {"train": whole}, (note,)
-            if is_table_folder(root):
-                return {"train": datasets.Dataset.load_from_disk(str(root))}, ()
-            saved = datasets.DatasetDict.load_from_disk(str(root))
+        if partitions := _partitions(root):
+            tables = {number: datasets.Dataset.load_from_disk(str(path)) for number, path in partitions.items()}
+            numbers = [number for number, table in tables.items() for _ in range(len(table))]
+            whole = datasets.concatenate_datasets([*tables.values()])
+            if PARTITION_COLUMN not in whole.column_names:
+                whole = whole.add_column(PARTITION_COLUMN, numbers)
+            note = f"{len(partitions)} partitions: partition-column = 'partition' makes a client of each"
+            return {"train": whole}, (note,)
+        if is_table_folder(root):
+            return {"train": datasets.Dataset.load_from_disk(str(root))}, ()
+        saved = datasets.DatasetDict.load_from_disk(str(root))
     except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
         raise DatasetError(f"{spec}: {root} cannot be read ({type(error).__name__}: {error})") from error
     chosen = choose_splits(saved)
@@ -171,17 +174,18 @@ def load_hub(name: str, split: str, reading: Reading) -> Dataset | None:
     """
     spec = f"hub:{name}"
     _ask_hub(name, spec)
+    import datasets
     from flwr_datasets import FederatedDataset
 
+    datasets.disable_progress_bars()
     federated = FederatedDataset(dataset=name, partitioners={}, shuffle=False)
     try:
-        with quiet_progress():
-            tables = {"train": federated.load_split("train")}
-            chosen = choose_splits(tables["train"].info.splits or tables)
-            if split == "test":
-                if chosen.test is None:
-                    return None
-                tables["test"] = federated.load_split(chosen.test)
+        tables = {"train": federated.load_split("train")}
+        chosen = choose_splits(tables["train"].info.splits or tables)
+        if split == "test":
+            if chosen.test is None:
+                return None
+            tables["test"] = federated.load_split(chosen.test)
     except (OSError, ValueError, RuntimeError) as error:
         advice = f". {_OFFLINE_HELP}" if isinstance(error, OSError) else ""
         raise DatasetError(f"{spec}: cannot be loaded ({type(error).__name__}: {error}){advice}") from error

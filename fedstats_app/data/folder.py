@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from fedstats_app.data.dataset import Dataset, DatasetError, Kind, Sample, SampleSource
 from fedstats_app.data.layout import (
@@ -27,22 +26,11 @@ from fedstats_app.data.paths import existing_path, open_image, regular_file
 
 
 def read_text(path: Path) -> str:
-    """Read a text in UTF-8; a DatasetError, which does not name the file, says if it is an image or no UTF-8."""
+    """Read a text in UTF-8; a DatasetError, which does not name the file, says if it is none."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        kind = _image_format(path)
-        what = f"it is an image ({kind})" if kind else f"it is not in UTF-8 (byte {error.start} cannot be read)"
-        raise DatasetError(f"a text is wanted here, and {what}") from error
-
-
-def _image_format(path: Path) -> str:
-    """Return the name of an image's format, "" of what is no image."""
-    try:
-        with Image.open(path) as image:
-            return image.format or ""
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return ""
+        raise DatasetError(f"a text must be in UTF-8 (byte {error.start} cannot be read)") from error
 
 
 def file_source(root: Path, paths: list[str], kind: Kind) -> SampleSource:
@@ -122,7 +110,7 @@ def _class_folders(spec: str, folder: Path, levels: Levels) -> dict[str, list[Pa
 
 def _load_split(spec: str, split: str, folder: Path, levels: Levels, notes: tuple[str, ...]) -> Dataset:
     folders = _class_folders(spec, folder, levels)
-    found = [[path for one in of_class for path in visible_files(one)] for of_class in folders.values()]
+    found = [[path for inside in of_class for path in visible_files(inside)] for of_class in folders.values()]
     files = [sorted(path.relative_to(folder).as_posix() for path in of_class) for of_class in found]
     suffixes = {_suffix(path) for of_class in files for path in of_class}
     kind: Kind = "text" if suffixes & TEXT_SUFFIXES and not suffixes & IMAGE_SUFFIXES else "image"

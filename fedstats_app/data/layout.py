@@ -145,14 +145,14 @@ def find_layout(root: Path, *, levels: str, spec: str) -> FolderLayout:
         If there are several training or test folders, if splits lie below classes, or if either of two levels of
         folders may be the classes; the message says what to do.
     """
-    notes = _tables_beside(root)
+    notes: list[str] = []
     root = _open_wrappers(root, notes)
     names = visible_folders(root)
     found = _splits(root, names)
     if not found:
         return FolderLayout(root, None, _levels_of(root, levels, spec), tuple(notes))
     for split in ("train", "test"):
-        if len(several := [name for name, one in found.items() if one == split]) > 1:
+        if len(several := [name for name, kind in found.items() if kind == split]) > 1:
             raise DatasetError(
                 f"{spec}: {named(several)} may all be the {split} split of {root}; keep one of them there, or name "
                 f"the folders one by one: dataset = 'folder:{root}/...' and test-dataset = 'folder:{root}/...'"
@@ -163,10 +163,10 @@ def find_layout(root: Path, *, levels: str, spec: str) -> FolderLayout:
             f"{spec}: {named([*found])} looks like a split beside {named(rest)}, but there is no training folder; "
             f"put the class folders into {root / 'train'}, or give {named([*found])} another name if it is a class"
         )
-    of = {split: [root / name for name, one in found.items() if one == split] for split in get_args(Split)}
-    train = _open_own_name(of["train"][0]) if of["train"] else None
-    test = _labelled(of["test"], notes)
-    validation = of["validation"]
+    folders = {split: [root / name for name in names if found.get(name) == split] for split in get_args(Split)}
+    train = _open_own_name(folders["train"][0]) if folders["train"] else None
+    test = _labelled(folders["test"], notes)
+    validation = folders["validation"]
     if test is None and len(validation) == 1 and (test := _labelled(validation, notes)) is not None:
         notes.append(f"{named([folder.name for folder in validation])} {_AS_TEST}")
     elif validation and train is not None:
@@ -177,18 +177,6 @@ def find_layout(root: Path, *, levels: str, spec: str) -> FolderLayout:
     if where is None:
         raise DatasetError(f"{spec}: {root} has neither a training nor a test folder, only {named([*found])}")
     return FolderLayout(train, test, _levels_of(where, levels, spec), tuple(notes))
-
-
-def _tables_beside(root: Path) -> list[str]:
-    """Return a note if tables lie beside the folders, which may be the better source of labels."""
-    with os.scandir(root) as entries:
-        names = (entry.name for entry in entries if entry.is_file() and not is_passed_over(entry.name))
-        tables = sorted(name for name in names if name.lower().endswith((".csv", ".parquet")))
-    if not tables:
-        return []
-    return [
-        f"{named(tables)} beside the folders: not read; if its labels are meant, name it as csv:/PATH or parquet:/PATH"
-    ]
 
 
 def _open_wrappers(root: Path, notes: list[str]) -> Path:

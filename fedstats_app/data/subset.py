@@ -34,11 +34,11 @@ def only_classes(dataset: Dataset, wanted: str) -> Dataset:
             raise DatasetError(f"{dataset.name}: classes must be 1 to {len(have)}, or names, got {wanted}")
         names = have[: int(wanted)]
     else:
-        asked = [name.strip() for name in wanted.split(",")]
-        if unknown := [name for name in asked if name not in have]:
+        chosen = [name.strip() for name in wanted.split(",")]
+        if unknown := [name for name in chosen if name not in have]:
             shown = f"{list(have[:_NAMED])}{' ...' if len(have) > _NAMED else ''}"
             raise DatasetError(f"{dataset.name}: classes must be among {shown}, got {unknown}")
-        names = tuple(name for name in have if name in asked)
+        names = tuple(name for name in have if name in chosen)
     return of_classes(dataset, names)
 
 
@@ -63,7 +63,7 @@ def without_domain(dataset: Dataset, domain: str) -> tuple[Dataset, Dataset]:
         raise DatasetError(
             f"{dataset.name}: left-out-domain must name one of the columns {sorted(dataset.columns)}, got {domain!r}"
         )
-    values = np.array([str(one) for one in dataset.columns[column].tolist()])
+    values = np.array([str(entry) for entry in dataset.columns[column].tolist()])
     out = values == value
     if not out.any() or out.all():
         found = sorted(set(values.tolist()))

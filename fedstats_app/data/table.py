@@ -3,8 +3,6 @@
 import hashlib
 import io
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -37,8 +35,8 @@ def read_files(suffix: Suffix, files: list[Path], spec: str) -> "datasets.Datase
     from datasets.exceptions import DatasetsError
 
     try:
-        with quiet_progress():
-            return datasets.load_dataset(suffix, data_files=[str(file) for file in files], split="train")
+        datasets.disable_progress_bars()  # many worker processes write into one log
+        return datasets.load_dataset(suffix, data_files=[str(file) for file in files], split="train")
     except (OSError, ValueError, DatasetsError) as error:
         cause = error.__cause__ or error
         names = [file.name for file in files]
@@ -118,7 +116,7 @@ def rows_of(
     Parameters
     ----------
     table, kind, columns
-        What holds them, as `choose_samples` found it.
+        The samples, as `choose_samples` found them.
     label : str
         To name samples by, with the number of the row.
     folder : Path or None
@@ -133,73 +131,92 @@ def rows_of(
     source : SampleSource
         Opens a text: the strings of its columns, a line each. Or an image: from bytes, or from a file.
     stamp : str
-        What the content of the samples depends on beside that of the table; "" for nothing.
+        All that the content of the samples depends on beside the table's; "" for nothing.
 
     Raises
     ------
     DatasetError
         If none of the paths of some spread over all rows leads to an image file.
     """
-    rows = table.select_columns(list(columns))
+    rows: _TextRows | _ImageRows | _PathRows
     if kind == "text":
-
-        def text(index: int) -> str:
-            row = rows[index]
-            for column in columns:
-                if not isinstance(row[column], str):
-                    raise ValueError(f"the row holds no text in {column!r}")
-            return "\n".join(row[column] for column in columns)
-
-        # Which columns were meant decides what a sample is: features of others must not be taken for theirs.
-        return SampleSource(text, lambda index: f"{label}[{index}]"), str(columns)
-    [column] = columns
-    if not is_string(table.features[column]):
-        undecoded = _undecoded(rows, column)
-        return (
-            SampleSource(lambda index: _image(undecoded[index][column], column), lambda index: f"{label}[{index}]"),
-            "",
-        )
-    paths = _ImagePaths(table[column][:], column, folder, confined=confined)
-    paths.check_some(owner)
-    source = SampleSource(
-        lambda index: open_image(regular_file(paths.path(index))),
-        lambda index: paths.texts[index] or f"{label}[{index}]",
-    )
-    return source, f"{columns} {paths.stamp()}"
+        rows = _TextRows(table, columns, label)
+    elif is_string(table.features[columns[0]]):
+        rows = _PathRows(table, columns, label, folder, confined=confined)
+        rows.check_some(owner)
+    else:
+        rows = _ImageRows(table, columns, label)
+    return SampleSource(rows.open, rows.name), rows.stamp()
 
 
-def _undecoded(rows: "datasets.Dataset", column: str) -> "datasets.Dataset":
-    """Return the column undecoded: the one rule of `to_rgb` decides about orientation, not the library."""
-    import datasets
+class _Rows:
+    def __init__(self, table: "datasets.Dataset", columns: tuple[str, ...], label: str) -> None:
+        self.rows, self.columns, self.label = table.select_columns(list(columns)), columns, label
 
-    if isinstance(rows.features[column], datasets.Image):
-        return rows.cast_column(column, datasets.Image(decode=False))
-    return rows
+    def name(self, index: int) -> str:
+        return f"{self.label}[{index}]"
 
-
-def _image(value: object, column: str) -> Image.Image:
-    """Open the image of a row: the bytes of its file, or that file by its absolute path."""
-    content, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
-    if isinstance(content, bytes):
-        return Image.open(io.BytesIO(content))
-    if not isinstance(path, str):
-        raise ValueError(f"the row holds no image in {column!r}")
-    if not Path(path).is_absolute():
-        raise ValueError(f"the row holds a relative path ({path}) and no bytes")
-    return open_image(regular_file(Path(path)))
+    def stamp(self) -> str:
+        return ""
 
 
-class _ImagePaths:
-    """The paths of image files in a column, each checked when it is used."""
+class _TextRows(_Rows):
+    """Rows of strings."""
 
-    def __init__(self, texts: Sequence[str | None], column: str, folder: Path | None, *, confined: bool) -> None:
-        self.texts, self._column, self._confined = texts, column, confined
+    def open(self, index: int) -> str:
+        texts = [self.rows[index][column] for column in self.columns]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"the row holds no text in {', '.join(map(repr, self.columns))}")
+        return "\n".join(texts)
+
+    def stamp(self) -> str:
+        # The columns decide what a sample is: features of others must not be taken for theirs.
+        return str(self.columns)
+
+
+class _ImageRows(_Rows):
+    """Rows with the bytes of an image's file, or its absolute path."""
+
+    def __init__(self, table: "datasets.Dataset", columns: tuple[str, ...], label: str) -> None:
+        import datasets
+
+        super().__init__(table, columns, label)
+        if isinstance(table.features[columns[0]], datasets.Image):
+            # The one rule of `to_rgb` decides about orientation, not the library.
+            self.rows = self.rows.cast_column(columns[0], datasets.Image(decode=False))
+
+    def open(self, index: int) -> Image.Image:
+        value = self.rows[index][self.columns[0]]
+        content, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
+        if isinstance(content, bytes):
+            return Image.open(io.BytesIO(content))
+        if not isinstance(path, str):
+            raise ValueError(f"the row holds no image in {self.columns[0]!r}")
+        if not Path(path).is_absolute():
+            raise ValueError(f"the row holds a relative path ({path}) and no bytes")
+        return open_image(regular_file(Path(path)))
+
+
+class _PathRows(_Rows):
+    """Rows with the path of an image file, each checked when it is used."""
+
+    def __init__(
+        self, table: "datasets.Dataset", columns: tuple[str, ...], label: str, folder: Path | None, *, confined: bool
+    ) -> None:
+        super().__init__(table, columns, label)
+        self._texts, self._confined = table[columns[0]][:], confined
         self._folder = None if folder is None else Path(os.path.normpath(folder))
 
-    def path(self, index: int) -> Path:
-        text = self.texts[index]
+    def open(self, index: int) -> Image.Image:
+        return open_image(regular_file(self._path(index)))
+
+    def name(self, index: int) -> str:
+        return self._texts[index] or super().name(index)
+
+    def _path(self, index: int) -> Path:
+        text = self._texts[index]
         if not text:
-            raise ValueError(f"the row holds no path in {self._column!r}")
+            raise ValueError(f"the row holds no path in {self.columns[0]!r}")
         if self._folder is None:
             if not os.path.isabs(text):
                 raise ValueError(f"the row holds a relative path ({text}) and no bytes")
@@ -210,44 +227,28 @@ class _ImagePaths:
         return path
 
     def check_some(self, owner: str) -> None:
+        """Refuse a column if none of some of its paths leads to a file."""
         reason = ""
-        for index in np.unique(np.linspace(0, len(self.texts) - 1, _PATHS_TRIED).astype(int)).tolist():
+        for index in np.unique(np.linspace(0, len(self._texts) - 1, _PATHS_TRIED).astype(int)).tolist():
             try:
-                path = self.path(index)
+                if self._path(index).is_file():
+                    return
+                reason = reason or f"nothing is at {self._path(index)}"
             except ValueError as error:
                 reason = reason or str(error)
-                continue
-            if path.is_file():
-                return
-            reason = reason or f"nothing is at {path}"
         raise DatasetError(
-            f"{owner}: no path in {self._column!r} leads to an image: {reason}; paths are absolute, or relative to the "
-            "folder of the table"
+            f"{owner}: no path in {self.columns[0]!r} leads to an image: {reason}; paths are absolute, or relative to "
+            "the folder of the table"
         )
 
     def stamp(self) -> str:
         """Return a digest of all paths with the files' sizes and times of change: the table does not tell of those."""
         digest = hashlib.sha256()
-        for index, text in enumerate(self.texts):
+        for index, text in enumerate(self._texts):
             try:
-                status = self.path(index).stat()
+                status = self._path(index).stat()
                 line = f"{text}\0{status.st_size}\0{status.st_mtime_ns}\n"
             except (OSError, ValueError):
                 line = f"{text}\0absent\n"
             digest.update(line.encode("utf-8", "surrogateescape"))
-        return digest.hexdigest()
-
-
-@contextmanager
-def quiet_progress() -> Iterator[None]:
-    """Switch the library's progress bars off: many worker processes write into one log."""
-    import datasets
-
-    if datasets.are_progress_bars_disabled():
-        yield
-        return
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        datasets.enable_progress_bars()
+        return f"{self.columns} {digest.hexdigest()}"

@@ -1,7 +1,6 @@
 import json
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.backbones.names import arguments_text, checked_arguments, parse_arguments
@@ -27,13 +26,6 @@ def test_one_text_whatever_the_order() -> None:
 _VALUES = st.one_of(
     st.booleans(), st.integers(-(10**8), 10**8), st.floats(0.001, 1e6), st.sampled_from(["token", "x_1"])
 )
-
-
-@given(st.dictionaries(st.from_regex(r"a[a-z0-9_]{0,8}", fullmatch=True), _VALUES))
-def test_what_is_written_is_read_again(arguments: dict[str, bool | int | float | str]) -> None:
-    checked = checked_arguments(arguments)
-    assert checked == arguments
-    assert parse_arguments(arguments_text(checked)) == arguments
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,27 +83,6 @@ def test_nothing_is_compiled_where_every_feature_is_known(cache: Path, monkeypat
     assert list(backbone.extract([])) == []
     with pytest.raises(AssertionError, match="compiled"):
         list(backbone.extract(IMAGES))
-
-
-def test_a_batch_goes_through_the_same_engine(fast: Backbone) -> None:
-    batch = torch.stack([fast.transform(image) for image in IMAGES[:4]])
-    assert torch.equal(fast.forward_batch(batch), features(fast, IMAGES[:4]))
-    assert torch.equal(
-        fast.forward_batch(batch.contiguous(memory_format=torch.channels_last)), features(fast, IMAGES)[:4]
-    )
-
-
-def test_images_that_cannot_be_made_end_it_and_it_goes_on_after(fast: Backbone) -> None:
-    def broken() -> Iterator[Any]:
-        yield from IMAGES[:3]
-        raise OSError("the disk is gone")
-
-    with pytest.raises(OSError, match="the disk is gone"):
-        list(fast.extract(broken()))
-    begun = fast.extract(IMAGES)
-    first = next(begun)
-    begun.close()  # type: ignore[attr-defined]  # a generator
-    assert torch.equal(first, features(fast, IMAGES)[:4])
 
 
 def test_bfloat16_is_another_fingerprint(fast: Backbone, cache: Path) -> None:
@@ -211,11 +189,6 @@ def test_auto_takes_openvino_where_it_computes_the_same(way: dict[str, Any], why
     assert chosen_engine("auto", **way) == ("torch", f"not OpenVINO: {why}")
     with pytest.raises(ValueError, match=f"{why}; use engine auto or torch"):
         chosen_engine("openvino", **way)
-
-
-def test_auto_leaves_small_networks_to_torch(cache: Path) -> None:
-    tiny = load_backbone("random:tiny", engine="auto", engine_cache=cache, device="cpu")
-    assert tiny.engine == "torch" and "the network is small" in tiny.engine_in_words
 
 
 def test_without_openvino_auto_is_torch_and_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

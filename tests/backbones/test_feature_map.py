@@ -11,7 +11,6 @@ from fedstats_app.backbones.feature_map import MappedFeatures
 from fedstats_app.backbones.measurements import feature_norm
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.base.option import ConfigError
-from fedstats_app.report.head_file import tuned_state, with_module
 from tests.support.compare import relative_difference
 from tests.support.golden import load, tensor
 
@@ -66,13 +65,6 @@ def test_a_backbone_has_the_map_and_a_fingerprint_of_its_own() -> None:
         assert longest <= feature_norm(backbone).bound * (1 + 1e-6)
         fingerprints.add(backbone.fingerprint)
     assert len(fingerprints) == 6
-
-
-def test_a_tuned_network_keeps_its_map_and_is_saved_without_it() -> None:
-    backbone = load_backbone("random:tiny", feature_map="relu:50")
-    tuned = with_module(backbone, backbone.module, "tuned")
-    assert (tuned.feature_dim, tuned.fingerprint == backbone.fingerprint) == (50, False)
-    assert tuned_state(tuned).keys() == load_backbone("random:tiny").module.state_dict().keys()
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from fedstats_app.backbones.feature_reader import BLOCK_SIZE, FeatureReader
@@ -18,7 +16,6 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.base.option import ConfigError
 from fedstats_app.client.site import Site
 from fedstats_app.data import Dataset, load_dataset
-from fedstats_app.data.clients import split_holdout
 from fedstats_app.data.dataset import SampleSource
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
@@ -83,42 +80,11 @@ def test_unreadable_samples_are_left_out_counted_and_named_in_the_log(
     assert "03.png" in caplog.text and "04.png" in caplog.text
 
 
-def test_a_client_without_samples_gives_no_blocks(sample: Dataset) -> None:
-    assert list(FeatureReader(load_backbone("random:tiny")).blocks(sample, np.empty(0, dtype=np.int64))) == []
-
-
-def test_every_sample_belongs_to_one_client() -> None:
-    config = AppConfig.of(num_clients=7)
-    sites = [Site(config, NodeConfig("", 0, 2), client) for client in range(8)]
-    parts = [site.split((), holdout=0.0, seed=0).kept for site in sites[:7]]
-    assert sorted(np.concatenate(parts).tolist()) == list(range(1000))
-    with pytest.raises(ValueError, match=r"client must lie in \[0, 7\), got 7"):
-        sites[7].split((), holdout=0.0, seed=0)
-
-
 def test_a_node_with_its_own_folder_is_aligned_by_class_name(tmp_path: Path) -> None:
     node = NodeConfig(str(image_folder(tmp_path / "site")), min_class_count=0)
     split = Site(AppConfig(), node).split(("ant", "cat", "dog"), holdout=0.0, seed=0)
     assert split.dataset.class_names == ("ant", "cat", "dog")
     assert sorted(set(split.dataset.labels[split.kept].tolist())) == [1, 2]
-
-
-@given(st.integers(0, 200), st.floats(0.0, 0.9), st.integers(0, 5))
-def test_held_out_and_kept_samples_are_all_samples(size: int, fraction: float, client: int) -> None:
-    indices = np.arange(size) * 3
-    kept, held_out = split_holdout(indices, fraction, 1, client)
-    assert sorted([*kept.tolist(), *held_out.tolist()]) == indices.tolist()
-    assert len(held_out) <= round(fraction * size)
-    assert size == 0 or len(kept) >= 1
-    again = split_holdout(indices, fraction, 1, client)
-    assert np.array_equal(again[0], kept) and np.array_equal(again[1], held_out)
-
-
-def test_input_size_is_small_only_for_the_small_sample() -> None:
-    assert AppConfig().backbone_for(own_data=False).input_size == 64
-    assert AppConfig().backbone_for(own_data=True).input_size == 0
-    assert AppConfig.of(dataset="hub:x/y").backbone_for(own_data=False).input_size == 0
-    assert AppConfig.of(input_size=96).backbone_for(own_data=False).input_size == 96
 
 
 def test_the_cache_is_on_in_simulation_and_where_a_node_s_owner_names_a_place(tmp_path: Path) -> None:

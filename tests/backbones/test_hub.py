@@ -118,21 +118,6 @@ def test_a_model_without_weights_is_an_error(hub_cache: HubCache, monkeypatch: p
             hub_folder("org/name")
 
 
-def test_what_another_library_put_there_file_by_file_will_do(
-    hub_cache: HubCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cache then knows of more files of the model than are there, as after a download of all by patterns."""
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    files = FILES | {"pytorch_model.bin": b"x"}
-    with fake_hub("org/name", files) as (address, _):
-        at(address, monkeypatch)
-        from huggingface_hub import snapshot_download
-
-        snapshot_download("org/name", allow_patterns=["config.json", "pytorch_model.bin"])
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert (hub_folder("org/name") / "pytorch_model.bin").read_bytes() == b"x"
-
-
 @pytest.mark.parametrize(
     ("card", "licence"),
     [

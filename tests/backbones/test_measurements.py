@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
 from fedstats_app.backbones.measurements import feature_norm
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.data.builtin import load_builtin
@@ -20,16 +19,6 @@ def test_means_of_a_relu6_are_bounded_by_the_architecture(name: str) -> None:
     norm = feature_norm(load_backbone(name, input_size=32 if "lite" in name else 0))
 
     assert norm.bound == 6.0 * math.sqrt(1280) and "above 6" in norm.source
-
-
-def test_no_input_reaches_beyond_a_relu6() -> None:
-    module = efficientnet_lite0().build().eval()
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.mul_(30.0)
-        features = module(100.0 * torch.randn(2, 3, 32, 32))
-
-    assert 6.0 * math.sqrt(1280) >= float(features.norm(dim=1).max()) > 50.0
 
 
 @pytest.mark.parametrize("name", ["random:tiny", "random:tiny-text"])

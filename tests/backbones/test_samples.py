@@ -40,15 +40,6 @@ def test_texts_come_as_tokens_padded_to_the_longest_of_the_batch(
     assert torch.equal(batch, backbone.transform.stack(alone))
 
 
-def test_images_come_in_the_layout_of_the_backbone() -> None:
-    dataset = load_dataset("builtin", "train")
-    backbone = load_backbone("random:tiny", input_size=16, device="cpu", channels_last=True)
-    samples = DatasetSamples(dataset, np.arange(5), backbone)
-    batch = samples.inputs(torch.tensor([4, 2]))
-    assert torch.equal(batch[0], backbone.transform(dataset.sample(4)))
-    assert batch.is_contiguous(memory_format=torch.channels_last)
-
-
 def test_texts_that_cannot_be_read_are_left_out_counted_and_named(
     tmp_path: Path, backbone: Backbone, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -60,11 +51,3 @@ def test_texts_that_cannot_be_read_are_left_out_counted_and_named(
         (features,) = [block for block, _ in reader.blocks(dataset, np.arange(24))]
     assert samples.num_unreadable == reader.num_unreadable == 1 and len(samples.labels) == len(features) == 23
     assert "text 'bad/03.txt' cannot be read: a text is wanted here, and it is not in UTF-8" in caplog.text
-
-
-def test_data_of_the_other_kind_are_refused(reviews: Dataset, backbone: Backbone) -> None:
-    images = load_backbone("random:tiny", device="cpu")
-    with pytest.raises(ValueError, match=r"backbone random:tiny takes images, but folder:.* holds texts"):
-        DatasetSamples(reviews, np.arange(3), images)
-    with pytest.raises(ValueError, match=r"backbone random:tiny-text takes texts, but builtin \(train\) holds images"):
-        list(FeatureReader(backbone).blocks(load_dataset("builtin", "train"), np.arange(3)))

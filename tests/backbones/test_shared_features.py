@@ -79,11 +79,3 @@ def test_a_part_of_a_data_set_shares_with_the_whole(counting: Counting, tmp_path
     fresh, _ = counting.features(more, None)
     found, computed = counting.features(more, tmp_path)
     assert computed == 20 and torch.equal(found, fresh)
-
-
-def test_another_backbone_shares_nothing(two: tuple[Dataset, Dataset], counting: Counting, tmp_path: Path) -> None:
-    counting.features(two[0], tmp_path / "cache")
-    other = load_backbone("random:tiny", input_size=24, batch_size=4)
-    for dataset in two:
-        found, _ = read(FeatureReader(other, tmp_path / "cache"), dataset, np.arange(len(dataset)))
-        assert torch.equal(found, read(FeatureReader(other), dataset, np.arange(len(dataset)))[0])

@@ -191,14 +191,6 @@ def test_what_a_config_says_of_files_is_not_followed(tmp_path: Path) -> None:
         loaded(f"timm:local-dir:{folder}")
 
 
-def test_a_config_without_a_transform_gets_timms_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = save(tmp_path / "model", make_network())
-    (folder / "config.json").write_text(json.dumps({"architecture": ARCHITECTURE, "model_args": SMALL}))
-    spec = loaded(f"timm:local-dir:{folder}").transform.spec
-    assert (spec["input_size"], spec["mean"]) == (32, [0.485, 0.456, 0.406])
-    assert "config.json does not say input_size, mean, std: timm's defaults are taken" in caplog.text
-
-
 def test_mistakes_are_said(tmp_path: Path, hub_cache: HubCache) -> None:
     with pytest.raises(WeightsError, match=r"has no config\.json"):
         loaded(f"timm:local-dir:{tmp_path}")

@@ -90,14 +90,3 @@ def test_first_transformers_files_load() -> None:
     assert old.keys() != state.keys()
     load_strictly(module, {**old, "heads.head.bias": torch.zeros(1000)}, architecture, source="a test")
     assert all(bool((value == 0.5).all()) for value in module.state_dict().values())
-
-
-def test_checkpoint_in_the_hub_folder_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    weights = torchvision_models.get_model_weights("squeezenet1_1").IMAGENET1K_V1
-    state = torchvision_models.get_model("squeezenet1_1", weights=None).state_dict()
-    (tmp_path / "checkpoints").mkdir()
-    torch.save(state, tmp_path / "checkpoints" / weights.url.rsplit("/", 1)[-1])
-    backbone = load_backbone("squeezenet1_1", batch_size=1, device="cpu")
-    assert backbone.weights_source == "torchvision SqueezeNet1_1_Weights.IMAGENET1K_V1"
-    assert torch.equal(backbone.module.get_parameter("features.0.weight"), state["features.0.weight"])

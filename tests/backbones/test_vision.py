@@ -115,16 +115,6 @@ def test_the_image_half_of_a_two_tower_model_is_taken(tmp_path: Path) -> None:
     assert not any("text" in key for key in backbone.module.state_dict())
 
 
-def test_phikon_has_a_classifier_beside_the_encoder_and_parts(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    whole = transformers.ViTForImageClassification(transformers.ViTConfig(**SIZES)).eval()
-    folder = tmp_path / "phikon"
-    whole.save_pretrained(folder, max_shard_size="40kB")
-    assert (folder / "model.safetensors.index.json").is_file()
-    (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR))
-    same(loaded(folder), outputs(whole.vit).last_hidden_state[:, 0])
-
-
 def test_a_pickle_of_tensors_is_read_and_others_are_not(tmp_path: Path) -> None:
     model = model_of("Dinov2")
     folder = save(tmp_path / "model", model)

@@ -38,14 +38,6 @@ def expected(state: State, tmp_path: Path) -> str:
     return fingerprint(tmp_path / "plain.safetensors")
 
 
-@pytest.mark.parametrize("container", ["state_dict", "model", "model_state_dict", "teacher"])
-def test_a_training_checkpoint_has_the_network_inside(
-    state: State, expected: str, container: str, tmp_path: Path
-) -> None:
-    torch.save({container: state, "epoch": 3, "optimizer": {"lr": 0.1}}, tmp_path / "checkpoint.pth")
-    assert fingerprint(tmp_path / "checkpoint.pth") == expected
-
-
 @pytest.mark.parametrize(
     "prefix", ["module.", "backbone.", "teacher.", "model.", "module.backbone.", "teacher.backbone."]
 )
@@ -194,7 +186,7 @@ def test_downloads_once_checks_the_digest_and_leaves_no_part(
     file = official_checkpoint(url)
     assert file.read_bytes() == content
     assert [path.name for path in file.parent.iterdir()] == [file.name]
-    with pytest.raises(WeightsError, match=r"net-00000000\.pth could not be downloaded \(its sha256 starts with"):
+    with pytest.raises(WeightsError, match=r"net-00000000\.pth could not be downloaded \(invalid hash value"):
         official_checkpoint(f"{address}/net-00000000.pth")
     assert [path.name for path in file.parent.iterdir()] == [file.name]
     monkeypatch.setattr(weights.urllib.request, "urlopen", lambda *a, **k: pytest.fail("it lies there already"))

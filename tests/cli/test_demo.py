@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedstats_app.cli import CommandError, main
-from fedstats_app.cli.demo import Processes, run_folder, sites_in
+from fedstats_app.cli.demo import Processes, run_folder
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,6 @@ from fedstats_app.cli.demo import Processes, run_folder, sites_in
         ("empty", "must have a folder per site, got none"),
         ("taken", "must not be called server"),
         ("quoted", 'must not be called a"b'),
-        ("deep", "must have a folder of images per class, got none in "),
         ("downloaded", "has splits of one data set: Testing, Training. A simulation divides it"),
     ],
 )
@@ -32,13 +31,6 @@ def test_folders_that_are_no_sites_are_refused(
     printed = capsys.readouterr()
     assert reason in printed.err and printed.err.count("\n") == 1 and not printed.out
     assert not (tmp_path / "demo").exists()
-
-
-def test_sites_are_folders_with_folders(tmp_path: Path) -> None:
-    for path in ("north/ant", "south wing/ant"):
-        (tmp_path / path).mkdir(parents=True)
-    (tmp_path / "notes.txt").touch()
-    assert sites_in(tmp_path) == ("north", "south wing")
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,16 +58,6 @@ def test_a_command_that_ends_early_is_told_with_the_end_of_its_log(
         processes.background("one", [sys.executable, "-c", "print('the port is taken')"])
         with pytest.raises(CommandError, match='one did not say "up":\nthe port is taken'):
             processes.wait_for("one", "up")
-
-
-def test_a_command_s_last_line_and_log_are_kept_and_its_code_counts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with closing(Processes(tmp_path, tmp_path, {})) as processes:
-        assert processes.foreground([sys.executable, "-c", "print('a\\nb\\n')"], "run") == "b"
-        assert (tmp_path / "run.log").read_text() == "a\nb\n\n" == capsys.readouterr().out
-        with pytest.raises(CommandError, match="ended with code 3"):
-            processes.foreground([sys.executable, "-c", "raise SystemExit(3)"])
 
 
 def test_a_run_that_failed_is_told_by_its_last_line(tmp_path: Path) -> None:

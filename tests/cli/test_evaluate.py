@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -122,26 +121,3 @@ def test_unreadable_images_are_left_out_and_named(run_folder: Path, pictures: Pa
         path.write_bytes(b"no picture")
     assert main(["evaluate", str(run_folder), str(pictures)]) == 2
     assert "none of 12 images can be read; blue/0.png: " in capsys.readouterr().err
-
-
-def test_images_go_through_in_pieces(
-    make_run: Callable[..., Path], mixed: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make_run(calibrated=False)
-    _, whole = evaluate_json(capsys, run, mixed)
-    monkeypatch.setattr("fedstats_app.cli.evaluate.CHUNK", 5)
-    _, pieces = evaluate_json(capsys, run, mixed)
-    assert whole["calibrated"] is False
-    for key in ("negative_log_likelihood", "expected_calibration_error"):
-        assert pieces.pop(key) == pytest.approx(whole.pop(key), rel=1e-9)
-    assert pieces == whole
-
-
-def test_domain_folders_are_asked_about_and_read_as_told(run_folder: Path, pictures: Path, capsys: Capture) -> None:
-    shutil.copytree(pictures, pictures.parent / "domains" / "one")
-    shutil.copytree(pictures, pictures.parent / "domains" / "two")
-    folder = str(pictures.parent / "domains")
-    assert main(["evaluate", str(run_folder), folder]) == 2
-    assert "folder-levels" in capsys.readouterr().err
-    assert main(["evaluate", str(run_folder), folder, "--folder-levels", "domain/class", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["num_examples"] == 24

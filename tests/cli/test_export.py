@@ -117,12 +117,3 @@ def test_a_folder_for_the_hub_is_whole_and_says_nothing_of_this_machine(
     assert fedstats_app.load(folder).top(paths) == fedstats_app.load(run_folder).top(paths)
     assert main(words) == 2
     assert "hub must be an empty folder" in capsys.readouterr().err
-
-
-def test_without_a_licence_the_card_says_other(run_folder: Path, tmp_path: Path, capsys: Capture) -> None:
-    assert main(["export", str(run_folder), "--hub", str(tmp_path / "hub"), "--onnx", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["onnx"] == str(tmp_path / "hub" / "fedncm.onnx") and Path(document["onnx"]).is_file()
-    card = ModelCard.load(tmp_path / "hub" / "README.md", ignore_metadata_errors=False)
-    assert (card.data.license, card.data.license_name) == ("other", "of-backbone-and-data")
-    assert "`fedncm.onnx` is backbone and head in one file" in card.content

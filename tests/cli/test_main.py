@@ -26,18 +26,6 @@ def test_help_needs_no_library_and_names_the_commands() -> None:
     assert all(f"\n    {name} " in done.stdout for name in ("predict", "evaluate", "check", "node"))
 
 
-def test_what_a_command_imports_is_not_searched_for_garbage() -> None:
-    program = (
-        "import gc\nfrom fedstats_app.cli import main\nmain(['runs', '/nowhere'])\n"
-        "print(gc.isenabled(), gc.get_freeze_count() > 10_000)\n"
-        # torchvision imports it where it is installed. It is freed when Python ends, or says by pages what was not.
-        "from contextlib import suppress\nwith suppress(ImportError):\n    import triton._C.libtriton"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.splitlines()[-1] == "True True"
-    assert "leaked" not in done.stderr
-
-
 def test_the_entry_point_is_the_function_and_the_module_runs_it() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     module, function = project["scripts"]["fedstats"].split(":")

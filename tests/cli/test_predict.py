@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from PIL import Image
 
 import fedstats_app
 from fedstats_app.base.json_digest import to_json_with_digest
@@ -37,16 +36,6 @@ def test_json_is_what_the_classifier_says(run_folder: Path, pictures: Path, caps
     assert document["method"] == "fedncm" and document["run_folder"] == str(run_folder)
     assert document["calibrated"] is True and document["calibrated_on"] == "30 test samples of the server"
     assert [row[0][0] for row in expected] == [path.parent.name for path in paths]
-
-
-def test_openvino_predicts_the_same(run_folder: Path, pictures: Path, capsys: Capture) -> None:
-    pytest.importorskip("openvino", reason="the extra `fast` is not installed")
-    _, expected, _ = predict_json(capsys, run_folder, pictures)
-    code, document, _ = predict_json(capsys, run_folder, pictures, "--engine", "openvino")
-    assert code == 0 and document["predictions"] != [], "features differ in their last bits, classes do not"
-    tops = [[one["top"][0] for one in made["predictions"]] for made in (document, expected)]  # type: ignore[attr-defined]
-    assert [one["class"] for one in tops[0]] == [one["class"] for one in tops[1]]
-    assert [one["probability"] for one in tops[0]] == pytest.approx([one["probability"] for one in tops[1]], abs=1e-4)
 
 
 def test_the_table_fits_and_shows_the_classes(run_folder: Path, pictures: Path, capsys: Capture) -> None:
@@ -79,17 +68,6 @@ def test_files_that_cannot_be_read_are_named_and_the_others_done(
     assert unreadable["none.png"] == "no such file or folder"
     assert unreadable["empty"].startswith("no image in this folder")
     assert errors.count("fedstats predict: not read: ") == 4
-
-
-def test_only_files_named_are_taken_whatever_their_suffix(run_folder: Path, pictures: Path, capsys: Capture) -> None:
-    odd = pictures / "picture.data"
-    picture("green", 3).save(odd, format="PNG")
-    (pictures / "notes.txt").write_text("no picture")
-    (pictures / ".hidden.png").write_bytes(b"no picture")
-    code, document, _ = predict_json(capsys, run_folder, odd)
-    assert code == 0 and document["predictions"][0]["top"][0]["class"] == "green"
-    code, document, _ = predict_json(capsys, run_folder, pictures)
-    assert code == 0 and len(document["predictions"]) == 12
 
 
 def test_a_name_cannot_steer_the_terminal(run_folder: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -155,20 +133,6 @@ def test_the_column_is_the_runs_or_asked_for(text_run: Path, tmp_path: Path, cap
     assert "there is no text column 'body'; the columns are ['text']" in capsys.readouterr().err
 
 
-def test_a_table_of_image_files(run_folder: Path, pictures: Path, capsys: Capture) -> None:
-    rows = [{"file": f"{name}/0.png", "note": "x"} for name in ("red", "none", "blue")]
-    table = write_table(pictures / "test.csv", rows)
-    code, document, errors = predict_json(capsys, run_folder, table, "--image-column", "file")
-    assert code == 1 and "none/0.png" in errors
-    assert [(entry["path"], entry["top"][0]["class"]) for entry in document["predictions"]] == [
-        ("red/0.png", "red"),
-        ("blue/0.png", "blue"),
-    ]
-    texts = write_table(pictures / "texts.csv", [{"text": text} for text in TEXTS])
-    assert main(["predict", str(run_folder), str(texts)]) == 2
-    assert "holds texts" in capsys.readouterr().err
-
-
 def test_csv_has_a_line_per_sample(run_folder: Path, pictures: Path, capsys: Capture) -> None:
     assert main(["predict", str(run_folder), str(pictures), "--csv", "--top", "2"]) == 0
     lines = list(csv.reader(capsys.readouterr().out.splitlines()))
@@ -189,18 +153,3 @@ def test_what_is_not_there_is_said_before_the_network_is_loaded(
     monkeypatch.setattr("fedstats_app.cli.predict.load_classifier", lambda _: pytest.fail("it was loaded"))
     assert main(["predict", str(run_folder), str(tmp_path / "none.png"), str(tmp_path / "nor.png")]) == 2
     assert capsys.readouterr().err.endswith("none.png: no such file or folder (and none of 2 that are named)\n")
-
-
-def test_an_image_given_to_a_head_for_texts_is_called_one(text_run: Path, pictures: Path, capsys: Capture) -> None:
-    image = pictures / "red" / "0.png"
-    code, document, _ = predict_json(capsys, text_run, image)
-    assert code == 1 and not document["predictions"]
-    assert document["unreadable"] == [{"path": str(image), "reason": "a text is wanted here, and it is an image (PNG)"}]
-    classifier = fedstats_app.load(text_run)
-    with pytest.raises(ValueError, match=r"0\.png is not a readable text: .*it is an image \(PNG\)"):
-        classifier.predict(image)
-    with pytest.raises(TypeError, match="this head classifies texts, got an image"):
-        classifier.predict(Image.open(image))
-    (odd := pictures / "odd.txt").write_bytes(b"caf\xe9 noir")
-    with pytest.raises(ValueError, match=r"not in UTF-8 \(byte 3"):
-        classifier.predict(odd)

@@ -156,13 +156,6 @@ def test_what_does_not_fit_is_refused_by_name(sites: Path, tmp_path: Path, capsy
     assert "is there already" in capsys.readouterr().err
 
 
-def test_methods_are_those_that_all_files_can_be_solved_by(sites: Path, tmp_path: Path) -> None:
-    released(sites, "south", tmp_path / "south.fedstats", "--method", "fedcof")
-    shutil.copy(sites / "east.fedstats", tmp_path / "east.fedstats")
-    folder = merged(tmp_path, tmp_path / "run", names=("east", "south"))
-    assert set(read_json(folder, "results.json")["methods"]) == {"fedncm", "fedcof"}
-
-
 def test_nothing_is_released_if_a_key_of_the_owner_is_misspelt(sites: Path, tmp_path: Path, capsys: Capture) -> None:
     words = ["release", str(sites / "east"), "--out", str(tmp_path / "x"), "--node-config", "min-class-cont=100"]
     assert main(words) == 2

@@ -61,10 +61,3 @@ def test_runs_are_listed_the_latest_first_and_damaged_ones_named(
     for one in others:
         assert one["best"] == best and one["accuracy"] == results[best]["accuracy"]
         assert one["wire_bytes"] == results[best]["wire_bytes"] and set(one["methods"]) == set(results)
-
-
-def test_a_folder_without_runs_and_none_at_all(tmp_path: Path, capsys: Capture) -> None:
-    assert main(["runs", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"no run in {tmp_path}\n"
-    assert main(["runs", str(tmp_path / "nothing")]) == 2
-    assert "is no folder" in capsys.readouterr().err

@@ -44,14 +44,6 @@ def test_splits_are_chosen_by_their_names(tmp_path: Path, names: tuple[str, str]
     assert train.fingerprint != test.fingerprint
 
 
-def test_a_single_split_is_training_data_whatever_it_is_called(tmp_path: Path) -> None:
-    datasets.DatasetDict({"everything": table(0, 6)}).save_to_disk(tmp_path / "saved")
-    assert len(load_dataset(f"arrow:{tmp_path / 'saved'}", "train")) == 6
-    datasets.DatasetDict({"one": table(0, 6), "two": table(0, 6)}).save_to_disk(tmp_path / "two")
-    with pytest.raises(DatasetError, match=r"none of the splits \['one', 'two'\]"):
-        load_dataset(f"arrow:{tmp_path / 'two'}", "train")
-
-
 def test_partitions_as_flwr_datasets_creates_them(tmp_path: Path) -> None:
     # What its command does, but for the download.
     partitioner = IidPartitioner(num_partitions=11)

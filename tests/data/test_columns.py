@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedstats_app.data import Dataset, DatasetError, UnreadableSampleError, load_dataset
@@ -40,12 +39,6 @@ def test_usual_columns_are_found(images: Path, header: str, place: str) -> None:
     assert reds(dataset) == [0, 1, 2]
     assert dataset.sample_name(2) == "./images/c.png"
     assert bool(dataset.notes) is (place == "folder")
-
-
-def test_parquet_and_absolute_paths(images: Path) -> None:
-    values = ["images/a.png", str(images / "images" / "c.png")]
-    path = write_table(images / "list.parquet", file_name=values, label=["x", "y"])
-    assert reds(load_dataset(f"parquet:{path}", "train")) == [0, 2]
 
 
 def test_files_for_each_split(images: Path) -> None:
@@ -89,48 +82,12 @@ def test_an_image_that_changes_is_another_data_set(images: Path) -> None:
     assert load_dataset(f"csv:{path}", "train").fingerprint != before
 
 
-def test_texts_with_a_column_of_other_files_stay_texts(tmp_path: Path) -> None:
-    path = write_csv(tmp_path, "file,text,label", "a.txt,one,x", "b.txt,two,y")
-    dataset = load_dataset(f"csv:{path}", "train")
-    assert dataset.kind == "text" and dataset.sample(0) == "one"
-
-
-def test_a_column_of_texts_is_found_by_its_name(tmp_path: Path) -> None:
-    write_table(tmp_path / "train.parquet", sentence=["good", "bad"], label=["yes", "no"], author=["a", "b"])
-    write_table(tmp_path / "test.parquet", sentence=["fair"], label=["no"], author=["c"])
-    train, test = load_dataset(f"parquet:{tmp_path}", "train"), load_dataset(f"parquet:{tmp_path}", "test")
-    assert test is not None
-    assert (train.kind, test.kind) == ("text", "text") and train.class_names == ("no", "yes")
-    assert [train.sample(0), train.sample(1), test.sample(0)] == ["good", "bad", "fair"]
-    assert train.sample_name(1) == "train[1]" and list(train.columns) == ["author"]
-    subset = train.subset(np.array([1]))
-    assert subset.kind == "text" and subset.sample(0) == "bad"
-
-
 def test_several_columns_make_one_text(tmp_path: Path) -> None:
     path = write_table(tmp_path / "pairs.parquet", premise=["rain"], hypothesis=["wet"], label=[0])
     first = load_dataset(f"parquet:{path}", "train", text_column="premise, hypothesis")
     assert first.sample(0) == "rain\nwet"
     other = load_dataset(f"parquet:{path}", "train", text_column="hypothesis,premise")
     assert other.sample(0) == "wet\nrain" and other.fingerprint != first.fingerprint
-
-
-def test_csv_files_are_tables_too(tmp_path: Path) -> None:
-    (tmp_path / "train.csv").write_text('text,label\n"good, really",pos\nbad,neg\n')
-    (tmp_path / "test.csv").write_text("text,label\nso so,neg\n")
-    train, test = load_dataset(f"csv:{tmp_path}", "train"), load_dataset(f"csv:{tmp_path}", "test")
-    assert train.sample(0) == "good, really" and train.class_names == ("neg", "pos") and not train.numbered
-    assert test is not None and test.sample(0) == "so so" and test.labels.tolist() == [0]
-    alone = load_dataset(f"csv:{tmp_path / 'train.csv'}", "train")
-    assert len(alone) == 2 and alone.fingerprint == train.fingerprint
-
-
-def test_images_come_before_texts_unless_named(tmp_path: Path) -> None:
-    path = write_table(tmp_path / "both.parquet", image=[b"x"], text=["a"], label=[0])
-    assert load_dataset(f"parquet:{path}", "train").kind == "image"
-    assert load_dataset(f"parquet:{path}", "train", text_column="text").kind == "text"
-    with pytest.raises(DatasetError, match="name image-column or text-column, got 'image' and 'text'"):
-        load_dataset(f"parquet:{path}", "train", image_column="image", text_column="text")
 
 
 def test_columns_that_do_not_tell_are_an_error(tmp_path: Path) -> None:

@@ -7,18 +7,9 @@ import pytest
 from PIL import Image
 
 from fedstats_app.data import DatasetError, load_dataset
-from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
-from tests.data.conftest import make_dataset, write_png
+from fedstats_app.data.description import check_classes, description, doubts
+from tests.data.conftest import write_png
 from tests.data.test_folder_layout import tree
-
-
-def test_a_hundred_names_are_shortened_and_few_are_not() -> None:
-    assert listed([f"a long class {n}" for n in range(100)]) == (
-        "a long class 0, a long class 1, a long class 2, a long class 3, a long class 4, a long class 5, "
-        "... (93 more), a long class 99"
-    )
-    assert listed(["a", "b"]) == "a, b"
-    assert listed(["x" * 99, "line\nbreak"]) == "x" * 37 + "..., line?break"
 
 
 def test_samples_classes_and_splits_are_told(tmp_path: Path) -> None:
@@ -77,19 +68,9 @@ def test_formats_that_are_not_read_are_named_with_what_converts_them(tmp_path: P
         load_dataset(f"folder:{tmp_path}", "train")
 
 
-def test_nothing_is_doubtful_about_the_built_in_sample() -> None:
-    assert doubts(load_dataset("builtin", "train"), load_dataset("builtin", "test")) == []
-
-
 def test_a_single_class_is_refused_with_what_may_be_the_classes(tmp_path: Path) -> None:
     tree(tmp_path, "archive/cat", "archive/dog")
     train = load_dataset(f"folder:{tmp_path}", "train")
     with pytest.raises(DatasetError, match=r"of one class, 'archive'.* \(cat, dog\) are the classes, name"):
         check_classes(train)
     check_classes(load_dataset(f"folder:{tmp_path / 'archive'}", "train"))
-
-
-def test_clients_in_words() -> None:
-    parts = [np.arange(size) for size in (3, 1, 0, 5)]
-    assert clients_in_words(parts, "image") == "4 clients of 0 to 5 images (median 2), 1 of them without any"
-    assert doubts(make_dataset(np.array([0, 1, 0, 1])), None)[-1].startswith("images of only 2 pixels")

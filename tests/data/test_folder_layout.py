@@ -1,6 +1,5 @@
 """Folders as they are downloaded: splits, domains and classes told apart, or asked about."""
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -62,13 +61,6 @@ def test_a_folder_of_its_own_name_is_opened(tmp_path: Path) -> None:
     assert held is not None and (found.class_names, len(found), len(held)) == (("x", "y"), 4, 2)
 
 
-def test_validation_beside_a_test_split_is_left_out_and_said(tmp_path: Path) -> None:
-    found, held = both(tree(tmp_path, "train/cat", "train/dog", "val/cat", "test/cat", "docs/figures"))
-    assert held is not None and held.sample_name(0) == "cat/0.png"
-    assert "val is left out: nothing here is chosen on a validation split" in found.notes
-    assert "docs beside the splits: left out" in found.notes
-
-
 def test_a_test_folder_without_labels_is_left_out_and_said(tmp_path: Path) -> None:
     found, held = both(tree(tmp_path, "train/cat", "train/dog", "test"))
     assert held is None
@@ -123,11 +115,6 @@ def test_a_split_by_the_folders_below_says_which_the_classes_are(tmp_path: Path)
     assert [len(part) for part in partitions(config.data, config.partition, 0)] == [4, 4]
 
 
-def test_patients_below_classes_ask_nothing(tmp_path: Path) -> None:
-    found, _ = both(tree(tmp_path, "ill/p1", "ill/p2", "well/p3", "well/p4"))
-    assert found.class_names == ("ill", "well") and len(set(found.columns["subfolder"])) == 4
-
-
 def test_what_systems_leave_behind_is_no_class(tmp_path: Path) -> None:
     tree(tmp_path, "train/cat", "train/dog", "__MACOSX/train/cat", "train/__MACOSX/cat", "train/@eaDir/cat", ".git/x")
     for path in ("train/.DS_Store", "train/cat/.DS_Store", "train/cat/Thumbs.db", "train/dog/desktop.ini"):
@@ -137,32 +124,9 @@ def test_what_systems_leave_behind_is_no_class(tmp_path: Path) -> None:
     assert (found.class_names, len(found), found.notes) == (("cat", "dog"), 4, ())
 
 
-def test_notes_are_no_part_of_what_the_data_are(tmp_path: Path) -> None:
-    plain = tree(tmp_path / "plain", "train/cat", "train/dog")
-    found, _ = both(plain)
-    (plain / "val").mkdir()
-    tree(plain, "val/cat", "test/cat")
-    noted, _ = both(plain)
-    assert found.notes != noted.notes and found.fingerprint == noted.fingerprint
-    assert dataclasses.replace(noted, notes=()).class_names == found.class_names
-
-
-def test_a_table_beside_the_folders_is_pointed_out(tmp_path: Path) -> None:
-    tree(tmp_path, "images_part_1", "images_part_2")
-    (tmp_path / "metadata.csv").write_text("image_id,dx\n")
-    assert both(tmp_path)[0].notes == (
-        "metadata.csv beside the folders: not read; if its labels are meant, name it as csv:/PATH or parquet:/PATH",
-    )
-
-
 WORDS: Mapping[str, str] = {"train": "train", "Training": "train", "VAL": "validation", "dev": "validation"}
 
 
 @given(st.sampled_from(sorted(WORDS)), st.sampled_from(["", "_", "-", " "]), st.sampled_from(["", "set", "data"]))
 def test_a_split_is_known_whatever_the_spelling(word: str, joint: str, filler: str) -> None:
     assert split_of(f"{word}{joint}{filler}") == (WORDS[word], "")
-
-
-@given(st.text(alphabet="abcxyz _-0123456789", max_size=12))
-def test_other_names_speak_of_no_split(name: str) -> None:
-    assert split_of(name) == (None, name)

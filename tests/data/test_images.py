@@ -100,12 +100,6 @@ def test_first_frame_of_several() -> None:
     assert pixels(to_rgb(image))[0, 0, 0] == 10
 
 
-def test_input_is_left_as_it_is() -> None:
-    image = Image.new("RGB", (2, 2), (1, 2, 3))
-    to_rgb(image).putpixel((0, 0), (9, 9, 9))
-    assert image.getpixel((0, 0)) == (1, 2, 3)
-
-
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_decompression_bomb_is_refused_where_pillow_only_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 99)

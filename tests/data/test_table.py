@@ -73,19 +73,6 @@ def test_plain_columns_in_several_files_and_test_split(tmp_path: Path) -> None:
     assert load_dataset(f"parquet:{tmp_path}", "train").fingerprint != train.fingerprint
 
 
-@pytest.mark.parametrize("values", [[png(1), png(2)], "paths"])
-def test_single_file_with_integer_labels(tmp_path: Path, values: Any) -> None:
-    if values == "paths":
-        for i in (1, 2):
-            (tmp_path / f"{i}.png").write_bytes(png(i))
-        values = [str(tmp_path / f"{i}.png") for i in (1, 2)]
-    path = write_table(tmp_path / "all.parquet", image=values, label=[0, 2])
-    train = load_dataset(f"parquet:{path}", "train")
-    assert train.class_names == ("0", "1", "2")
-    assert [train.sample(i).getpixel((0, 0))[0] for i in range(2)] == [1, 2]
-    assert load_dataset(f"parquet:{path}", "test") is None
-
-
 def test_image_rule_holds_for_typed_columns(tmp_path: Path) -> None:
     import datasets
 
@@ -140,40 +127,6 @@ def test_labels_that_are_none(tmp_path: Path, labels: list[Any], message: str) -
     write_table(tmp_path / "train.parquet", image=structs(png(1), png(1), png(1)), label=labels)
     with pytest.raises(DatasetError, match=message):
         load_dataset(f"parquet:{tmp_path}", "train")
-
-
-def test_test_label_unknown_to_training(tmp_path: Path) -> None:
-    write_table(tmp_path / "train.parquet", image=structs(png(1)), label=["ant"])
-    write_table(tmp_path / "test.parquet", image=structs(png(1)), label=["yak"])
-    with pytest.raises(DatasetError, match="yak"):
-        load_dataset(f"parquet:{tmp_path}", "test")
-
-
-def test_damaged_or_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"no train-\*\.parquet"):
-        load_dataset(f"parquet:{tmp_path}", "train")
-    (tmp_path / "train-0.parquet").write_bytes(b"PAR1 but not for long")
-    with pytest.raises(DatasetError, match=r"train-0\.parquet.*cannot be read"):
-        load_dataset(f"parquet:{tmp_path}", "train")
-
-
-def test_loading_leaves_progress_bars_as_they_were(tmp_path: Path) -> None:
-    import datasets
-
-    write_table(tmp_path / "train.parquet", image=structs(png(1)), label=[0])
-    before = datasets.are_progress_bars_disabled()
-    load_dataset(f"parquet:{tmp_path}", "train")
-    assert datasets.are_progress_bars_disabled() == before
-
-
-def test_hub_that_cannot_be_reached_is_an_error_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A port that nobody listens on, whatever network the machine has.
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-    start = time.monotonic()
-    with pytest.raises(DatasetError, match=r"hub:some/thing: http://127.0.0.1:9.*HF_HUB_OFFLINE=1.*parquet:"):
-        load_dataset("hub:some/thing", "train")
-    assert time.monotonic() - start < 10
 
 
 def test_hub_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ class PromptEncoder(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class LanguageHead:
-    """What scores every word of the vocabulary, from the vector at a token.
+    """Output embedding: scores every word of the vocabulary, from the vector at a token.
 
     Attributes
     ----------

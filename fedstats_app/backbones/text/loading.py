@@ -6,8 +6,6 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -106,7 +104,10 @@ def load_text_backbone(
     if importlib.util.find_spec("transformers") is None:
         raise ModuleNotFoundError(f"backbone {name} needs transformers: pip install 'fedstats-app[text]'")
     options = TextOptions() if options is None else options
-    with _quiet(), random_initialisation(name):
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # many worker processes write into one log
+    with random_initialisation(name):
         model = _model_of(name, weights)
         transform = TextTransform(model.tokenizer, _length(model, max_length), options.template)
         network = _network(model, options.template)
@@ -202,8 +203,8 @@ def _network(model: _Model, template: str) -> nn.Module:
     except (OSError, ValueError, RuntimeError) as error:
         raise WeightsError(f"{model.source}: the model cannot be loaded: {error}") from error
     if missing:
-        what = "its file has no weights for" if plain else "it has no language head: its file has no weights for"
-        raise WeightsError(f"{model.source}: {what} {', '.join(sorted(missing)[:4])}")
+        lack = "its file has no weights for" if plain else "it has no language head: its file has no weights for"
+        raise WeightsError(f"{model.source}: {lack} {', '.join(sorted(missing)[:4])}")
     if plain and getattr(network, "pooler", None) is not None:
         network.pooler = None  # BERT's; nothing here reads what it gives, and it would be trained and sent for nothing
     made: nn.Module = network.float().eval()
@@ -275,7 +276,7 @@ def model_folder(name: str) -> tuple[Path, str]:
 
 @dataclass(frozen=True)
 class SentenceLayout:
-    """What the folder's files say: where the transformer is, how its vectors are pooled, most tokens if they tell."""
+    """Contents of a sentence encoder's folder: transformer, pooling, and most tokens if the files say so."""
 
     transformer: Path
     pooling: str
@@ -292,7 +293,7 @@ def read_layout(folder: Path) -> SentenceLayout:
         If the file is missing, or asks for more than a transformer, one of the poolings and normalisation.
     """
     modules = read_json(folder, "modules.json", folder.name, list)
-    names = [str(one.get("type")) if isinstance(one, dict) else type(one).__name__ for one in modules]
+    names = [str(module.get("type")) if isinstance(module, dict) else type(module).__name__ for module in modules]
     kinds = [name.rpartition(".")[2] for name in names]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise WeightsError(
@@ -323,18 +324,3 @@ def _pooling(settings: dict[str, Any], folder: Path) -> str:
 
 def _optional(folder: Path, name: str) -> Any:
     return read_json(folder, name, folder.name) if (folder / name).is_file() else {}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Switch the library's progress bars off: many worker processes write into one log."""
-    from transformers.utils import logging
-
-    if not logging.is_progress_bar_enabled():
-        yield
-        return
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.enable_progress_bar()

@@ -70,7 +70,7 @@ def sites_in(images: Path) -> tuple[str, ...]:
     Raises
     ------
     CommandError
-        If it has none, one cannot be called so, or one has no folder of images per class.
+        If it has none, or one cannot be called so.
     """
     sites = sorted(path.name for path in images.iterdir() if path.is_dir()) if images.is_dir() else []
     if not sites:
@@ -83,8 +83,6 @@ def sites_in(images: Path) -> tuple[str, ...]:
     for site in sites:
         if site in _TAKEN or '"' in site or "\\" in site:  # node-config could not quote the last two
             raise CommandError(f"a site must not be called {site}")
-        if not any(path.is_dir() for path in (images / site).iterdir()):
-            raise CommandError(f"a site must have a folder of images per class, got none in {images / site}")
     return tuple(sites)
 
 
@@ -200,9 +198,9 @@ class Processes:
             If the process ends before, or the time is over; with the end of its log.
         """
         path, deadline = self._folder / f"{name}.log", time.monotonic() + PATIENCE
-        while text not in (said := path.read_text(encoding="utf-8", errors="replace")):
+        while text not in (content := path.read_text(encoding="utf-8", errors="replace")):
             if not self.runs(name) or time.monotonic() > deadline:
-                shown = "\n".join(said.splitlines()[-_SHOWN_LINES:])
+                shown = "\n".join(content.splitlines()[-_SHOWN_LINES:])
                 raise CommandError(f'{name} did not say "{text}":\n{shown}')
             time.sleep(0.2)
 

@@ -74,18 +74,6 @@ def test_prompt_features_do_not_depend_on_neighbours(model: tuple[Path, str]) ->
     assert torch.equal(together, torch.cat([next(backbone.extract([text])) for text in texts]))
 
 
-def test_gradients_reach_the_network_through_a_prompt(model: tuple[Path, str]) -> None:
-    backbone = prompted(model)
-    backbone.module.requires_grad_(True)
-    tokens = backbone.transform.stack([backbone.transform(text) for text in sentences(3)])
-    backbone.module(tokens).square().sum().backward()
-    assert all(
-        parameter.grad is not None and bool(parameter.grad.isfinite().all())
-        for name, parameter in backbone.module.named_parameters()
-        if "layer.0" in name or "h.0" in name
-    )
-
-
 def test_words_that_do_not_suit_are_refused(model: tuple[Path, str]) -> None:
     backbone, classes = prompted(model), ("negative", "positive")
     for words, message in (

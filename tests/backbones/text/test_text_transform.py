@@ -58,13 +58,6 @@ def test_batches_are_padded_to_the_longest_and_the_padding_is_masked() -> None:
     assert torch.equal(batch[1], long)
 
 
-def test_a_text_is_tokenised_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    transform = TextTransform(tiny_tokenizer(), 64)
-    first = transform("a good film")
-    monkeypatch.setattr(transform, "tokenizer", None)
-    assert transform("a good film") is first
-
-
 def test_the_spec_follows_length_template_and_tokenizer() -> None:
     other = tiny_tokenizer()
     other.add_tokens(["wonderful"])
@@ -104,15 +97,6 @@ def test_a_pair_goes_to_its_places_line_by_line() -> None:
         ids, mask = transform(text)
         expected = tokenizer(f"{first} ? [MASK] , {second}")["input_ids"]
         assert ids[: int(mask.sum())].tolist() == expected
-
-
-@given(texts)
-def test_a_pair_too_long_loses_the_end_of_its_second_text_first(text: str) -> None:
-    transform, tokenizer = TextTransform(tiny_tokenizer(), 20, PAIR), tiny_tokenizer()
-    ids, mask = transform(f"good bad\n{text}")
-    tokens = tokenizer.convert_ids_to_tokens(ids[: int(mask.sum())].tolist())
-    assert tokens[:6] == tokenizer.convert_ids_to_tokens(tokenizer("good bad ? [MASK] ,")["input_ids"])[:6]
-    assert len(tokens) <= 20 and tokens.count("[MASK]") == 1
 
 
 @pytest.mark.parametrize("template", ["{first} {mask}", "{text} {first} {second}", "{second} {second} {first}"])

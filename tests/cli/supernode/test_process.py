@@ -120,10 +120,6 @@ def test_a_folder_that_the_server_names_is_not_read(bundle: bytes, tmp_path: Pat
     assert reply.error.reason == f"RefusedByPolicy: {REFUSED}"
 
 
-def test_what_is_no_bundle_is_an_error_reply(ask: Any) -> None:
-    assert "cannot be read: BadZipFile" in ask(CodePolicy(any_app=True), b"nonsense").error.reason
-
-
 def run(**override: Any) -> Run:
     made = Run.create_empty(1)
     made.override_config = override
