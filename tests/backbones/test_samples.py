@@ -50,4 +50,4 @@ def test_texts_that_cannot_be_read_are_left_out_counted_and_named(
         samples = DatasetSamples(dataset, np.arange(24), backbone)
         (features,) = [block for block, _ in reader.blocks(dataset, np.arange(24))]
     assert samples.num_unreadable == reader.num_unreadable == 1 and len(samples.labels) == len(features) == 23
-    assert "text 'bad/03.txt' cannot be read: a text is wanted here, and it is not in UTF-8" in caplog.text
+    assert "text 'bad/03.txt' cannot be read: a text must be in UTF-8" in caplog.text

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.backbones.torchvision_models import TORCHVISION_NAMES, torchvision_architecture
+from fedstats_app.backbones.torchvision_models import TORCHVISION_NAMES, ClassToken, torchvision_architecture
 from fedstats_app.backbones.weights import load_strictly
 
 torchvision_models = pytest.importorskip("torchvision.models")
@@ -21,7 +21,7 @@ _FEATURE_DIMS = {
 
 
 def _penultimate(network: torch.nn.Module, name: str, images: torch.Tensor) -> torch.Tensor:
-    """What torchvision's own forward pass hands to its last layer (SqueezeNet: to its classifier, then pooled)."""
+    """Return the inputs of torchvision's own last layer (SqueezeNet: of its classifier, then pooled)."""
     seen: list[torch.Tensor] = []
     if name == "squeezenet1_1":
         return network.features(images).mean((2, 3))
@@ -31,14 +31,13 @@ def _penultimate(network: torch.nn.Module, name: str, images: torch.Tensor) -> t
     return seen[0]
 
 
-@pytest.mark.parametrize("name", [name for name in _FEATURE_DIMS if name != "vit_b_16"])  # as vit_b_32, and larger
+@pytest.mark.parametrize("name", [name for name in _FEATURE_DIMS if not name.startswith("vit")])  # a small one below
 def test_features_are_what_the_classifier_sees(name: str) -> None:
-    size = 224 if name.startswith("vit") else 64  # torchvision's transformers take their own size only
-    backbone = load_backbone(name, weights="random", input_size=size, batch_size=1, device="cpu")
+    backbone = load_backbone(name, weights="random", input_size=64, batch_size=1, device="cpu")
     network = torchvision_models.get_model(name, weights=None).eval()
     missing, unexpected = network.load_state_dict(backbone.module.state_dict(), strict=False)
     assert not unexpected and {key.split(".")[0] for key in missing} <= {"classifier", "fc", "heads"}
-    images = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         expected = _penultimate(network, name, images)
     assert backbone.feature_dim == _FEATURE_DIMS[name]
@@ -66,27 +65,31 @@ def test_transform_is_that_of_the_weights(name: str) -> None:
     assert spec["interpolation"] == preset.interpolation.value
 
 
+def small_transformer(side: int) -> torch.nn.Module:
+    made: torch.nn.Module = torchvision_models.VisionTransformer(side, 16, 2, 2, 32, 64, num_classes=3)
+    return made.eval()
+
+
+@torch.inference_mode()
 def test_transformer_takes_other_sizes_as_torchvision_resamples_them() -> None:
-    backbone = load_backbone("vit_b_32", weights="random", input_size=96, batch_size=1, device="cpu")
-    state = backbone.module.state_dict()
-    assert state["encoder.pos_embedding"].shape == (1, 50, 768)  # the trained size: 7 x 7 patches and the class token
-    resampled = torchvision_models.vision_transformer.interpolate_embeddings(96, 32, dict(state))
-    network = torchvision_models.vit_b_32(weights=None, image_size=96).eval()
-    network.load_state_dict(resampled, strict=False)
-    images = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        expected = _penultimate(network, "vit_b_32", images)
-    torch.testing.assert_close(backbone.forward_batch(images), expected, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="sides must be multiples of the patch size 32, got 96 x 60"):
-        backbone.module(torch.zeros(1, 3, 96, 60))
+    trained = small_transformer(64)
+    module = ClassToken(trained)
+    for side in (64, 96):
+        network = small_transformer(side)
+        resampled = torchvision_models.vision_transformer.interpolate_embeddings(side, 16, dict(trained.state_dict()))
+        network.load_state_dict(resampled)
+        images = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(module(images), _penultimate(network, "vit", images), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="sides must be multiples of the patch size 16, got 96 x 60"):
+        module(torch.zeros(1, 3, 96, 60))
 
 
 def test_first_transformers_files_load() -> None:
     """torchvision's files of 2022 call the two layers of an MLP linear_1 and linear_2."""
-    architecture = torchvision_architecture("vit_b_32")
-    module = architecture.build()
+    module = ClassToken(small_transformer(64))
     state = {key: torch.full_like(value, 0.5) for key, value in module.state_dict().items()}
     old = {key.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): state[key] for key in state}
     assert old.keys() != state.keys()
-    load_strictly(module, {**old, "heads.head.bias": torch.zeros(1000)}, architecture, source="a test")
+    state = {**old, "heads.head.bias": torch.zeros(1000)}
+    load_strictly(module, state, torchvision_architecture("vit_b_32"), source="a test")
     assert all(bool((value == 0.5).all()) for value in module.state_dict().values())

@@ -65,7 +65,6 @@ def test_wrong_words_end_with_code_2(words: list[str], capsys: pytest.CaptureFix
         (["predict", "/no/such/run", "--text", "a"], "fedstats predict: /no/such/run/results.json does not exist"),
         (["predict", "/no/such/run", "a.png"], "fedstats predict: a.png: no such file or folder"),
         (["evaluate", "/no/such/run", "/no/such/pictures"], "fedstats evaluate: folder:/no/such/pictures"),
-        (["check", "--superlink", "nowhere"], "fedstats check: --superlink must be HOST:PORT"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_code_2(

@@ -73,7 +73,7 @@ def test_one_s_own_superlink_is_fine_and_another_user_s_would_take_the_run(monke
         unknown = check_local_superlink()
     assert own.level == "ok" and "your own local SuperLink" in own.message
     assert other.level == "FAIL" and PORT_VARIABLE in other.advice
-    assert f"port {port} belongs to another user" in other.message and "would run there" in other.message
+    assert f"port {port} belongs to another user" in other.message and "would be theirs" in other.message
     assert unknown.level == "warning" and "whose it is cannot be seen" in unknown.message
 
 
