@@ -30,7 +30,7 @@ TO_NOTE = 4.0
 class GradientTraining(Training):
     """The trained parameters go down to the clients and come back in every round."""
 
-    # The clients' least loss with the solved head, where they were asked.
+    # The clients' least loss with the solved head, if they were asked.
     _start_loss: float | None = None
 
     def _found_options(self) -> LocalOptions:
@@ -78,7 +78,7 @@ class GradientTraining(Training):
             self._take(to_record(checkpoint.arrays))
             load_optimizer_state(self._inner, checkpoint.optimizer)
             self.take_up(done)
-            # Whether to keep the start may have been asked before the kill, and is asked and charged again.
+            # The losses that decide on keeping the start may have been asked before the kill, and are asked again.
             self.rounds[-1] = replace(self.rounds[-1], **checkpoint.metadata["costs"])
             self._strategy.first_round = done + 1
         for outcome in self._strategy.rounds(run.grid, Result(arrays=self._arrays), num_rounds - done):
@@ -92,12 +92,10 @@ class GradientTraining(Training):
         return self.result(), self.model
 
     def _keep_start_unless_better(self) -> None:
-        """Go back to the start where training gained nothing on samples that it did not see.
+        """Return to the start if training gained nothing.
 
-        Those are what clients hold out, if their answers are the accuracy of every round anyway: of equally many right
-        ones the smaller loss counts. Otherwise the clients' loss on their training samples decides, at its best
-        temperature and where it is known of the start: many samples at each site tell that a drift between sites took
-        more than training gave.
+        Accuracy on the clients' hold-out data decides, and the loss if it is equal. With a test set on the server, the
+        clients' loss on their training samples decides, at its best temperature, if it is known for the start.
         """
         first, last = self.rounds[0], self.rounds[-1]
         if not last.round:
@@ -110,7 +108,7 @@ class GradientTraining(Training):
             try:
                 losses, answers = self.losses_of(self.model.to_head(self.head.head.present))
             except TooFewClients as error:
-                self.notes.append(f"whether the clients' loss fell is not known: {error}")
+                self.notes.append(f"the clients' loss after training is unknown: {error}")
                 return
             costs = {name: getattr(last, name) + getattr(answers, name) for name in _COSTS}
             self.rounds[-1] = replace(last, **costs)
@@ -154,7 +152,7 @@ class GradientTraining(Training):
         )
 
     def ask_clients(self, number: int) -> tuple[EvaluationCounts, dict[int, str]]:
-        """Ask how the model of a round does on what clients hold out, and why some did not say."""
+        """Evaluate the model of a round on the clients' hold-out data; return counts, and reasons of failures."""
         return evaluate_model_on_clients(self.run.grid, self.request, self.clients, self._arrays, self._fixed, number)
 
     def _after_round(self, outcome: TrainingRound) -> None:
@@ -184,9 +182,9 @@ class GradientTraining(Training):
             save_checkpoint(self._checkpoints, number, arrays, state, known)
 
     def _forward_passes(self, outcome: TrainingRound) -> int:
-        """Count the backbone's passes over samples: a probe makes one, once, where stage 1 did not; a backward is two.
+        """Count the backbone's passes over samples, a backward pass as two, as if no features were cached.
 
-        Whatever a cache may have saved besides is luck and does not count.
+        A probe makes one pass, once, if stage 1 did not.
         """
         if not self.on_features:
             return self.trainer.passes * self.repeats * sum(outcome.num_examples.values())
@@ -197,6 +195,6 @@ class GradientTraining(Training):
         return sum(self.clients[client] for client in set(strategy.participants(number)) - before)
 
     def _take(self, arrays: ArrayRecord) -> None:
-        """Go on with the model of a round."""
+        """Continue with the model of a round."""
         self._arrays = arrays
         self.model.load_trained_state(to_tensors(arrays))

@@ -70,7 +70,7 @@ def evaluate(
 
 
 def score_head(model: TunedModel, head: LinearHead, samples: Samples, *, batch_size: int = 64) -> HeadScores:
-    """Return all that samples say of the head that a training leaves, on the features of the model it is in.
+    """Score the head of a trained model on samples, on the model's features.
 
     The head is as :meth:`TunedModel.to_head` gives it, without the temperature.
     """

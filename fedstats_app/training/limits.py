@@ -1,4 +1,4 @@
-"""What one request may ask of a node: the bounds that its owner sets. No torch is imported here."""
+"""Bounds of one request to a node. No torch is imported here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_CLIENT_NAME = 100
 
 
 class RefusedByPolicy(Exception):
-    """The owner of this node does not allow what is asked for; the message says what, and what is allowed."""
+    """The owner of this node does not allow a request; the message names the value and the limit."""
 
     for_server = True
 
@@ -28,15 +28,15 @@ class RequestLimits:
     Attributes
     ----------
     min_batch_size : int
-        Samples that a step of training, or a difference quotient, is made from at least.
+        Fewest samples of a step of training or a difference quotient.
     max_directions : int
-        Of a round of FedMeZO: numbers that one message gives.
+        Of a round of FedMeZO.
     max_features : int
         Of a `feature-map`.
     max_classes : int
-        That a request names, also those of other nodes: an evaluation counts in a matrix of as many rows and columns.
+        Of a request; an evaluation counts in a matrix with as many rows and columns.
     max_run_megabytes : int
-        That one run gets in all.
+        Sent to one run.
     max_decay : float
         Of a step.
     """
@@ -49,10 +49,10 @@ class RequestLimits:
     max_features: int = 10_000
     max_classes: int = 10_000
     max_run_megabytes: int = 100_000
-    max_decay: float = field(default=LARGEST_DECAY, repr=False)  # what a ledger tells questions apart by has it not
+    max_decay: float = field(default=LARGEST_DECAY, repr=False)  # not in the questions of a ledger
 
     def check_training(self, options: LocalOptions, num_examples: int) -> None:
-        """Refuse training of too many steps, of too few samples, or that keeps the last of them alone."""
+        """Refuse training of too many steps, on too few samples, or whose result depends on the last few alone."""
         self.check_batch("training.batch-size", options.batch_size, num_examples)
         steps = options.epochs * math.ceil(num_examples / options.batch_size)
         decay = options.learning_rate * (options.weight_decay + options.proximal_mu)
@@ -62,7 +62,7 @@ class RequestLimits:
         _check_bound("learning-rate times weight-decay, with proximal-mu", decay, self.max_decay)
 
     def check_batch(self, key: str, batch_size: float, num_examples: int) -> None:
-        """Refuse batches of this size to a node with so many samples, 0 where that is not known; it is not said."""
+        """Refuse batches that are too small, or too few samples (0 if unknown), whose number is not named."""
         if batch_size < self.min_batch_size:
             raise RefusedByPolicy(f"{key}: must be at least {self.min_batch_size} (min-class-count), got {batch_size}")
         if 0 < num_examples < self.min_batch_size:
@@ -71,17 +71,17 @@ class RequestLimits:
             )
 
     def check_size(self, num_classes: int, num_features: int) -> None:
-        """Refuse a request about so many classes, or with so many features of a map."""
+        """Refuse too many classes, or too many features of a map."""
         _check_bound("classes", num_classes, self.max_classes)
         _check_bound("features of the feature-map", num_features, self.max_features)
 
     def check_mezo(self, num_directions: int, batch_size: int, num_examples: int = 0) -> None:
-        """Refuse a round of FedMeZO along so many directions, or on so few samples; a batch size of 0 is all."""
+        """Refuse a round of FedMeZO with too many directions or too few samples; batch size 0 is all samples."""
         _check_bound("directions", num_directions, self.max_directions)
         self.check_batch("fedmezo.batch-size", batch_size or self.min_batch_size, num_examples)
 
 
-# In a simulation all is the same user's.
+# In a simulation all nodes are the same user's.
 NO_LIMITS = RequestLimits(0, _ANY, _ANY, math.inf, _ANY, _ANY, _ANY, _ANY, math.inf)
 
 

@@ -45,14 +45,14 @@ ExtraLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Diverged(RuntimeError):
-    """Training left the finite numbers: what it gave must not be used."""
+    """A loss or parameter is not finite."""
 
     for_server = True
 
 
 @dataclass(frozen=True)
 class LocalReport:
-    """What a client's training was: with n samples, in steps of all epochs.
+    """Size, loss and cost of a client's training.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class LocalReport:
         without the proximal term.
     forward_passes : int
         Compute in forward passes of one sample through the backbone, a backward pass counting as two (Bernier's
-        thesis): 3 n per epoch where the backbone is trained, n where it is frozen, 0 on cached features.
+        thesis), of n samples: 3 n per epoch if the backbone is trained, n if it is frozen, 0 on cached features.
     """
 
     num_examples: int
@@ -98,7 +98,7 @@ class Optimizer(Protocol):
     """Steps that follow the gradients of some parameters."""
 
     def step(self) -> object:
-        """Take one."""
+        """Move every parameter that has a gradient."""
 
 
 def train_locally(
@@ -116,11 +116,11 @@ def train_locally(
     Parameters
     ----------
     model : TunedModel
-        On any device, where it stays; it comes back in evaluation mode.
+        On any device; in evaluation mode afterwards.
     samples : Samples
         At least one, with labels in [0, C).
     options : LocalOptions
-        How.
+        Epochs, batches, rates.
     key : sequence of int
         Each at least 0; with the epoch it decides batches and flips: (seed, client, absolute round), say.
     extra_loss : callable, optional
@@ -128,14 +128,14 @@ def train_locally(
     smallest_batch : int
         A last batch of fewer samples is joined to the one before.
     optimizer : callable
-        From trained parameters and options to what takes the steps.
+        From trained parameters and options to the optimiser.
 
     Raises
     ------
     Diverged
-        If a loss, or in the end a parameter, is not finite. The model is then of no use.
+        If a loss, or a parameter at the end, is not finite.
     ValueError
-        If there are no samples, a label is out of range, or what is to be flipped are no images.
+        If there are no samples, a label is out of range, or flipped samples are not images.
     """
     check_labels(samples.labels, model.num_classes)
     num_examples, num_batches, loss_sum = len(samples.labels), 0, 0.0
@@ -179,7 +179,7 @@ def train_locally(
 
 
 def _backward(model: TunedModel, inputs: Tensor, labels: Tensor, extra_loss: ExtraLoss | None) -> float:
-    """Leave the gradient in the parameters; return the loss."""
+    """Compute the gradient of the parameters; return the loss."""
     model.zero_grad(set_to_none=True)
     labels, features = labels.to(model.device), model.features(inputs.to(model.device))
     loss = F.cross_entropy(model.logits(features), labels)
@@ -190,7 +190,7 @@ def _backward(model: TunedModel, inputs: Tensor, labels: Tensor, extra_loss: Ext
 
 
 def _draw_flips(num_examples: int, key: Sequence[int], epoch: int) -> Tensor:
-    """Draw for every sample whether it is flipped in an epoch, which so does not depend on the batch size."""
+    """Draw the flipped samples of an epoch, (n,) bool, whatever the batch size."""
     return torch.from_numpy(generator(key, epoch, _FLIP_STREAM).random(num_examples) < 0.5)
 
 

@@ -1,4 +1,4 @@
-"""A network and its linear head in training: the trained tensors travel, everything else is fixed."""
+"""A network and its linear head in training: the trained tensors are sent, all others are fixed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TunedModel(nn.Module):
     tune : {"full", "probe", "features"}
         Train backbone and head, the head only, or the backbone under a fixed head.
     tune_bias : bool
-        Whether a trained head's bias is trained; else it is kept as it is.
+        True if a trained head's bias is trained.
     temperature : float
         Logits are divided by it (Fed3R+FT: 0.1).
 
@@ -114,14 +114,10 @@ class TunedModel(nn.Module):
 
     @classmethod
     def of(cls, request: TrainingRequest, head: LinearHead | tuple[Tensor, Tensor], backbone: nn.Module) -> Self:
-        """Return the model that a request is for; a probe is the head alone, on features.
-
-        Errors and the rest are the constructor's: the backbone is copied.
-        """
-        alone = request.tune == "probe"
+        """Return the model of a request; a probe is the head alone, on features."""
         return cls(
             head,
-            backbone=None if alone else backbone,
+            backbone=None if request.tune == "probe" else backbone,
             tune=request.tune,
             tune_bias=request.tune_bias,
             temperature=request.temperature,
@@ -146,7 +142,10 @@ class TunedModel(nn.Module):
 
         Inputs are (B, ...) on the model's device; a ValueError says if features do not have the head's dimension.
         """
-        features = inputs if self.backbone is None else self._extract(self.backbone, inputs)
+        features = inputs
+        if self.backbone is not None:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and self.tune != "probe"):
+                features = self.backbone(inputs)
         expected = (len(inputs), self.head.num_features)
         if tuple(features.shape) != expected:
             raise ValueError(f"the head takes features {expected}, got {tuple(features.shape)}")
@@ -162,21 +161,21 @@ class TunedModel(nn.Module):
         return self.logits(self.features(inputs))
 
     def trained_state(self) -> dict[str, Tensor]:
-        """Return the tensors that travel, sorted by name: all that is trained.
+        """Return all trained tensors, sorted by name.
 
         They are float32 copies on the CPU, called "head.weight", "head.bias" and "backbone.NAME".
         """
         return {
             name: tensor.detach().to("cpu", torch.float32, copy=True, memory_format=torch.contiguous_format)
-            for name, tensor in self._travelling().items()
+            for name, tensor in self._trained().items()
         }
 
     def load_trained_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what :meth:`trained_state` of a model of the same kind returned.
+        """Load the :meth:`trained_state` of a model with the same parameters.
 
-        A ValueError names what is missing, unknown or of another shape; the model is then as it was.
+        A ValueError names tensors that are missing, unknown or of another shape; the model is then unchanged.
         """
-        own = self._travelling()
+        own = self._trained()
         if missing := sorted(own.keys() - state.keys()):
             raise ValueError(f"the trained state lacks {_few(missing)}")
         if unknown := sorted(state.keys() - own.keys()):
@@ -189,27 +188,21 @@ class TunedModel(nn.Module):
                 tensor.copy_(state[name])
 
     def to_head(self, present: Tensor | None = None) -> LinearHead:
-        """Return the head as it is now, in float64 on the CPU; the temperature, which no prediction depends on, is out.
+        """Return the head in float64 on the CPU, without the temperature, on which no prediction depends.
 
-        Classes that are not present, (C,) bool, keep what training made of their rows; by default all are.
+        Rows of classes that are not present, (C,) bool, are kept too; by default all are present.
         """
         weight, bias = (tensor.detach().to("cpu", torch.float64) for tensor in (self.head.weight, self.head.bias))
         return LinearHead(weight, bias) if present is None else LinearHead(weight, bias, present.cpu())
 
-    def _travelling(self) -> dict[str, Tensor]:
-        tensors: dict[str, Tensor] = {name: value for name, value in self.named_parameters() if value.requires_grad}
-        return dict(sorted(tensors.items()))
-
-    def _extract(self, backbone: nn.Module, inputs: Tensor) -> Tensor:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.tune != "probe"):
-            features: Tensor = backbone(inputs)
-            return features
+    def _trained(self) -> dict[str, nn.Parameter]:
+        return {name: value for name, value in sorted(self.named_parameters()) if value.requires_grad}
 
 
 def _finite_float32(head: LinearHead | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     if isinstance(head, tuple):
         weight, bias = head
-        if bias.shape != weight.shape[:1] or not all(bool(one.isfinite().all()) for one in head):
+        if bias.shape != weight.shape[:1] or not all(bool(tensor.isfinite().all()) for tensor in head):
             raise ValueError(f"a head's weight (C, d) and bias (C,) must be finite, got a bias {tuple(bias.shape)}")
     else:
         weight, bias = head.weight, head.bias.masked_fill(~head.present & ~head.bias.isfinite(), 0.0)
@@ -217,7 +210,7 @@ def _finite_float32(head: LinearHead | tuple[Tensor, Tensor]) -> tuple[Tensor, T
 
 
 def _device_of(module: nn.Module | None) -> torch.device | None:
-    """Return where a network is, None where it has no parameters (``to`` then leaves things where they are)."""
+    """Return the device of a network, None if it has no parameters."""
     return None if module is None else next((parameter.device for parameter in module.parameters()), None)
 
 

@@ -10,7 +10,7 @@ from fedstats_app.base.option import Options, number, option, some_of, whole
 from fedstats_app.methods import METHODS, PERSONAL_METHODS, method_type
 from fedstats_app.training.training_options import LocalOptions
 
-# Ways to a personal model for every client, and what they are compared with.
+# Approaches to personal models, and the global heads, with which they are compared.
 APPROACHES = ("global", "local-only", "one-shot", "closed-form")
 # FedCGS's, after FedPAC.
 BATCH_SIZE, MOMENTUM, WEIGHT_DECAY = 128, 0.5, 5e-4
@@ -45,11 +45,11 @@ class PersonalOptions(Options):
         return named.get(self.personalise, tuple(self.personalise.split(",")))
 
     def passes(self, approach: str) -> int:
-        """Return how often every client trains its whole network on all of its samples in an approach."""
+        """Return the epochs in which a client trains its whole network in an approach."""
         return 0 if approach in ("global", "closed-form") else self.epochs
 
     def local(self, *, flip: bool) -> LocalOptions:
-        """Return how clients train."""
+        """Return the options of clients."""
         return LocalOptions(
             epochs=self.epochs,
             batch_size=BATCH_SIZE,

@@ -9,10 +9,10 @@ from typing import Protocol, TypeVar
 
 # With fewer clients we cannot tell which one is the outlier.
 FEWEST_TO_COMPARE = 3
-# A client decides an estimate alone if without it the others' is so many times larger or smaller.
+# A client decides an estimate alone if the others' is this many times larger or smaller.
 DECIDES = 8.0
-# Honest clients differ, and those whose data the model knows already send next to nothing. The upper quartile is one
-# of the sizes of those that have something to say, for as long as fewer than a quarter lie.
+# Updates of clients whose data the model knows already are tiny. The upper quartile is the size of a useful update, if
+# fewer than a quarter of the clients lie.
 QUARTILE = 0.75
 
 
@@ -23,7 +23,7 @@ def usual_size(sizes: Iterable[float]) -> float:
 
 
 def allowances(num_examples: Mapping[int, int]) -> dict[int, float]:
-    """Return how many times the usual size is as usual for each client, from its number of samples.
+    """Return the allowance of each client, in multiples of the usual size, from its number of samples.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def deciding(answers: Mapping[int, Answer], estimate: Callable[[Mapping[int, Ans
     if len(answers) < FEWEST_TO_COMPARE:
         return []
     total = sum(answer.num_examples for answer in answers.values())
-    without = {one: estimate({other: answers[other] for other in answers if other != one}) for one in answers}
+    without = {client: estimate({other: answers[other] for other in answers if other != client}) for client in answers}
     usual = statistics.median(without.values())
 
     def decides(client: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a client trains on, the order in which it sees it, and how: labels in range, kernels that repeat themselves."""
+"""Samples of a client, the order of its batches, and deterministic kernels."""
 
 from __future__ import annotations
 

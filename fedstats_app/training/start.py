@@ -1,4 +1,4 @@
-"""Where training starts: heads made without statistics, the temperature of a solved head, a probe's learning rate.
+"""Starts of training: heads made without statistics, the temperature of a solved head, a probe's learning rate.
 
 The rate follows from the curvature of a probe's loss and the clients' steps in a round. The Hessian of softmax
 regression is (diag(p) - p p') times the second moment of the features with a 1 for the bias. Features of pre-trained
@@ -35,7 +35,7 @@ def random_head(num_classes: int, feature_dim: int, seed: int, *, bias: bool = T
 
 
 def zero_head(num_classes: int, feature_dim: int) -> LinearHead:
-    """Return the head that says nothing: all logits are zero."""
+    """Return the head whose logits are all zero."""
     return LinearHead(
         torch.zeros(num_classes, feature_dim), torch.zeros(num_classes), report=SolveReport(regulariser="zero")
     )
@@ -44,15 +44,15 @@ def zero_head(num_classes: int, feature_dim: int) -> LinearHead:
 # 2^-8, 2^-7.5, ..., 2^8.
 TEMPERATURES: tuple[float, ...] = tuple(math.pow(2.0, step / 2) for step in range(-16, 17))
 
-# Nats: what is given up for a loss that still bends, where the least loss is that of the lowest temperature.
+# Nats above the least loss that are accepted if the least is that of the lowest temperature.
 SURE_ENOUGH = 0.01
 
 
 def best_temperature(losses: Sequence[float]) -> float:
     """Return the temperature of the least loss, between the grid's points by a parabola over log T.
 
-    Closed-form heads are right about the order of classes and say nothing of how sure they are: their logits are
-    cosines, or targets of 0 and 1. Tuned as they are, most of the first steps would go into their scale.
+    Closed-form heads give the order of classes, but no confidence: their logits are cosines, or targets of 0 and 1. The
+    first steps would change mostly their scale.
 
     The losses, all finite, are at ``TEMPERATURES``; if the temperature does not matter it is 1.
     """
@@ -62,7 +62,7 @@ def best_temperature(losses: Sequence[float]) -> float:
     if max(losses) - losses[best] <= 1e-12 * max(losses):
         return 1.0
     if best == 0:
-        # All samples are right, and the surer the better: beyond this there would be nothing left to see.
+        # All samples are right, so that the loss falls to 0 with the temperature.
         return max(t for t, loss in zip(TEMPERATURES, losses, strict=True) if loss <= losses[0] + SURE_ENOUGH)
     if best == len(losses) - 1:
         return TEMPERATURES[best]
@@ -74,17 +74,17 @@ def best_temperature(losses: Sequence[float]) -> float:
 
 # Of 1 / L, L the curvature at p = (1/2, 1/2): above it, and above twice that, most heads lose.
 STABLE = 4.0
-# So many steps of a client in a row, at this rate, do not yet carry its model away from the others'.
+# Steps of a client in a row that do not move its model away from the others'.
 STEPS_TOGETHER = 8
-# What a node lets a server ask for unless its owner says otherwise (max-learning-rate).
+# The limit of nodes (RequestLimits.max_learning_rate).
 LARGEST_RATE = 1.0
 
 
 def probe_step(class_counts: Tensor, class_sums: Tensor) -> float | None:
     """Return 1 / L = 2 / (l + 1) for a solved head, l the squared length of a typical class mean.
 
-    Typical is the median over samples of what their class has, because one client alone may have a class, and say of
-    it what it likes. Counts are (C,) integers and sums (C, d) float64; None if no two classes have samples.
+    Typical is the median over samples, because a single client may have a class and lie about it. Counts are (C,)
+    integers and sums (C, d) float64; None if fewer than two classes have samples.
     """
     present = class_counts > 0
     if int(present.sum()) < 2:
@@ -97,10 +97,10 @@ def probe_step(class_counts: Tensor, class_sums: Tensor) -> float | None:
 def probe_rate(
     step: float, *, num_steps: int = 1, made_classes: int = 0, momentum: float = 0.0, temperature: float = 1.0
 ) -> float:
-    """Return the rate of SGD, in (0, 1], at which a probe learns fast and loses little of what its start knows.
+    """Return the rate of SGD, in (0, 1], at which a probe learns fast and keeps the accuracy of its start.
 
-    For a solved head it is 4 / L, and where a client makes S > 8 steps in a round 8 / S of that: steps of clients with
-    different classes go different ways. A made head has nothing to lose, and at its start p = 1 / C.
+    For a solved head it is 4 / L, and 8 / S of that if a client makes S > 8 steps in a round: steps of clients with
+    different classes diverge. A made head has nothing to lose, and at its start p = 1 / C.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def probe_rate(
     momentum : float
         In [0, 1): it multiplies steps by 1 / (1 - momentum) in the long run.
     temperature : float
-        By which logits are divided, and so slopes, and the curvature twice.
+        Divisor of the logits, and so of slopes, and twice of the curvature.
     """
     times = float(made_classes) if made_classes else STABLE * min(1.0, STEPS_TOGETHER / num_steps)
     rate = times * step * (1.0 - momentum) * temperature**2
@@ -121,7 +121,7 @@ def probe_rate(
 
 
 def typical_steps(client_sizes: Iterable[int], batch_size: int, epochs: int) -> int:
-    """Return how many steps of SGD a typical client makes in a round: the median over samples, as of class means."""
+    """Return the steps of SGD of a typical client in a round: the median over samples."""
     sizes = torch.tensor(list(client_sizes))
     return epochs * math.ceil(_median(sizes.to(torch.float64), sizes) / batch_size)
 

@@ -19,18 +19,17 @@ class Trainer:
     name : str
         In the configuration, in results, after the start's as a file's name, and (by gradient) in the request.
     tunes : str
-        What it tunes, for the documents.
+        Parameters that it tunes, for the documents.
     sent : str
-        What every client sent, for the model card: "clients sent ...".
+        Content of every client's messages, for the model card: "clients sent ...".
     passes : int
         Forward passes of a sample, by the thesis's formula, in one local epoch or along one direction.
     rate : float
-        Learning rate of SGD where none is given or found. A pre-trained network loses at 0.01 what it knows
-        (conf/fine-tune.toml).
+        Learning rate of SGD if none is given or found. A pre-trained network gets worse at 0.01 (conf/fine-tune.toml).
     by_gradient : bool
-        Whether clients run SGD and the option ``optimizer`` has a say; else it is FedMeZO, by differences of losses.
+        True if clients run SGD and the option ``optimizer`` counts; false for FedMeZO.
     problems : callable
-        From the options of training to what in them does not go with it, one line each.
+        From the options of training to a line for each conflict with the trainer.
     """
 
     name: str
@@ -90,4 +89,4 @@ FEDMEZO = Trainer(
     problems=_problems_of_fedmezo,
 )
 
-TRAINERS: dict[str, Trainer] = {one.name: one for one in tuple(globals().values()) if isinstance(one, Trainer)}
+TRAINERS: dict[str, Trainer] = {trainer.name: trainer for trainer in (PROBE, FULL, FEATURES, FEDMEZO)}

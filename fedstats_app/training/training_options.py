@@ -17,7 +17,7 @@ _RATE = "auto = probe: from class means and local steps; fedmezo: from the loss'
 
 # Scores of one training, evenly spaced over its rounds, beside those of the start and the end.
 EVALUATIONS = 20
-# Heads to start from that no statistics are needed for.
+# Heads to start from that need no statistics.
 MADE_HEADS = ("random", "zero", "label-words")
 # The head of an earlier run, by the path of its file.
 FILE_HEAD = "file"
@@ -36,14 +36,14 @@ class _SgdOptions(Options):
 
 @dataclass(frozen=True)
 class LocalOptions(_SgdOptions):
-    """How a client trains; a value out of range is a ValueError.
+    """Options of a client's SGD; a value out of range is a ValueError.
 
     Attributes
     ----------
     batch_size : int
         Samples per step; the last batch of an epoch has the rest.
     learning_rate, momentum, weight_decay : float
-        As torch.optim.SGD has them; momentum starts anew in every call.
+        As in torch.optim.SGD; momentum begins at 0 in every call.
     flip : bool
         Mirror images left to right with probability 1/2.
     proximal_mu : float
@@ -80,8 +80,8 @@ class ClientOptions(_SgdOptions):
             yield f"training.flip: is for images, got true with backbone {config.backbone.backbone!r}"
 
     def with_rate(self, found: float = FIXED_RATE) -> LocalOptions:
-        """Return how clients train; ``found`` is the learning rate if none is set."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        """Return the options of clients; ``found`` is the learning rate if none is set."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         rate = found if self.learning_rate == "auto" else self.learning_rate
         return LocalOptions(**{**values, "learning_rate": rate})
 
@@ -148,7 +148,7 @@ class TuningOptions(Options):
 
     @property
     def max_share(self) -> float | None:
-        """The most that one client counts for in a round; None for what the strategies have by themselves."""
+        """The most that one client counts for in a round; None for the default of the strategies."""
         return None if self.max_tuning_share == "auto" else self.max_tuning_share
 
     def is_scored(self, number: int) -> bool:
