@@ -19,7 +19,7 @@ from fedstats_app.backbones.names import TextOptions, in_folder
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.base.json_digest import read_json_file
 from fedstats_app.base.runs import run_named
-from fedstats_app.data import DatasetError, Sample, to_rgb
+from fedstats_app.data import Sample, to_rgb
 from fedstats_app.data.folder import read_text
 from fedstats_app.data.paths import open_image, without_folders
 from fedstats_app.heads import LinearHead
@@ -361,35 +361,24 @@ def _available(folder: Path) -> str:
 def read_samples(samples: SampleLike | Iterable[SampleLike], backbone: Backbone) -> Iterator[Sample]:
     """Read samples, as `Classifier.predict` takes and refuses them, one by one, so that many fit in memory."""
     for sample in [samples] if isinstance(samples, _ONE) else samples:
-        yield _text(sample) if backbone.kind == "text" else _image(sample)
+        yield _read(sample, backbone.kind)
 
 
-def _text(sample: SampleLike) -> str:
-    if isinstance(sample, str):
+def _read(sample: SampleLike, kind: Literal["image", "text"]) -> Sample:
+    if kind == "text" and isinstance(sample, str):
         return sample
-    if isinstance(sample, Image.Image):
-        raise TypeError("this head classifies texts, got an image")
-    if not isinstance(sample, os.PathLike):
-        raise TypeError(f"a text must be a str, or the Path of a text file, got {type(sample).__name__}")
-    path = Path(sample)
-    if not path.is_file():
-        raise FileNotFoundError(f"no text at {path}")
-    try:
-        return read_text(path)
-    except (OSError, DatasetError) as error:
-        raise ValueError(f"{path} is not a readable text: {error}") from error
-
-
-def _image(sample: SampleLike) -> Image.Image:
-    if isinstance(sample, Image.Image):
+    if kind == "image" and isinstance(sample, Image.Image):
         return to_rgb(sample)
     if not isinstance(sample, (str, os.PathLike)):
-        raise TypeError(f"an image must be a path or a PIL image, got {type(sample).__name__}")
+        wanted = "a str, or the Path of a text file" if kind == "text" else "a path or a PIL image"
+        raise TypeError(f"{'a' if kind == 'text' else 'an'} {kind} must be {wanted}, got {type(sample).__name__}")
     path = Path(sample)
     if not path.is_file():
-        raise FileNotFoundError(f"no image at {path}")
+        raise FileNotFoundError(f"no {kind} at {path}")
     try:
+        if kind == "text":
+            return read_text(path)
         with open_image(path) as image:
             return to_rgb(image)
     except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} is not a readable image: {error}") from error
+        raise ValueError(f"{path} is not a readable {kind}: {error}") from error

@@ -274,21 +274,20 @@ def _save_heads(run: Run, strategy: StatisticsStrategy, scores: Scores) -> None:
 def _what_failed(outcomes: Sequence[ClientOutcome], scores: Scores) -> list[str]:
     """List failures and omissions in words."""
     failed = [outcome for outcome in outcomes if not outcome.in_heads]
-    known = _num_with(outcomes, "known")
     suppressed = sum(outcome.num_suppressed_classes > 0 for outcome in outcomes)
     unreadable = sum(outcome.num_unreadable for outcome in outcomes)
-    lines = [f"client {outcome.client} {outcome.outcome}: {outcome.reason}" for outcome in failed[:10]]
-    if failed:
-        lines.append(f"{len(failed)} of {len(outcomes)} clients are not in the heads; all reasons are in clients.jsonl")
-    if known:
-        lines.append(f"{known} clients were in the statistics to extend already and are not counted twice")
-    if suppressed:
-        lines.append(f"{suppressed} clients withheld classes with few samples (min-class-count)")
-    lines += [f"client {client} did not evaluate: {reason}" for client, reason in list(scores.failures.items())[:10]]
-    if scores.failures:
-        lines.append(f"{len(scores.failures)} clients did not evaluate; all reasons are in results.json")
-    if scores.num_unreadable:
-        lines.append(f"{scores.num_unreadable} test samples could not be read and are not in the accuracy")
-    if unreadable:
-        lines.append(f"{unreadable} samples could not be read; their names are in the log of the node that has them")
-    return lines
+    known, unscored = _num_with(outcomes, "known"), len(scores.failures)
+    not_merged = f"{len(failed)} of {len(outcomes)} clients are not in the heads; all reasons are in clients.jsonl"
+    counted = [
+        (known, f"{known} clients were in the statistics to extend already and are not counted twice"),
+        (suppressed, f"{suppressed} clients withheld classes with few samples (min-class-count)"),
+        (unscored, f"{unscored} clients did not evaluate; all reasons are in results.json"),
+        (scores.num_unreadable, f"{scores.num_unreadable} test samples could not be read and are not in the accuracy"),
+        (unreadable, f"{unreadable} samples could not be read; their names are in the log of the node that has them"),
+    ]
+    return [
+        *(f"client {outcome.client} {outcome.outcome}: {outcome.reason}" for outcome in failed[:10]),
+        *([not_merged] if failed else []),
+        *(f"client {client} did not evaluate: {reason}" for client, reason in list(scores.failures.items())[:10]),
+        *(line for number, line in counted if number),
+    ]
