@@ -157,32 +157,34 @@ def sites(tmp_path: Path, names: str = "abcdef", **options: object) -> list[Mapp
 
 
 OWN: dict[str, Any] = {"method": "fedncm,fed3r", "secure_sums": "on", "max_client_samples": 1000, "min_clients": 3}
+FEDNCM = {**OWN, "method": "fedncm"}
+ANOTHER_SUM = "with earlier sums over other clients this one would give a sum of fewer"
 
 
 def test_nodes_that_require_secure_sums_send_nothing_else(tmp_path: Path) -> None:
     nodes = sites(tmp_path)
     with pytest.raises(TooFewClients, match=r"takes part in secure sums only \(secure-min-clients\)"):
         simulate(tmp_path, node_configs=nodes, method="fedncm")
-    folder = simulate(tmp_path, node_configs=nodes, **OWN)
+    folder = simulate(tmp_path, node_configs=nodes, **FEDNCM)
     assert [one["outcome"] for one in clients(folder)] == ["merged"] * 6
 
 
 def test_three_sites_are_enough_unless_an_owner_wants_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = simulate(tmp_path, node_configs=sites(tmp_path, "abc"), **OWN)
+    folder = simulate(tmp_path, node_configs=sites(tmp_path, "abc"), **FEDNCM)
     assert [one["outcome"] for one in clients(folder)] == ["merged"] * 3
     nodes = [{**node, "secure-min-clients": 4} for node in sites(tmp_path / "more", "abc")]
     caplog.clear()
     with pytest.raises(TooFewClients, match=r"; 3 clients: .*: 3 clients take part, secure-min-clients of this node's"):
-        simulate(tmp_path, node_configs=nodes, **OWN)
+        simulate(tmp_path, node_configs=nodes, **FEDNCM)
     assert "Traceback" not in caplog.text
 
 
 def test_a_second_sum_less_one_client_is_refused(tmp_path: Path) -> None:
     nodes = sites(tmp_path)
-    simulate(tmp_path, node_configs=nodes, **OWN)
-    simulate(tmp_path, node_configs=nodes, **OWN)  # of the same clients again
-    with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum of fewer"):
-        simulate(tmp_path, node_configs=nodes[:5], **OWN)
+    simulate(tmp_path, node_configs=nodes, **FEDNCM)
+    simulate(tmp_path, node_configs=nodes, **FEDNCM)  # of the same clients again
+    with pytest.raises(TooFewClients, match=ANOTHER_SUM):
+        simulate(tmp_path, node_configs=nodes[:5], **FEDNCM)
 
 
 def killed_at(words: int) -> Callable[[Message, Context], Message]:
@@ -202,7 +204,7 @@ def killed_at(words: int) -> Callable[[Message, Context], Message]:
 def test_the_scatter_of_all_but_one_is_not_summed_after_an_exact_gram_matrix_of_all(tmp_path: Path) -> None:
     nodes = sites(tmp_path)
     simulate(tmp_path, node_configs=nodes, **{**OWN, "secure_sums": "exact"})
-    with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum of fewer"):
+    with pytest.raises(TooFewClients, match=ANOTHER_SUM):
         simulate(tmp_path, node_configs=nodes, **OWN, app=killed_at(3))
 
 
@@ -224,27 +226,26 @@ def test_after_a_client_is_lost_between_two_products_the_first_alone_counts(
 def test_four_sums_that_together_give_one_client_are_not_all_unmasked(tmp_path: Path) -> None:
     """Each two differ by three clients or more, and only three of the last ten know of the three before it."""
     nodes = sites(tmp_path, "abcdefghix", secure_min_clients=3)
-    fedncm = {**OWN, "method": "fedncm"}
     for taken in (slice(0, 3), slice(0, 6), None):
-        simulate(tmp_path, node_configs=nodes[taken] if taken else nodes[:3] + nodes[6:9], **fedncm)
-    with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum of fewer"):
-        simulate(tmp_path, node_configs=nodes, **fedncm)
-    with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum of fewer"):
-        simulate(tmp_path, node_configs=nodes[3:], **fedncm)
+        simulate(tmp_path, node_configs=nodes[taken] if taken else nodes[:3] + nodes[6:9], **FEDNCM)
+    with pytest.raises(TooFewClients, match=ANOTHER_SUM):
+        simulate(tmp_path, node_configs=nodes, **FEDNCM)
+    with pytest.raises(TooFewClients, match=ANOTHER_SUM):
+        simulate(tmp_path, node_configs=nodes[3:], **FEDNCM)
 
 
 def test_a_second_sum_after_one_client_s_data_changed_is_refused(tmp_path: Path) -> None:
     """Else the difference of both is what changed; if enough of them changed, it is of all these."""
     nodes = sites(tmp_path)
-    simulate(tmp_path, node_configs=nodes, **OWN)
+    simulate(tmp_path, node_configs=nodes, **FEDNCM)
     for number, node in enumerate(nodes):
         if number in (1, 5):  # one client's data, and all but one's
-            with pytest.raises(TooFewClients, match="with earlier sums over other clients this one would give a sum"):
-                simulate(tmp_path, node_configs=nodes, **{**OWN, "method": "fedncm"})
+            with pytest.raises(TooFewClients, match=ANOTHER_SUM):
+                simulate(tmp_path, node_configs=nodes, **FEDNCM)
         more = site_folder(tmp_path / f"more-{number}", CLASSES, seed=100 + number, images=6)
         for picture in Path(more).glob("*/*.png"):
             picture.rename(Path(str(node["data-path"])) / picture.parent.name / f"new-{picture.name}")
-    simulate(tmp_path, node_configs=nodes, **OWN)
+    simulate(tmp_path, node_configs=nodes, **FEDNCM)
 
 
 def test_data_that_change_between_two_sums_are_not_summed_as_what_they_were(tmp_path: Path) -> None:
@@ -260,7 +261,7 @@ def test_data_that_change_between_two_sums_are_not_summed_as_what_they_were(tmp_
                 shutil.rmtree(tmp_path / "f" / "new")
         return client_app.app(msg, context)
 
-    folder = simulate(tmp_path, node_configs=nodes, **OWN, app=adding)
+    folder = simulate(tmp_path, node_configs=nodes, **FEDNCM, app=adding)
     failed = [one for one in clients(folder) if one["outcome"] != "merged"]
     assert len(failed) == 1 and "data changed since this run of masks began" in failed[0]["reason"]
 
@@ -271,19 +272,19 @@ def test_a_second_sum_of_other_samples_of_the_same_clients_is_refused(
 ) -> None:
     """With a floor of 8 it would lack one client's classes of 6 alone: two sums would give them."""
     nodes = nodes_of(tmp_path, "abcde", CLASSES, images=12, secure_min_clients=3) + sites(tmp_path, "f")
-    simulate(tmp_path, node_configs=nodes, **OWN)
+    simulate(tmp_path, node_configs=nodes, **FEDNCM)
     if other == "hold-out":
         monkeypatch.setattr(Run, "holdout", 0.5)
     with pytest.raises(TooFewClients, match="are summed by other rules"):
-        simulate(tmp_path, node_configs=nodes, **OWN, min_class_count=8 if other == "min-class-count" else 0)
+        simulate(tmp_path, node_configs=nodes, **FEDNCM, min_class_count=8 if other == "min-class-count" else 0)
 
 
 def test_a_history_without_a_client_s_sums_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = sites(tmp_path)
-    simulate(tmp_path, node_configs=nodes, **OWN)
+    simulate(tmp_path, node_configs=nodes, **FEDNCM)
     monkeypatch.setattr(secure_sums, "shares_content", lambda plan, history: shares_content(plan, history[1:]))
     with pytest.raises(TooFewClients, match="sums that this client was in before are left out of the history"):
-        simulate(tmp_path, node_configs=nodes, **OWN)
+        simulate(tmp_path, node_configs=nodes, **FEDNCM)
 
 
 # Sites that know each other's keys
@@ -304,10 +305,10 @@ def peers(tmp_path: Path, *, known: str = "abcdef") -> list[dict[str, object]]:
 
 def test_peers_give_the_sums_that_others_give(tmp_path: Path) -> None:
     nodes = peers(tmp_path)
-    signed = simulate(tmp_path, node_configs=nodes, **OWN)
+    signed = simulate(tmp_path, node_configs=nodes, **FEDNCM)
     for node in nodes:
         node |= {"secure-key": "", "secure-peers": ""}
-    assert weights(signed) == weights(simulate(tmp_path, node_configs=nodes, **OWN))
+    assert weights(signed) == weights(simulate(tmp_path, node_configs=nodes, **FEDNCM))
 
 
 def strange(one: PublicKeys) -> PublicKeys:
@@ -329,19 +330,19 @@ def test_keys_that_the_server_put_in_place_of_a_peer_s_are_refused(
 
     monkeypatch.setattr(secure_sums, "keys_reader", swapping)
     with pytest.raises(TooFewClients, match="the keys of a party are not signed by it"):
-        simulate(tmp_path, node_configs=peers(tmp_path), **OWN)
+        simulate(tmp_path, node_configs=peers(tmp_path), **FEDNCM)
 
 
 def test_who_is_no_peer_takes_no_part(tmp_path: Path) -> None:
     nodes = peers(tmp_path, known="abcde")
     with pytest.raises(TooFewClients, match="not among this node's secure-peers, or takes part twice"):
-        simulate(tmp_path, node_configs=nodes, **OWN)
+        simulate(tmp_path, node_configs=nodes, **FEDNCM)
     (tmp_path / "a.pem").write_bytes((tmp_path / "b.pem").read_bytes())
     with pytest.raises(TooFewClients, match="not among this node's secure-peers, or takes part twice"):
-        simulate(tmp_path, node_configs=nodes[:5], **OWN)
+        simulate(tmp_path, node_configs=nodes[:5], **FEDNCM)
     (tmp_path / "peers").write_text("site a: 00")
     with pytest.raises(TooFewClients, match="this node cannot read its secure-key or secure-peers; the reason is in"):
-        simulate(tmp_path, node_configs=nodes, **OWN)
+        simulate(tmp_path, node_configs=nodes, **FEDNCM)
 
 
 def test_two_lists_of_survivors_are_not_both_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +354,7 @@ def test_two_lists_of_survivors_are_not_both_signed(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(secure_sums, "unmask_content", two_faced)
     with pytest.raises(TooFewClients, match="4 clients must have signed the list of survivors, got"):
-        simulate(tmp_path, node_configs=peers(tmp_path), **OWN)
+        simulate(tmp_path, node_configs=peers(tmp_path), **FEDNCM)
 
 
 def test_a_peer_that_says_its_data_are_another_peer_s_is_refused(
@@ -369,14 +370,13 @@ def test_a_peer_that_says_its_data_are_another_peer_s_is_refused(
 
     honest = Ledger.identity
     monkeypatch.setattr(Ledger, "identity", identity)
-    fedncm = {**OWN, "method": "fedncm"}
-    simulate(tmp_path, node_configs=nodes[:5], **fedncm)
+    simulate(tmp_path, node_configs=nodes[:5], **FEDNCM)
     with pytest.raises(TooFewClients, match="says its data are those of another of this node's secure-peers"):
-        simulate(tmp_path, node_configs=nodes[:4] + nodes[5:], **fedncm)
+        simulate(tmp_path, node_configs=nodes[:4] + nodes[5:], **FEDNCM)
     # As if e had another key now, and all had put it in place of the old one.
     lines = (tmp_path / "peers").read_text().splitlines()
     (tmp_path / "peers").write_text("\n".join(line for line in lines if not line.startswith("site e")))
-    simulate(tmp_path, node_configs=nodes[:4] + nodes[5:], **fedncm)
+    simulate(tmp_path, node_configs=nodes[:4] + nodes[5:], **FEDNCM)
 
 
 # Classes of few, canaries
@@ -384,7 +384,7 @@ def test_a_peer_that_says_its_data_are_another_peer_s_is_refused(
 
 def test_a_class_of_two_holders_is_in_no_sum(tmp_path: Path) -> None:
     nodes = sites(tmp_path, "abcd") + nodes_of(tmp_path, "ef", (*CLASSES, "dog"), images=6, secure_min_clients=3)
-    folder = simulate(tmp_path, node_configs=nodes, **OWN)
+    folder = simulate(tmp_path, node_configs=nodes, **FEDNCM)
     summed = load_statistics(folder).total.summed()
     kept = load_statistics(folder).class_names
     assert dict(zip(kept, summed.class_counts.tolist(), strict=True)) == {"ant": 36, "bee": 36, "cat": 36, "dog": 0}
