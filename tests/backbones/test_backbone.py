@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from torch import nn
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.device import automatic_batch_size
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.transform import ImageTransform
 from tests.backbones.conftest import features, random_images
@@ -81,31 +77,6 @@ def test_batches_are_in_order_and_hold_real_rows_only() -> None:
     by_hand = torch.stack([backbone.module(backbone.transform(image)[None])[0] for image in images])
     torch.testing.assert_close(torch.cat(batches), by_hand, rtol=1e-5, atol=1e-6)
     assert list(backbone.extract([])) == []
-
-
-def test_images_are_read_one_batch_at_a_time() -> None:
-    read = 0
-
-    def images() -> Iterator[Image.Image]:
-        nonlocal read
-        for image in random_images(12):
-            read += 1
-            yield image
-
-    batches = _custom().extract(images())
-    next(batches)
-    assert read == 4
-
-
-@pytest.mark.parametrize("part", ["module", "dropout", "norm"])
-def test_train_mode_changes_nothing(part: str) -> None:
-    backbone = _custom()
-    images = random_images(6)
-    before = features(backbone, images)
-    weights = {key: value.clone() for key, value in backbone.module.state_dict().items()}
-    (backbone.module if part == "module" else backbone.module.get_submodule(part)).train()
-    assert torch.equal(features(backbone, images), before)
-    assert all(torch.equal(value, weights[key]) for key, value in backbone.module.state_dict().items())
 
 
 def test_features_carry_no_gradient_but_may_enter_autograd() -> None:
@@ -207,21 +178,3 @@ def test_on_a_cpu_it_is_one_number_whatever_the_threads() -> None:
         torch.set_num_threads(threads)
     assert made.computed_by == tiny(batch_size=4).computed_by
     assert torch.equal(torch.cat(list(made.extract(images))), torch.cat(list(tiny(batch_size=4).extract(images))))
-
-
-def test_a_backbone_tries_its_own_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    backbone = tiny(batch_size="auto")
-    forward = backbone.module.forward
-
-    def small(images: torch.Tensor) -> torch.Tensor:
-        if len(images) > 40:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return torch.as_tensor(forward(images))
-
-    monkeypatch.setattr(backbone.module, "forward", small)
-    monkeypatch.setattr(
-        "fedstats_app.backbones.backbone.automatic_batch_size",
-        lambda device, kind, run: automatic_batch_size("cuda", kind, run),
-    )
-    assert backbone.batch_size == 32
-    assert [len(block) for block in backbone.extract(random_images(33))] == [32, 1]

@@ -19,9 +19,7 @@ from fedstats_app.backbones.engine import BOUND, SMALL_NETWORK, EngineError, cho
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.transform import ImageTransform
-from fedstats_app.base.option import ConfigError
 from fedstats_app.data import load_dataset
-from fedstats_app.settings.app_config import AppConfig
 from tests.backbones.conftest import features, random_images
 
 openvino = pytest.importorskip("openvino", reason="the extra `fast` is not installed")
@@ -198,15 +196,6 @@ def test_without_openvino_auto_is_torch_and_the_error_names_the_extra(monkeypatc
         chosen_engine("openvino", **WAY)
     with pytest.raises(ValueError, match=r"engine must be one of auto, torch, openvino, .*; got 'tvm'"):
         chosen_engine("tvm", **WAY)
-
-
-def test_contradicting_keys_are_refused() -> None:
-    for more, problem in [
-        ({"device": "cuda"}, "device: must be auto or cpu with engine 'openvino', got 'cuda'"),
-        ({"autocast": "bf16"}, "autocast: must be none with engine 'openvino'"),
-    ]:
-        with pytest.raises(ConfigError, match=problem):
-            AppConfig.of(engine="openvino", **more)
 
 
 def test_openvino_is_imported_only_to_compute(cache: Path, fast: Backbone) -> None:

@@ -110,14 +110,6 @@ def test_what_is_needed_is_downloaded_once_and_a_pickle_only_without_better(
     assert hub_folder("org/name") == folder
 
 
-def test_a_model_without_weights_is_an_error(hub_cache: HubCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    with fake_hub("org/name", FILES) as (address, _):
-        at(address, monkeypatch)
-        with pytest.raises(WeightsError, match=r"it has none of config\.json, or no weights"):
-            hub_folder("org/name")
-
-
 @pytest.mark.parametrize(
     ("card", "licence"),
     [

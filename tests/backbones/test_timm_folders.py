@@ -208,11 +208,3 @@ def test_mistakes_are_said(tmp_path: Path, hub_cache: HubCache) -> None:
         loaded("timm:resnet18", weights="random", pooling="cls")
     with pytest.raises(WeightsError, match=r"model Org/Absent is not on this machine.*hf download Org/Absent"):
         loaded("timm:hf-hub:Org/Absent")
-
-
-def test_the_licence_is_the_cards_then_the_configs(tmp_path: Path) -> None:
-    folder = save(tmp_path / "model", make_network(), licence="cc-by-nc-4.0")
-    assert loaded(f"timm:local-dir:{folder}").licence == "cc-by-nc-4.0"
-    (folder / "README.md").write_text("---\nlicense: cc-by-nc-nd-4.0\nextra_gated_prompt: yes\n---\n")
-    assert loaded(f"timm:local-dir:{folder}").licence == "cc-by-nc-nd-4.0"
-    assert loaded("timm:hf-hub:somebody/else", weights=str(folder)).licence == "cc-by-nc-nd-4.0"

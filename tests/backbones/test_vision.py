@@ -14,7 +14,6 @@ from torch import Tensor
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.weights import WeightsError
-from tests.support.hub_cache import HubCache
 
 transformers = pytest.importorskip("transformers", reason="transformers is an optional extra")
 
@@ -148,18 +147,6 @@ def test_other_sizes_are_multiples_of_a_patch(kind: str, tmp_path: Path) -> None
     assert loaded(folder, input_size=48).feature_dim == 48
     with pytest.raises(ValueError, match="cannot take images of 45 x 45 pixels: the side must be a multiple of 8"):
         loaded(folder, input_size=45)
-
-
-def test_the_hubs_cache_and_a_folder_are_the_same_network(tmp_path: Path, hub_cache: HubCache) -> None:
-    model = model_of("Dinov2")
-    save(hub_cache.folder("owkin/phikon-v2"), model)
-    folder = save(tmp_path / "model", model)
-    by_name = loaded("owkin/phikon-v2")
-    assert by_name.fingerprint == loaded(folder).fingerprint
-    assert by_name.fingerprint == loaded("not/cached", weights=str(folder)).fingerprint
-    assert by_name.fingerprint == loaded(folder, weights=str(folder / "model.safetensors")).fingerprint
-    with pytest.raises(WeightsError, match=r"model not/cached is not on this machine.*backbone-weights"):
-        loaded("not/cached")
 
 
 def test_a_folder_runs_no_code_of_its_own(tmp_path: Path) -> None:

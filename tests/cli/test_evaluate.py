@@ -55,22 +55,6 @@ def test_json_counts_what_the_classifier_predicts(run_folder: Path, mixed: Path,
     assert low < 12 / 14 < high and document["macro_auroc_error"] < 0.05
 
 
-def test_errors_of_the_probabilities_are_at_the_heads_temperature(
-    run_folder: Path, mixed: Path, capsys: Capture
-) -> None:
-    _, document = evaluate_json(capsys, run_folder, mixed)
-    classifier, paths = fedstats_app.load(run_folder), sorted(mixed.rglob("*.png"))
-    probabilities = classifier.probabilities(paths).numpy()
-    truth = np.array([classifier.class_names.index(path.parent.name) for path in paths])
-    own = probabilities[np.arange(len(truth)), truth]
-    assert classifier.temperature != 1.0
-    assert document["negative_log_likelihood"] == pytest.approx(-np.log(own).mean(), rel=1e-9)
-    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == truth
-    bins = np.minimum((confidence * 15).astype(int), 14)
-    gaps = [abs((confidence - right)[bins == number].sum()) for number in range(15)]
-    assert document["expected_calibration_error"] == pytest.approx(sum(gaps) / len(truth), rel=1e-9)
-
-
 def test_text_has_accuracies_and_the_pairs_confused_most(run_folder: Path, mixed: Path, capsys: Capture) -> None:
     assert main(["evaluate", str(run_folder), str(mixed)]) == 0
     out = capsys.readouterr().out
@@ -85,15 +69,6 @@ def test_text_has_accuracies_and_the_pairs_confused_most(run_folder: Path, mixed
     assert main(["evaluate", str(run_folder), str(mixed)]) == 0
     out = capsys.readouterr().out
     assert "nothing was taken for another class" in out and "no image of 1 of the head's classes: blue" in out
-
-
-def test_the_test_part_is_taken_where_there_is_one(run_folder: Path, pictures: Path, capsys: Capture) -> None:
-    root = pictures.parent / "split"
-    shutil.copytree(pictures, root / "train")
-    shutil.copytree(pictures, root / "test")
-    (root / "test" / "red" / "0.png").unlink()
-    code, document = evaluate_json(capsys, run_folder, root)
-    assert code == 0 and document["num_examples"] == 11 and document["data"].endswith("(test)")
 
 
 def test_other_classes_are_refused_with_both_lists_unless_they_are_empty(

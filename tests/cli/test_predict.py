@@ -145,11 +145,3 @@ def test_csv_has_a_line_per_sample(run_folder: Path, pictures: Path, capsys: Cap
         assert (float(line[2]), float(line[4])) == (high, low)
     assert main(["predict", str(run_folder), str(pictures), "--csv", "--json"]) == 2
     assert "--csv or --json" in capsys.readouterr().err
-
-
-def test_what_is_not_there_is_said_before_the_network_is_loaded(
-    run_folder: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedstats_app.cli.predict.load_classifier", lambda _: pytest.fail("it was loaded"))
-    assert main(["predict", str(run_folder), str(tmp_path / "none.png"), str(tmp_path / "nor.png")]) == 2
-    assert capsys.readouterr().err.endswith("none.png: no such file or folder (and none of 2 that are named)\n")

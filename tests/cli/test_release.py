@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.testing import instruction
 from fedstats_app.wire import NodeInfo, ReceivedStatistics, StatisticsRequest, read_node_info, read_statistics_reply
-from fedstats_app.wire.release import in_words, read_release, write_release
+from fedstats_app.wire.release import in_words, read_release
 from tests.docs.markdown import REPOSITORY, blocks
 from tests.support.simulation import clients, head_bytes, read_json, simulate, site_folder
 
@@ -299,19 +298,3 @@ def test_a_file_that_no_site_can_have_made_is_refused(
     path = changed(sites / "east.fedstats", tmp_path / "forged.fedstats", tensors=tensors, **metadata)
     with pytest.raises(ValueError, match=rf"forged.fedstats: .*{reason}"):
         read_release(path)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-def test_directions_are_handed_on_as_they_are(sites: Path, tmp_path: Path, dtype: str) -> None:
-    spec, classes = StatisticsSpec(scatter=replace(SQRT, dtype=dtype)), ("black", "grey")
-    node: dict[str, object] = {"data-path": str(sites / "east"), "state-dir": str(tmp_path)}
-    reply = ask(node, asked(spec, classes=classes).to_content(), "query.statistics", **TINY)
-    fingerprint = read_statistics_reply(reply, asked(spec, classes=classes)).backbone_fingerprint
-    request = asked(spec, classes=classes, backbone_fingerprint=fingerprint)
-    write_release(tmp_path / "x", NodeInfo(class_names=classes), request, reply.content, "random:tiny")
-    given = read_release(tmp_path / "x").answer(request)
-    assert bytes_of(given) == bytes_of(reply.content)
-
-
-def bytes_of(content: RecordDict) -> dict[str, dict[str, bytes]]:
-    return {name: {key: array.data for key, array in record.items()} for name, record in content.array_records.items()}

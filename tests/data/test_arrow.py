@@ -9,7 +9,7 @@ import pytest
 from flwr_datasets.partitioner import IidPartitioner
 from PIL import Image
 
-from fedstats_app.data import DatasetError, load_dataset
+from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import data_spec, own_dataset
 from fedstats_app.data.data_options import DataOptions
 
@@ -58,12 +58,3 @@ def test_partitions_as_flwr_datasets_creates_them(tmp_path: Path) -> None:
     own = own_dataset(str(tmp_path / "partition_10"), DataOptions())
     assert (len(own), own.class_names) == (3, tuple(NAMES))
     assert data_spec(str(tmp_path / "partition_10")).startswith("arrow:")
-
-
-def test_what_is_damaged_or_none_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="is not a folder that datasets' save_to_disk"):
-        load_dataset(f"arrow:{tmp_path}", "train")
-    table(0, 6).save_to_disk(tmp_path / "saved")
-    (tmp_path / "saved" / "state.json").write_text("{")
-    with pytest.raises(DatasetError, match="cannot be read"):
-        load_dataset(f"arrow:{tmp_path / 'saved'}", "train")

@@ -90,17 +90,6 @@ def test_several_columns_make_one_text(tmp_path: Path) -> None:
     assert other.sample(0) == "wet\nrain" and other.fingerprint != first.fingerprint
 
 
-def test_columns_that_do_not_tell_are_an_error(tmp_path: Path) -> None:
-    two = write_table(tmp_path / "two.parquet", text=["a"], title=["b"], label=[0])
-    with pytest.raises(DatasetError, match=r"several columns may be the text: \['text', 'title'\].*text-column"):
-        load_dataset(f"parquet:{two}", "train")
-    with pytest.raises(DatasetError, match="there is no text column 'body'"):
-        load_dataset(f"parquet:{two}", "train", text_column="body")
-    numbers = write_table(tmp_path / "numbers.parquet", text=[1.5], label=[0])
-    with pytest.raises(DatasetError, match="no column has a usual name for the image, nor one of strings for the text"):
-        load_dataset(f"parquet:{numbers}", "train")
-
-
 def test_a_row_without_text_is_unreadable(tmp_path: Path) -> None:
     path = write_table(tmp_path / "holes.parquet", text=["a", None], label=[0, 1])
     dataset = load_dataset(f"parquet:{path}", "train")

@@ -43,11 +43,6 @@ def test_pixels_that_do_not_say_how_they_look_have_no_digest(mode: str) -> None:
     assert digests(Image.new(mode, (2, 2))) == [None]
 
 
-def test_texts_go_by_their_letters() -> None:
-    one, same, other = digests("good film", "good film", "good  film")
-    assert one == same != other
-
-
 def test_files_go_by_their_bytes_not_their_names(tmp_path: Path) -> None:
     write_png(tmp_path / "a" / "0.png", (1, 2, 3))
     write_png(tmp_path / "b" / "1.png", (1, 2, 3))
@@ -103,11 +98,3 @@ def test_copies_and_damaged_files_are_samples_of_their_own(tmp_path: Path) -> No
     found = sample_identities(load_dataset(f"folder:{place.parent}", "train"))
 
     assert len(found) == len(set(found)) == 6
-
-
-def test_rows_of_a_table_are_told_apart_by_their_text(tmp_path: Path) -> None:
-    (tmp_path / "train.csv").write_text("text,label\none,a\ntwo,b\none,a\n")
-    dataset = load_dataset(f"csv:{tmp_path}", "train")
-
-    assert len(set(sample_identities(dataset))) == 3
-    assert np.array_equal(dataset.labels, [0, 1, 0])

@@ -93,13 +93,6 @@ def test_exif_orientation_is_applied(orientation: int, turns: int, dtype: type) 
     np.testing.assert_array_equal(turned[:, :, 0], np.rot90(np.arange(6).reshape(2, 3) * 40, turns))
 
 
-def test_first_frame_of_several() -> None:
-    frames = [Image.new("L", (2, 2), value) for value in (10, 200)]
-    image = through_file(frames[0], "TIFF", save_all=True, append_images=frames[1:])
-    image.seek(1)
-    assert pixels(to_rgb(image))[0, 0, 0] == 10
-
-
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_decompression_bomb_is_refused_where_pillow_only_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 99)

@@ -67,17 +67,6 @@ def test_dirichlet_has_flwr_datasets_shares() -> None:
     assert ours[:, :3].max() > 20
 
 
-@quick
-@given(counts=st.lists(st.integers(0, 30), min_size=1, max_size=8), seed=st.integers(0, 2**32 - 1))
-def test_dirichlet_deals_every_sample_of_every_class_once(counts: list[int], seed: int) -> None:
-    labels = np.repeat(np.arange(len(counts)), counts)
-    num_clients = max(1, len(labels) // 3)
-    if len(labels) == 0:
-        return
-    parts = partition(make_dataset(labels), partitioner="dirichlet", num_clients=num_clients, seed=seed)
-    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
-
-
 def test_dirichlet_shuffles_each_class_and_blocks_keep_neighbours_together() -> None:
     """Copies of one image beside each other came to one client: FedCOF scored 64.5, and 50.3 on a shuffled split."""
     dataset = make_dataset(np.repeat(np.arange(3), 400))
@@ -185,13 +174,6 @@ def test_any_partitioner_of_flwr_datasets_is_taken(written: str) -> None:
     assert 0 <= together.min() and together.max() < 240
     for first, second in zip(parts, split(dataset, f"flwr:{written}", FLWR[written], seed=3), strict=True):
         np.testing.assert_array_equal(first, second)
-
-
-def test_shards_are_of_few_classes_and_as_many_clients_as_it_makes_are_taken() -> None:
-    dataset = six_sites(240, 0)
-    shards = split(dataset, "flwr:ShardPartitioner(partition_by='label', num_shards_per_partition=1)", 8)
-    assert max(len(np.unique(dataset.labels[part])) for part in shards) <= 2
-    assert len(split(dataset, "flwr:NaturalIdPartitioner(partition_by='site')", 0)) == 6
 
 
 @pytest.mark.parametrize(

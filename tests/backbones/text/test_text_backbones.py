@@ -165,19 +165,6 @@ def test_what_is_not_there_or_not_allowed_is_said(
         load_backbone(name.format(tmp_path=tmp_path, bert=bert), **options)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("last",), "must be one of auto, mean, first, got 'last'"),
-        (("mean", "{text} {mask}"), "pooling must be auto"),
-        *((("auto", one), r"must hold \{text\} once, or .* and \{mask\} at most once") for one in TEMPLATES),
-    ],
-)
-def test_text_options_are_checked(options: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TextOptions(*options)
-
-
 def test_a_hub_that_cannot_be_reached_is_an_error_and_not_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedstats_app.backbones import hub
 

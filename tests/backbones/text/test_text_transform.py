@@ -5,7 +5,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.text.tiny import tiny_tokenizer
 from fedstats_app.backbones.text.transform import TextTransform, bucket_lengths
 
@@ -13,12 +12,6 @@ pytest.importorskip("transformers", reason="needs the extra `text`")
 
 PROMPT = "{text} It was {mask}."
 texts = st.text(alphabet="abc the.[]MASK\n", max_size=300)
-
-
-def test_lengths_double_up_to_the_longest() -> None:
-    assert bucket_lengths(128) == (16, 32, 64, 128)
-    assert bucket_lengths(100) == (16, 32, 64, 100)
-    assert bucket_lengths(10) == (10,)
 
 
 @given(texts)
@@ -97,9 +90,3 @@ def test_a_pair_goes_to_its_places_line_by_line() -> None:
         ids, mask = transform(text)
         expected = tokenizer(f"{first} ? [MASK] , {second}")["input_ids"]
         assert ids[: int(mask.sum())].tolist() == expected
-
-
-@pytest.mark.parametrize("template", ["{first} {mask}", "{text} {first} {second}", "{second} {second} {first}"])
-def test_half_a_pair_is_no_template(template: str) -> None:
-    with pytest.raises(ValueError, match=r"a text template must hold \{text\} once, or \{first\} and \{second\} once"):
-        TextOptions(template=template)
