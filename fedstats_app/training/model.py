@@ -195,7 +195,7 @@ class TunedModel(nn.Module):
         weight, bias = (tensor.detach().to("cpu", torch.float64) for tensor in (self.head.weight, self.head.bias))
         return LinearHead(weight, bias) if present is None else LinearHead(weight, bias, present.cpu())
 
-    def _trained(self) -> dict[str, nn.Parameter]:
+    def _trained(self) -> dict[str, Tensor]:
         return {name: value for name, value in sorted(self.named_parameters()) if value.requires_grad}
 
 

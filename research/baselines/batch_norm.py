@@ -58,16 +58,17 @@ class AdaptingModel(TunedModel):
         self._use_batch_statistics(mode)
         return self
 
-    def _travelling(self) -> dict[str, Tensor]:
+    def _trained(self) -> dict[str, Tensor]:
         names, buffers = self.buffer_names, dict(self.named_buffers())
-        return dict(sorted({**super()._travelling(), **{name: buffers[name] for name in names}}.items()))
+        return dict(sorted({**super()._trained(), **{name: buffers[name] for name in names}}.items()))
 
-    def _extract(self, backbone: nn.Module, inputs: Tensor) -> Tensor:
+    def features(self, inputs: Tensor) -> Tensor:
+        """Return the features (B, D); a batch of one sample has no statistics of its own."""
         if not self.training or len(inputs) > 1:
-            return super()._extract(backbone, inputs)
+            return super().features(inputs)
         self._use_batch_statistics(False)
         try:
-            return super()._extract(backbone, inputs)
+            return super().features(inputs)
         finally:
             self._use_batch_statistics(True)
 
