@@ -203,7 +203,7 @@ COMMANDS = {
         "run.run",
         "run the app in this process",
         "Run the app in this process: the same messages, results and run folder as with `flwr run . --stream`, without "
-        "Ray and without a SuperLink. Settings are those of `flwr run --run-config`; of several, the last one counts.",
+        "Ray and without a SuperLink. Settings are those of `flwr run --run-config`; KEY=VALUE words override files.",
         (
             *_SETTINGS,
             _number("--supernodes", "N", None, "nodes that the clients are spread over (default: 2); same results"),

@@ -26,7 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.supernodes:
             raise CommandError("--supernodes is for a simulation: here each data-path of --node-config is a node")
         config["settle-seconds"] = 0.0  # all nodes are there
-    config |= read_in_turn([*arguments.run_config, *arguments.settings])
+    settings = [*arguments.run_config, *arguments.settings]  # argparse does not tell in which order they stood
+    config |= read_in_turn(sorted(settings, key=lambda text: not text.endswith(".toml")))
     rules = {} if sites else read_in_turn(arguments.node_config)
     try:
         run_on(sites or [{**rules, **node} for node in simulated(arguments.supernodes)], config)

@@ -30,13 +30,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return seen
 
 
-def test_files_and_words_count_in_their_order(asked: Asked) -> None:
+def test_words_override_files_wherever_they_stand(asked: Asked) -> None:
     Path("one.toml").write_text("seed = 1\nnum-clients = 20\n")
-    settings = ["-c", "seed=5 plots=false", "one.toml", "num-clients=30 method='fedcof,fed3r'"]
-    assert main(["run", *settings, "--supernodes", "4"]) == 0
-    assert asked == [({"seed": 1, "plots": False, "num-clients": 30, "method": "fedcof,fed3r"}, 4)]
+    words = ["-c", "seed=5 plots=false"]
+    for settings in (["one.toml", *words], [*words, "one.toml"], [*words, "-c", "one.toml"]):
+        assert main(["run", *settings, "--supernodes", "4"]) == 0
+        assert asked.pop() == ({"seed": 5, "plots": False, "num-clients": 20}, 4)
+    assert main(["run", "num-clients=10", "num-clients=30"]) == 0
+    assert asked.pop() == ({"num-clients": 30}, 2)
     assert main(["run"]) == 0
-    assert asked[1] == ({}, 2)
+    assert asked[0] == ({}, 2)
 
 
 def test_rules_of_nodes_hold_for_all_and_each_that_names_data_is_one(
