@@ -156,7 +156,8 @@ def read_timm_folder(folder: Path, source: str) -> TimmFolder:
         architecture = content["architecture"]
         given = content.get("pretrained_cfg", content)
         arguments = checked_arguments(content.get("model_args") or {})
-        config = {key: _tuples(given[key]) for key in _CONFIG_KEYS if key in given}
+        taken = {key: given[key] for key in _CONFIG_KEYS if key in given}
+        config = {key: tuple(value) if isinstance(value, list) else value for key, value in taken.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         of_transformers = "model_type" in path.read_text(encoding="utf-8", errors="replace")
         hint = " (a model of transformers is `vision:NAME`)" if of_transformers else ""
@@ -167,10 +168,6 @@ def read_timm_folder(folder: Path, source: str) -> TimmFolder:
         logger.warning("%s: config.json does not say %s: timm's defaults are taken", source, ", ".join(lacking))
     licence = licence_of_card(folder, str(given.get("license") or UNKNOWN_LICENCE))
     return TimmFolder(architecture, config, arguments, licence, lambda: (read_state_file(folder), source))
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _folder_of(timm: Any, name: str) -> TimmFolder:

@@ -40,7 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     with told("evaluate") as progress:
         with progress.doing("reading the list of samples"):
-            dataset = _labelled(arguments.folder, arguments.folder_levels)
+            spec, levels = data_spec(str(Path(arguments.folder).expanduser().absolute())), arguments.folder_levels
+            dataset = load_dataset(spec, "test", folder_levels=levels)
+            dataset = load_dataset(spec, "train", folder_levels=levels) if dataset is None else dataset
         with progress.doing("loading the network and the head"):
             classifier = load_classifier(arguments)
         if dataset.kind != classifier.kind:
@@ -62,12 +64,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n\n".join(_sections(classifier, dataset, scores, len(unreadable))))
     return tell_unreadable("evaluate", unreadable)
-
-
-def _labelled(path: str, levels: str) -> Dataset:
-    spec = data_spec(str(Path(path).expanduser().absolute()))
-    test = load_dataset(spec, "test", folder_levels=levels)
-    return load_dataset(spec, "train", folder_levels=levels) if test is None else test
 
 
 def align_classes(dataset: Dataset, class_names: Sequence[str]) -> Dataset:

@@ -136,16 +136,15 @@ def _model_of(name: str, weights: str) -> _Model:
         return _from_folder(in_folder(name, path))
     if name == TINY_TEXT and not weights:
         raise WeightsError(f"backbone {name!r} has no weights of its own: use 'random:{name}'")
-    model = _tiny() if name == TINY_TEXT else _from_folder(name)
+    if name == TINY_TEXT:
+        tokenizer = tiny_tokenizer()
+        model = _Model(name, tokenizer, tiny_config(len(tokenizer)), None, "made in code")
+    else:
+        model = _from_folder(name)
     if weights == "random":
         source = "random initialisation seeded by the name"
         return dataclasses.replace(model, name=f"random:{name}", folder=None, source=source)
     return dataclasses.replace(model, file=str(path), source=f"file {path.name}") if file else model
-
-
-def _tiny() -> _Model:
-    tokenizer = tiny_tokenizer()
-    return _Model(TINY_TEXT, tokenizer, tiny_config(len(tokenizer)), None, "made in code")
 
 
 def _from_folder(name: str) -> _Model:
