@@ -221,6 +221,22 @@ def test_what_noise_cannot_serve_is_refused_by_name(tmp_path: Path, settings: di
         simulate(tmp_path, **{**NOISY, "method": "fedncm", **settings})
 
 
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"dp_samples": 0}, "dp-samples: SuperNodes with data"),
+        ({"dp_samples": 5000}, "must be below 1 / 5,000 samples"),
+        ({"dp_samples": 5000, "dp_unit": "client", "dp_delta": 0.01}, "must be below 1 / 5 clients and 0.01, got 0.01"),
+    ],
+)
+def test_sites_own_data_need_a_declared_number_that_delta_fits(
+    made: Path, settings: dict[str, Any], reason: str
+) -> None:
+    nodes = [rules for _, rules in _rules(made)]
+    with pytest.raises(ValueError, match=reason):
+        simulate(made, node_configs=nodes, **{**NOISY, **settings}, method="fedncm")
+
+
 def test_a_run_that_hides_clients_says_so_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"secure_sums": "on", "dp_epsilon": 8.0, "dp_unit": "client", "dp_samples": 8000}
     few: dict[str, object] = {"partitioner": "dirichlet", "partition.samples-per-class": 12, "test_dataset": "builtin"}

@@ -99,6 +99,44 @@ def test_clients_lost_at_any_message_cost_their_samples_only(tmp_path: Path, at:
     assert weights(folder) == weights(clear)
 
 
+@pytest.mark.parametrize("number", [2, 3])
+def test_fedcof_is_about_what_it_was_if_clients_are_lost_at_its_sums_or_at_their_spread(
+    tmp_path: Path, number: int
+) -> None:
+    runs = [
+        simulate(tmp_path, **OPTIONS, method="fedcof", secure_sums="on", app=dying(lost, "secure_sums", number))
+        for lost in (set(), {2, 5, 9})
+    ]
+    whole, left = (read_json(one, "results.json")["methods"]["fedcof"]["accuracy"] for one in runs)
+    assert [one["outcome"] for one in clients(runs[1])].count("merged") == {2: 7, 3: 10}[number]
+    assert whole > 0.2 and abs(whole - left) < 0.05
+    heads = [read_head(one / "heads" / "fedcof.safetensors")[0].weight for one in runs]
+    assert not torch.equal(*heads)
+
+
+def test_secure_sums_are_not_extended(tmp_path: Path) -> None:
+    folder = simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on")
+    with pytest.raises(ValueError, match="one that comes again would count twice; run again with all clients"):
+        simulate(tmp_path, **OPTIONS, method="fedncm", exact_sums=True, extend=str(folder))
+
+
+def test_classes_of_which_too_few_holders_may_be_left_are_left_out_when_clients_are_lost(
+    tmp_path: Path,
+) -> None:
+    """Nobody knows which classes the lost ones had: any class of fewer than six clients might be left with two."""
+    skewed = {**OPTIONS, "partitioner": "dirichlet", "dirichlet_alpha": 0.1, "method": "fedncm"}
+    clear = simulate(tmp_path, **skewed, exact_sums=True)
+    shares = [one["class_shares"] for one in clients(clear)]
+    folder = simulate(tmp_path, **skewed, secure_sums="on", app=dying({2, 5, 9}, "secure_sums", 2))
+
+    names, summed = load_statistics(folder).class_names, load_statistics(folder).total.summed()
+    holders = {name: sum(name in of_client for of_client in shares) for name in names}
+    assert min(holders.values()) < 6 <= max(holders.values())
+    assert [name for name, count in zip(names, summed.class_counts.tolist(), strict=True) if count] == [
+        name for name in names if holders[name] >= 6
+    ]
+
+
 def test_of_too_few_nothing_is_unmasked(tmp_path: Path) -> None:
     with pytest.raises(TooFewClients, match="6 of 10 clients are left, secure sums need 7 of them: nothing more was"):
         simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on", app=dying({1, 2, 3, 4}, "secure_sums", 1))
