@@ -191,13 +191,13 @@ class BackboneOptions(Options):
 
     @property
     def text_pooling(self) -> Literal["auto", "mean", "first"]:
-        """How a text's token vectors become its features; "auto" for images."""
+        """Pooling of a text's token vectors; "auto" for images."""
         found: dict[str, Literal["mean", "first"]] = {"mean": "mean", "cls": "first"}
         return found.get(self.backbone_pooling, "auto") if self.takes_text else "auto"
 
     @property
     def image_pooling(self) -> str:
-        """How an image's tokens become its features; "auto" for texts."""
+        """Pooling of an image's tokens; "auto" for texts."""
         return "auto" if self.takes_text else self.backbone_pooling
 
     @property
