@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import re
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -246,10 +247,14 @@ def downloading(subject: str, advice: str) -> Iterator[None]:
     truthy = {"1", "ON", "YES", "TRUE"}
     if offline := next((name for name in _OFFLINE_VARIABLES if os.environ.get(name, "").upper() in truthy), ""):
         raise WeightsError(f"{subject} not on this machine and {offline} forbids downloads: {advice}")
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT_SECONDS)  # of each read: torch.hub names none, and would wait for ever
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:
         raise WeightsError(f"{subject.rpartition(' ')[0]} could not be downloaded ({error}): {advice}") from error
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def require_reachable(url: str) -> None:

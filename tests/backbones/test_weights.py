@@ -7,6 +7,7 @@ import socket
 import time
 from argparse import Namespace
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,26 @@ def test_a_server_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(WeightsError, match="could not be downloaded"):
             official_checkpoint(f"http://127.0.0.1:{port}/resnet18-f37072fd.pth")
         assert time.monotonic() - started < 10
+
+
+def test_a_server_that_falls_silent_in_a_download_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "DOWNLOAD_TIMEOUT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+
+        def answer_in_part() -> list[socket.socket]:
+            kept = []
+            for _ in ("HEAD", "GET"):
+                kept.append(server.accept()[0])
+                kept[-1].recv(10_000)
+                kept[-1].sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\nConnection: close\r\n\r\n")
+            return kept
+
+        answered = pool.submit(answer_in_part)
+        with pytest.raises(WeightsError, match=r"could not be downloaded .*timed out"):
+            official_checkpoint(f"http://127.0.0.1:{server.getsockname()[1]}/resnet18-f37072fd.pth")
+        for connection in answered.result():
+            connection.close()
+    assert socket.getdefaulttimeout() is None
 
 
 @pytest.mark.parametrize("variable", _OFFLINE)
