@@ -183,20 +183,6 @@ def test_after_an_exception_everything_is_as_before(how: Any) -> None:
 # How
 
 
-@pytest.mark.parametrize(
-    ("make", "names", "how"),
-    [
-        (lambda: nn.Linear(4, 3), None, "copy"),  # less than 1 MiB
-        (lambda: nn.Linear(1024, 1024), None, "copy"),  # one module
-        (lambda: nn.Sequential(nn.Linear(512, 1024), nn.Linear(1024, 512)), None, "read"),
-        (lambda: nn.Sequential(nn.Linear(512, 1024), nn.Linear(1024, 512)), ["1.weight", "0.bias"], "copy"),
-    ],
-)
-def test_what_is_small_is_copied(make: Callable[[], nn.Module], names: list[str] | None, how: str) -> None:
-    model = make()
-    assert Perturbation(model, names or names_of(model)).how == how
-
-
 class Captured(nn.Module):
     """A reference beside the attribute, which torch.func.functional_call does not see either."""
 

@@ -109,10 +109,8 @@ def test_a_log_goes_through_bytes(entries: list[tuple[int, tuple[float, float]]]
         (lambda: unpack_updates(b"12345678", 1), "updates of 1 direction.s. take 16 bytes each, got 8"),
         (lambda: Update(-1, (1.0,)), "seed must lie in"),
         (lambda: Update(1, (math.nan,)), "steps must be finite"),
-        (lambda: Update(1, ()), "at least one"),
         (lambda: replica().apply([Update(1, (1.0, 2.0))]), "must have 1 step"),
         (lambda: Replica(network(), ["3.weight"]), "the tuned part must be parameters of the model, 0.weight"),
-        (lambda: Replica(network(), []), r"parameters of the model, .* got \[\]"),
         (lambda: replica(torch.float16), "must be one of float64, float32, got torch.float16"),
     ],
 )
