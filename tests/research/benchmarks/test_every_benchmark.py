@@ -30,7 +30,7 @@ BENCHMARKS: dict[str, tuple[ModuleType, type, tuple[str, ...], int]] = {
         attacks_training,
         attacks_training.Row,
         (FEW, "--clients", "4", "--per-class", "5", "--trainings", "fedavg"),
-        4 * 4,  # attacks, "none" among them, and limits
+        4 * 2,  # attacks, "none" among them, and limits
     ),
     "noise of clients": (
         client_noise,
