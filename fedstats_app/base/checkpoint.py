@@ -25,7 +25,7 @@ _logger = logging.getLogger("fedstats_app")
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What a training goes on from: the model and the server optimiser's state after the last round that was finished.
+    """State from which a training continues: model and server optimiser after the last finished round.
 
     Tensors are on the CPU, in the dtypes that were saved; rounds are absolute numbers.
     """

@@ -203,7 +203,7 @@ def _blocks(
     header: dict[str, Any] = {_METADATA: dict(metadata)}
     blocks: list[memoryview] = []
     end = 0
-    for name, tensor in sorted(tensors.items(), key=lambda one: (-_DTYPES.index(_code(one[1])), one[0])):
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-_DTYPES.index(_code(item[1])), item[0])):
         numbers = tensor.detach().to("cpu").contiguous()
         flat = numbers.reshape(-1)
         if flat.stride(0) != 1:  # one number may have a stride of 0

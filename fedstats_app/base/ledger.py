@@ -56,7 +56,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a ledger says to its owner: of which data, since when, how many cells, and what was answered by kind.
+    """Summary of a ledger for its owner: its data, its age, the number of cells, and answers by kind.
 
     ``noise`` has the mu of every sum with noise, of all versions of the data.
     """
@@ -107,7 +107,7 @@ class LedgerFile:
         """Note a value beside the others of a prefix, for good, unless ``check`` raises for all of them together."""
         with self.transaction() as connection:
             like = connection.execute("select value from fact where name glob ? order by name", (f"{prefix}|*",))
-            values = [str(one) for (one,) in like]
+            values = [str(value) for (value,) in like]
             if value not in values:
                 check([*values, value])
                 connection.execute("insert into fact values (?, ?)", (f"{prefix}|{len(values)}", value))
@@ -121,10 +121,10 @@ class LedgerFile:
             If they would be more than the limit; then none is noted.
         """
         with self.transaction() as connection:
-            asked = connection.execute(
+            by_kind = connection.execute(
                 "select question from spent where generation = ? and kind = ?", (generation, kind)
             ).fetchall()
-            known = {question for (question,) in asked}
+            known = {question for (question,) in by_kind}
             new = set(questions) - known
             if len(known) + len(new) > limit:
                 raise Exhausted(f"{len(known)} of {limit} {kind} are spent, {len(new)} more were asked for")

@@ -68,9 +68,9 @@ class Options:
     @classmethod
     def keys(cls) -> dict[str, Field[Any]]:
         """Return the fields by key."""
-        own = [one for one in fields(cls) if "check" in one.metadata]
+        own = [member for member in fields(cls) if "check" in member.metadata]
         table = f"{cls.table}." if cls.table else ""
-        return {one.metadata["key"] or table + one.name.replace("_", "-"): one for one in own}
+        return {member.metadata["key"] or table + member.name.replace("_", "-"): member for member in own}
 
     @classmethod
     def read(cls, values: Mapping[str, object]) -> Self:
@@ -81,7 +81,7 @@ class Options:
         ConfigError
             With all problems of single values, one per line; those of values together are :meth:`problems`.
         """
-        return cls._checked({key: (one, values[key]) for key, one in cls.keys().items() if key in values})
+        return cls._checked({key: (member, values[key]) for key, member in cls.keys().items() if key in values})
 
     @classmethod
     def of(cls, **values: object) -> Self:
@@ -89,7 +89,7 @@ class Options:
 
         A field of another group is a TypeError, as any unknown argument.
         """
-        known = {one.name: one for one in cls.keys().values()}
+        known = {member.name: member for member in cls.keys().values()}
         if unknown := [name for name in values if name not in known]:
             raise TypeError(f"there is no option {', '.join(unknown)}; there are {', '.join(known) or 'none'}")
         group = cls._checked({name: (known[name], value) for name, value in values.items()})
@@ -101,9 +101,9 @@ class Options:
     def _checked(cls, values: Mapping[str, tuple[Field[Any], object]]) -> Self:
         """Make the group from fields and values by the name that the user knows them by."""
         problems, checked = [], {}
-        for name, (one, value) in values.items():
+        for name, (member, value) in values.items():
             try:
-                checked[one.name] = one.metadata["check"](value)
+                checked[member.name] = member.metadata["check"](value)
             except ValueError as error:
                 problems.append(f"{name}: {error}, got {value!r}")
         try:
@@ -124,7 +124,7 @@ class Options:
 
     def to_config(self) -> dict[str, Any]:
         """Return the values by key, from which :meth:`read` makes the group again."""
-        return {key: getattr(self, one.name) for key, one in self.keys().items()}
+        return {key: getattr(self, member.name) for key, member in self.keys().items()}
 
 
 def flattened(values: Mapping[str, object], table: str = "") -> dict[str, object]:
@@ -253,10 +253,10 @@ def is_absolute(path: str) -> bool:
     return path.startswith(("/", "~", "\\\\")) or path[1:2] == ":"
 
 
-def absolute(value: object, what: str = "an absolute path") -> object:
+def absolute(value: object, description: str = "an absolute path") -> object:
     """Check for the empty text or an absolute path: the app does not run in the user's folder."""
     if not isinstance(value, str) or (value and not is_absolute(value)):
-        raise ValueError(f"must be {what} (or start with ~)")
+        raise ValueError(f"must be {description} (or start with ~)")
     return value
 
 

@@ -1,4 +1,4 @@
-"""How many directions of its scatter a client sends: a rule that needs no knowledge of other clients.
+"""Number of directions of its scatter that a client sends: a rule that needs no knowledge of other clients.
 
 Only the standard library is imported here.
 """

@@ -46,8 +46,8 @@ def lasting_imports() -> Iterator[None]:
 
 def num_threads() -> int:
     """Return the threads that torch has in this process, without importing it: OMP_NUM_THREADS, or the usable cores."""
-    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return int(asked) if asked.isdecimal() and int(asked) else usable_cores()
+    setting = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(setting) if setting.isdecimal() and int(setting) else usable_cores()
 
 
 def usable_cores() -> int:
@@ -120,14 +120,14 @@ def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> list[Made]:
         while True:
             if len(running) == workers:
                 ended, running = wait(running, return_when=FIRST_COMPLETED)
-                if any(one.exception() is not None for one in ended):
+                if any(future.exception() is not None for future in ended):
                     break
             if (job := next(waiting, None)) is None:
                 break
             begun.append(pool.submit(alone, job))
             running.add(begun[-1])
             del job
-        return [one.result() for one in begun]
+        return [future.result() for future in begun]
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)  # what threads that are yet to come start with

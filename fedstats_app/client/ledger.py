@@ -1,4 +1,4 @@
-"""What a node with data of its own remembers: which samples go together, what it was asked and what it answered.
+"""Memory of a node with data of its own: cells of samples, questions and answers.
 
 No torch is imported here: a node says which classes it has without.
 """
@@ -269,7 +269,7 @@ class Ledger:
         limit, delta = self._node.dp_max_epsilon, self._node.dp_max_delta
 
         def check(values: list[str]) -> None:
-            mus = [*(float(json.loads(one)[1]) for one in values[:-1]), room]
+            mus = [*(float(json.loads(entry)[1]) for entry in values[:-1]), room]
             if limit is None or delta is None or fits(mus, limit, delta):
                 return
             logger.error("refused: the account would be at %s", composed(mus))
@@ -361,8 +361,8 @@ def _first_place(known: Path, own: Path) -> Path:
     with suppress(OSError, ValueError):
         first = Path(known.read_text(encoding="utf-8"))
         if not first.is_file() or not first.stat().st_size:
-            what = "what it remembered is forgotten, also what noise was charged"
-            logger.warning("the ledger of these data was %s and is gone or empty: %s", first, what)
+            consequence = "what it remembered is forgotten, also what noise was charged"
+            logger.warning("the ledger of these data was %s and is gone or empty: %s", first, consequence)
         if first.is_file():
             if first != own:
                 logger.warning("the ledger of these data is %s, not in this node's state-dir", first)

@@ -1,4 +1,4 @@
-"""What a node does that serves a release: it answers from the file, and refuses everything that is not in it."""
+"""Answers of a node that serves a release: from the file alone; everything else is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client does for secure sums beside the sums themselves: its keys, their shares, and what it helps to unmask.
+"""A client's part in secure sums beside the sums themselves: keys, their shares, and unmasking.
 
 Keys last as long as the run, in the state that Flower keeps of a node: they are on no disk. No torch is imported here.
 """
@@ -39,16 +39,16 @@ logger = logging.getLogger("fedstats_app")
 
 def keys(msg: Message, context: Context, client_id: int | None) -> Message:
     """Begin a run of masks with new keys; those of an earlier one are gone."""
-    asked = read_keys_request(msg)
+    keys_request = read_keys_request(msg)
     run = run_of(context.run_config)
     ledger, noisy = ledger_of(run, node_of(context.node_config)), run.federation.is_noisy
     identity = (client_id or 0).to_bytes(IDENTITY_BYTES) if ledger is None else ledger.identity(noisy=noisy)
-    party = Party.new(asked.nonce, asked.rounds, identity)
+    party = Party.new(keys_request.nonce, keys_request.rounds, identity)
     if peers := _peers(node_of(context.node_config)):
         party.signer = peers.public
-        party.signature = peers.own.sign(party.public.signed_by(asked.nonce))
+        party.signature = peers.own.sign(party.public.signed_by(keys_request.nonce))
     history = [] if ledger is None else ledger.summed_over()
-    party.notes["history"] = [one.hex() for one in history]
+    party.notes["history"] = [digest.hex() for digest in history]
     remember(context, client_id, party)
     return keys_reply(msg, party.public, history)
 
@@ -61,10 +61,10 @@ def shares(msg: Message, context: Context, client_id: int | None) -> Message:
         number, least = len(plan.parties), max(node.secure_min_clients, LEAST_CLIENTS)
         if number < least:
             raise Unsafe(f"{number} clients take part, secure-min-clients of this node's owner wants {least} or more")
-        everybodys = [one.hex() for one in history]
-        if not set(party.notes["history"]) <= set(everybodys):
+        common_history = [digest.hex() for digest in history]
+        if not set(party.notes["history"]) <= set(common_history):
             raise Unsafe("sums that this client was in before are left out of the history")
-        party.notes["history"] = everybodys
+        party.notes["history"] = common_history
         if peers := _peers(node):
             peers.check_keys(plan)
             if (ledger := ledger_of(run_of(context.run_config), node)) is not None:
@@ -103,10 +103,10 @@ def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
             party.notes["present"] = left
         if peers := _peers(node):
             about = [plan.digest, turn, active, survivors, party.notes["history"], party.notes[str(turn)]]
-            said = f"sum|{json.dumps(about)}".encode()
+            statement = f"sum|{json.dumps(about)}".encode()
             if not signatures:
-                return unmask_reply(msg, [], peers.own.sign(said))
-            peers.check_agreed(plan, survivors, said, signatures)
+                return unmask_reply(msg, [], peers.own.sign(statement))
+            peers.check_agreed(plan, survivors, statement, signatures)
     return unmask_reply(msg, [answer[other] for other in others])
 
 

@@ -1,4 +1,4 @@
-"""What a client does with ``query.secure_sums``: its statistics as words, masked before they leave."""
+"""Answer to ``query.secure_sums``: a client's statistics as words, masked before they leave."""
 
 from __future__ import annotations
 
@@ -26,17 +26,22 @@ from fedstats_app.wire.statistics import StatisticsRequest
 
 def sums(msg: Message, context: Context, client_id: int | None) -> Message:
     """Run the frozen backbone over the client's samples and return masked words of what is summed of them."""
-    plan, turn, active, request, asked, known = read_sums_request(msg)
+    plan, turn, active, request, sum_request, known = read_sums_request(msg)
     site = Site.of(context, client_id)
     site.check(request)
     reader = site.reader(request.backbone_fingerprint)
     with remembered(context, client_id) as party:
-        question = _digest(request, asked)
-        if party.notes.setdefault("question", question) != question or (asked.gram != "none") != request.spec.gram:
+        question = _digest(request, sum_request)
+        if (
+            party.notes.setdefault("question", question) != question
+            or (sum_request.gram != "none") != request.spec.gram
+        ):
             raise Unsafe("the statistics asked for are others than in the round before")
-        if asked.kind != "presence" and "present" not in party.notes:
+        if sum_request.kind != "presence" and "present" not in party.notes:
             raise Unsafe("a sum needs to know first how many clients have each class")
-        if asked.kind == "presence" and any(name.isdecimal() for name in party.notes):  # a round: the first is of this
+        if sum_request.kind == "presence" and any(
+            name.isdecimal() for name in party.notes
+        ):  # a round: the first is of this
             raise Unsafe("it is known already how many clients have each class")
         if (ledger := site.ledger) is not None:
             if ledger.identity() != party.identity:
@@ -44,32 +49,32 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
             ledger.keep_rules((site.floor, request.holdout > 0))
             ledger.spend(QUESTIONS, [question + reader.backbone.fingerprint])
         number, dim, bits = request.num_classes, reader.backbone.feature_dim, int(request.spec.fraction_bits or 0)
-        layout = SecureLayout(number, dim, bits, asked.narrow, asked.gram, len(plan.parties))
+        layout = SecureLayout(number, dim, bits, sum_request.narrow, sum_request.gram, len(plan.parties))
         holders, classes = known.get("holders"), torch.ones(number, dtype=torch.bool)
-        allowed = classes if holders is None else holders - asked.most_lost >= MIN_HOLDERS
-        own = _statistics(site, reader, request, allowed, gram=asked.kind not in ("presence", "spread"))
+        allowed = classes if holders is None else holders - sum_request.most_lost >= MIN_HOLDERS
+        own = _statistics(site, reader, request, allowed, gram=sum_request.kind not in ("presence", "spread"))
         if ledger is not None:
             ledger.check_unchanged()
-        check_range(own, asked.most_samples, asked.norm)
-        words = _words(layout, asked, own, allowed, known)
+        check_range(own, sum_request.most_samples, sum_request.norm)
+        words = _words(layout, sum_request, own, allowed, known)
         party.mask(plan, turn, active, words, asked_digest(msg.content))
         fewest = None if holders is None else min(holders[allowed].tolist(), default=None)
-        party.notes[str(turn)] = [asked.kind, fewest, _subtractable(asked)]
+        party.notes[str(turn)] = [sum_request.kind, fewest, _subtractable(sum_request)]
     return sums_reply(msg, words)
 
 
-def _subtractable(asked: SumRequest) -> list[str]:
+def _subtractable(sum_request: SumRequest) -> list[str]:
     """Name what sums are told apart by: of two that have a name in common, one can be taken from the other.
 
     The scatter follows from an exact Gram matrix, and its products from both.
     """
-    own: list[str] = [asked.kind] if asked.kind in ("presence", "spread", "sums") else []
-    return own if own and (asked.kind, asked.gram) != ("sums", "exact") else [*own, "scatter"]
+    own: list[str] = [sum_request.kind] if sum_request.kind in ("presence", "spread", "sums") else []
+    return own if own and (sum_request.kind, sum_request.gram) != ("sums", "exact") else [*own, "scatter"]
 
 
-def _digest(request: StatisticsRequest, asked: SumRequest) -> str:
+def _digest(request: StatisticsRequest, sum_request: SumRequest) -> str:
     """Return what must stay the same in all rounds."""
-    same = replace(asked, kind="presence", most_lost=0)
+    same = replace(sum_request, kind="presence", most_lost=0)
     return hashlib.sha256(json.dumps([to_values(request), to_values(same)], sort_keys=True).encode()).hexdigest()
 
 
@@ -101,17 +106,17 @@ def _statistics(
 
 
 def _words(
-    layout: SecureLayout, asked: SumRequest, own: FeatureStatistics, allowed: Tensor, known: dict[str, Tensor]
+    layout: SecureLayout, sum_request: SumRequest, own: FeatureStatistics, allowed: Tensor, known: dict[str, Tensor]
 ) -> Words:
-    if asked.kind == "presence":
+    if sum_request.kind == "presence":
         return layout.presence(own.class_counts)
-    if asked.kind == "sums":
+    if sum_request.kind == "sums":
         return layout.sums(own, allowed)
     means = known["means"].to(torch.float64)
-    if asked.kind == "spread":
+    if sum_request.kind == "spread":
         return layout.means_spread(own, means, known["weights"])
     scales = known["scales"].to(torch.float64)
     about = Known(means, scales, scales.square())
-    if asked.kind == "scatter":
+    if sum_request.kind == "scatter":
         return layout.scatter(own, about)
     return layout.product(own, about, known["directions"].to(torch.float64))

@@ -1,4 +1,4 @@
-"""What a node is for one message: its configuration, its owner's policy, and what of its data may be used."""
+"""A node during one message: its configuration, its owner's policy, and the data that may be used."""
 
 from __future__ import annotations
 
@@ -95,19 +95,23 @@ class Site:
 
     @property
     def floor(self) -> int:
-        """How many samples a class must have: the owner's floor, raised where the run asks for more."""
+        """Samples that a class must have: the owner's floor, raised if the run asks for more."""
         return self.node.class_floor(self.config.federation.min_class_count)
 
     @property
     def policy(self) -> NodePolicy:
         """The policy of the node's owner."""
         allowed = self.node.allowed_methods
-        needs = None if allowed is None else {one: METHODS[one].needs if one in METHODS else None for one in allowed}
+        needs = (
+            None
+            if allowed is None
+            else {method: METHODS[method].needs if method in METHODS else None for method in allowed}
+        )
         return NodePolicy(self.floor, self.node.gram_floor, needs, self.node.request_limits)
 
     @property
     def ledger(self) -> Ledger | None:
-        """What a node with data of its own remembers; None for a partition."""
+        """Ledger of a node with data of its own; None for a partition."""
         return ledger_of(self.config, self.node)
 
     def reader(self, fingerprint: str) -> FeatureReader:

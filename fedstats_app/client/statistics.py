@@ -1,4 +1,4 @@
-"""What a client does with ``query.statistics``: one pass of the frozen backbone, and sums of its features."""
+"""Answer to ``query.statistics``: one pass of the frozen backbone, and sums of its features."""
 
 from __future__ import annotations
 

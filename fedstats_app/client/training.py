@@ -1,4 +1,4 @@
-"""What a client does with ``train``, ``train.losses`` and ``evaluate.model``: its samples, the model as sent, SGD."""
+"""Answers to ``train``, ``train.losses`` and ``evaluate.model``: its samples, the model as sent, SGD."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ REASONS_SHOWN = 3
 
 @dataclass
 class Answers(Generic[Answer]):
-    """What clients answered, and what did not count.
+    """Answers of clients, and the reasons why others did not count.
 
     Attributes
     ----------
-    of : dict
+    by_client : dict
         From client to answer, in the order of the clients.
     failures : dict
         From every other client that was asked to the reason.
@@ -35,7 +35,7 @@ class Answers(Generic[Answer]):
         What was sent to all that were asked, and what came from those whose answers count.
     """
 
-    of: dict[int, Answer] = field(default_factory=dict)
+    by_client: dict[int, Answer] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
@@ -86,11 +86,11 @@ def ask(
 
     ``read`` raises :class:`RejectedReply` of a reply without an answer.
     """
-    asked = set(clients)
-    messages = to_all(content, message_type, asked)
+    expected = set(clients)
+    messages = to_all(content, message_type, expected)
     answers: Answers[Answer] = Answers(bytes_down=len(messages) * num_bytes(content))
-    for client, reply, answer in usable(grid.send_and_receive(messages), read, answers.failures, asked):
-        answers.of[client] = answer
+    for client, reply, answer in usable(grid.send_and_receive(messages), read, answers.failures, expected):
+        answers.by_client[client] = answer
         answers.bytes_up += num_bytes(reply.content)
     for client, reason in answers.failures.items():
         logger.warning("client %d is left out of %s: %s", client, message_type, reason)

@@ -49,7 +49,7 @@ class ClassList:
 
     @property
     def is_of_numbers(self) -> bool:
-        """Whether its names are nothing but numbers."""
+        """True if all names are numbers."""
         return bool(self.names) and all(name.isdecimal() for name in self.names)
 
 
@@ -79,11 +79,11 @@ def align_class_lists(
         From node to the reason, which shows both lists.
     """
     too_many = {
-        node: f"it names {len(one.names)} classes, at most {max_classes} are allowed (max-classes)"
-        for node, one in lists.items()
-        if max_classes is not None and len(one.names) > max_classes
+        node: f"it names {len(class_list.names)} classes, at most {max_classes} are allowed (max-classes)"
+        for node, class_list in lists.items()
+        if max_classes is not None and len(class_list.names) > max_classes
     }
-    lists = {node: one for node, one in lists.items() if node not in too_many}
+    lists = {node: class_list for node, class_list in lists.items() if node not in too_many}
     agreement = _Agreement(lists, max_classes)
     if known:
         agreement.add(ClassList(tuple(known)), "the statistics to extend")
@@ -94,7 +94,7 @@ def align_class_lists(
             refused[node] = f"{reason}: this one's classes are {lists[node]}"
         else:
             agreement.add(lists[node], f"node {node}")
-    names = {name for node, one in lists.items() if node not in refused for name in one.names}
+    names = {name for node, class_list in lists.items() if node not in refused for name in class_list.names}
     for name in sorted(names):
         if len(_alphabets(name)) > 1:
             logger.warning("class %a has letters of several alphabets: %s", name, ", ".join(sorted(_alphabets(name))))
@@ -102,18 +102,18 @@ def align_class_lists(
 
 
 class _Agreement:
-    """What the nodes accepted so far say, and who of them said it first."""
+    """Class names of the nodes accepted so far, and the node that first named each."""
 
     def __init__(self, lists: Mapping[int, ClassList], max_classes: int | None) -> None:
         self._max_classes = max_classes
-        self._case_matters = set().union(*(_twice(one.names) for one in lists.values()))
+        self._case_matters = set().union(*(_twice(class_list.names) for class_list in lists.values()))
         self._spellings: dict[str, dict[str, tuple[ClassList, str]]] = defaultdict(dict)
         self._names_of_number: dict[int, dict[str, tuple[ClassList, str]]] = defaultdict(dict)
         self._names: set[str] = set()
         self._lists: list[tuple[ClassList, str]] = []
         against = self._num_conflicting(lists)
-        holders = Counter(name for one in lists.values() for name in one.names)
-        alone = {node: sum(holders[name] == 1 for name in one.names) for node, one in lists.items()}
+        holders = Counter(name for class_list in lists.values() for name in class_list.names)
+        alone = {node: sum(holders[name] == 1 for name in class_list.names) for node, class_list in lists.items()}
         self.order = sorted(
             lists, key=lambda node: (against[node], alone[node], lists[node].names, lists[node].ids or (), node)
         )
@@ -127,44 +127,44 @@ class _Agreement:
             if number is not None:
                 self._names_of_number[number].setdefault(name, (accepted, who))
 
-    def conflict(self, one: ClassList) -> str:
+    def conflict(self, class_list: ClassList) -> str:
         """Return why a list cannot be aligned by name, or ""."""
         looks: dict[str, str] = {}
-        for name in one.names:
+        for name in class_list.names:
             if (other := looks.setdefault(_form(name), name)) != name:
                 return f"its classes {other!a} and {name!a} differ only in spaces or Unicode form"
-        for name in one.names:
+        for name in class_list.names:
             for other, (theirs, who) in self._spellings.get(_key(name), {}).items():
                 if other != name and _form(other) == _form(name):
                     return f"class {name!a} differs from {other!a} only in spaces or Unicode form; {who} has {theirs}"
                 if other != name and _key(name) not in self._case_matters:
                     return f"class {name!r} differs from {other!r} only in letter case; {who} has {theirs}"
-        if self._max_classes is not None and len(self._names.union(one.names)) > self._max_classes:
+        if self._max_classes is not None and len(self._names.union(class_list.names)) > self._max_classes:
             return f"with its classes there would be more than {self._max_classes} classes (max-classes)"
-        return self._conflict_of_numbers(one)
+        return self._conflict_of_numbers(class_list)
 
-    def _conflict_of_numbers(self, one: ClassList) -> str:
-        own = set(one.names)
-        for number, name in one.entries if one.ids is not None else ():
+    def _conflict_of_numbers(self, class_list: ClassList) -> str:
+        own = set(class_list.names)
+        for number, name in class_list.entries if class_list.ids is not None else ():
             for other, (theirs, who) in self._names_of_number.get(number or 0, {}).items():
                 if name not in self._names and other not in own:
                     return f"class {number} is {name!r}, but elsewhere {other!r}; {who} has {theirs}"
         if own and own.isdisjoint(self._names):
             for theirs, who in self._lists:
-                numbers = one if one.is_of_numbers else theirs
-                if theirs.names and one.is_of_numbers != theirs.is_of_numbers and numbers.ids is not None:
+                numbers = class_list if class_list.is_of_numbers else theirs
+                if theirs.names and class_list.is_of_numbers != theirs.is_of_numbers and numbers.ids is not None:
                     return f"classes that are only numbers cannot be aligned with names; {who} has {theirs}"
         return ""
 
     def _num_conflicting(self, lists: Mapping[int, ClassList]) -> dict[int, int]:
         """Return for each node with how many others it conflicts; one if only in that its names are numbers."""
         spellings: dict[str | int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-        for node, one in lists.items():
-            for number, name in one.entries:
+        for node, class_list in lists.items():
+            for number, name in class_list.entries:
                 spellings[_key(name)][name].add(node)
                 if number is not None:
                     spellings[number][name].add(node)
-        kinds = Counter(one.is_of_numbers for one in lists.values() if one.names)
+        kinds = Counter(class_list.is_of_numbers for class_list in lists.values() if class_list.names)
         against: dict[int, set[int]] = {node: set() for node in lists}
         for key, by_name in spellings.items():
             for name in by_name if len(by_name) > 1 and key not in self._case_matters else ():
@@ -172,8 +172,8 @@ class _Agreement:
                 for node in by_name[name]:
                     against[node] |= others
         return {
-            node: len(against[node] - {node}) + (kinds[one.is_of_numbers] < kinds[not one.is_of_numbers])
-            for node, one in lists.items()
+            node: len(against[node] - {node}) + (kinds[class_list.is_of_numbers] < kinds[not class_list.is_of_numbers])
+            for node, class_list in lists.items()
         }
 
 

@@ -126,7 +126,7 @@ class Counted:
     def said(self, order: Sequence[Message], progress: Progress) -> AbstractContextManager[object]:
         """Say of how many samples there are features, while these messages are answered."""
         of_clients = self.samples.get(order[0].metadata.message_type, {}) if order else {}
-        total = sum(of_clients.get(one.metadata.dst_node_id, 0) for one in order)
+        total = sum(of_clients.get(message.metadata.dst_node_id, 0) for message in order)
         if not total:
             return nullcontext()
         tally = self.tally
@@ -362,7 +362,7 @@ class Exchange:
             groups[self.grid.host(msg.metadata.dst_node_id), msg.metadata.message_type, id(msg.content)].append(index)
         everything = len(sendable) == len(self.unsent) or not self.in_flight
         batches = [group[start : start + limit] for group in groups.values() for start in range(0, len(group), limit)]
-        batches = sorted(one for one in batches if everything or len(one) == limit or one[0] == self.turn)
+        batches = sorted(batch for batch in batches if everything or len(batch) == limit or batch[0] == self.turn)
         sent = {index for batch in batches for index in batch}
         self.unsent[: len(sendable)] = [index for index in sendable if index not in sent]
         wire = [self._wire_message(batch) for batch in batches]

@@ -21,7 +21,7 @@ logger = logging.getLogger("fedstats_app")
 
 @dataclass(frozen=True)
 class ClientOutcome:
-    """What became of one client's request.
+    """Outcome of one client's request.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class ClientOutcome:
 
     @property
     def in_heads(self) -> bool:
-        """Whether the client's statistics are in the heads."""
+        """True if the client's statistics are in the heads."""
         return self.outcome in ("merged", "known")
 
     def to_json(self) -> dict[str, object]:
@@ -315,7 +315,7 @@ def _kind_of_failure(reply: Message) -> str:
     if not reply.has_error():
         return "rejected"
     # A reason begins with the type of what was raised on the node.
-    refused = tuple(f"{one.__name__}: " for one in (RefusedByPolicy, OverBudget))
+    refused = tuple(f"{kind.__name__}: " for kind in (RefusedByPolicy, OverBudget))
     return "refused" if (reply.error.reason or "").startswith(refused) else "failed"
 
 

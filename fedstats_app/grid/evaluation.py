@@ -36,7 +36,7 @@ from fedstats_app.wire.training import (
 
 @dataclass(frozen=True)
 class Scores:
-    """What heads were found to be worth, on the server's test samples or on what clients hold out.
+    """Scores of heads on the server's test samples, or on the samples that clients hold out.
 
     Attributes
     ----------
@@ -233,7 +233,7 @@ def training_losses(
         return read_losses_reply(reply, clients[int(reply.metadata.src_node_id)])
 
     answers = ask(grid, training_content(request, arrays, ArrayRecord()), TRAINING_LOSSES, clients, read)
-    counted = {client: answer for client, answer in answers.of.items() if answer.num_examples}
+    counted = {client: answer for client, answer in answers.by_client.items() if answer.num_examples}
     needed = max(1, min(min_clients, len(clients)))
     if len(counted) < needed:
         raise TooFewClients(

@@ -84,12 +84,12 @@ class FederationOptions(Options):
 
     @property
     def sums_only(self) -> bool:
-        """Whether nothing of single clients is kept or used: what is known are sums over all."""
+        """True if only sums over all clients are known, and nothing of single ones is kept."""
         return self.secure_sums != "off" or self.is_noisy
 
     @property
     def is_noisy(self) -> bool:
-        """Whether noise is added to sums."""
+        """True if noise is added to sums."""
         return self.dp_epsilon > 0
 
     def promise(self, num_samples: int, num_clients: int) -> Promise | None:

@@ -44,7 +44,7 @@ class MezoAnswers(Answers[MezoReply]):
     @property
     def with_samples(self) -> dict[int, MezoReply]:
         """Answers of clients with at least one sample."""
-        return {client: answer for client, answer in self.of.items() if answer.num_examples}
+        return {client: answer for client, answer in self.by_client.items() if answer.num_examples}
 
 
 class MezoExchange:
@@ -106,7 +106,7 @@ class MezoExchange:
             found |= self._read(answers, grid.send_and_receive(again, timeout=timeout))
         for client, answer in sorted(found.items()):
             if answer.digest == expected:
-                answers.of[client] = answer
+                answers.by_client[client] = answer
                 self._known[client] = end
             else:
                 answers.failures[client] = f"its replica of round {end} differs, also after a replay"

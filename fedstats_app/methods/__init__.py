@@ -89,7 +89,7 @@ def head_parts(name: str) -> tuple[str, str]:
 
     Of a head that is of no method the name before the first hyphen is taken for its start.
     """
-    base = max((one for one in METHODS if re.match(rf"{one}(?![a-z0-9])", name)), key=len, default="")
+    base = max((method for method in METHODS if re.match(rf"{method}(?![a-z0-9])", name)), key=len, default="")
     if not base:
         start, _, stage = name.partition("-")
         return start, stage

@@ -34,13 +34,13 @@ class Need(Enum):
     @classmethod
     def of(cls, spec: StatisticsSpec) -> list[Need]:
         """List what a specification asks for."""
-        asked = {cls.GRAM: spec.gram, cls.SCATTER: spec.sends_scatter, cls.SEVERAL_MEANS: spec.means_per_class > 1}
-        return [need for need, is_asked in asked.items() if is_asked]
+        requested = {cls.GRAM: spec.gram, cls.SCATTER: spec.sends_scatter, cls.SEVERAL_MEANS: spec.means_per_class > 1}
+        return [need for need, is_asked in requested.items() if is_asked]
 
 
 @dataclass(frozen=True)
 class Personal:
-    """How a method makes a head for one client from the federation's statistics mixed with the client's own.
+    """A method's head for one client, from the federation's statistics mixed with the client's own.
 
     Its statistics have a Gram matrix, or are completed to have one, and it is solved from sums.
 
@@ -135,7 +135,7 @@ class Method(ABC, Generic[OptionsType]):
 
     @property
     def personal(self) -> Personal | None:
-        """How a client gets a head of its own; None if there are no such heads."""
+        """The method's head for one client; None if there is none."""
         return None
 
     def solve_noisy(self, noisy: NoisyStatistics) -> LinearHead:

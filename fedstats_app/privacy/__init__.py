@@ -1,4 +1,4 @@
-"""What may leave a node by this app's code: its owner's policy, which a run can tighten.
+"""Rules for what may leave a node: its owner's policy, which a run can tighten.
 
 Apart from Flower, configuration and disk: torch tensors and values in, values or a refusal out. It may import methods
 and what stands below them.

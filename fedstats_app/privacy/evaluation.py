@@ -1,4 +1,4 @@
-"""What an evaluation says with a floor: counts of classes with enough samples, and sums as coarse as counts.
+"""Evaluation under a floor: counts of classes with enough samples, and sums as coarse as counts.
 
 The server chooses the head, so every number here is an answer to a question of its own. A sum over many samples can be
 made one over a single one, by a head for which all others have no loss; a class without samples can be made to catch
@@ -51,10 +51,10 @@ def confusion_above_floor(
     """
     named = named_samples(labels, num_classes, min_class_count)
     true, predicted = labels[named], predictions[named]
-    rows, columns = (torch.bincount(one, minlength=num_classes) for one in (true, predicted))
-    told = ((rows > 0) | (columns >= min_class_count))[predicted]
-    matrix = ConfusionMatrix.from_predictions(true[told], predicted[told], num_classes).matrix
-    elsewhere = torch.bincount(true[~told], minlength=num_classes)
+    rows, columns = (torch.bincount(classes, minlength=num_classes) for classes in (true, predicted))
+    disclosed = ((rows > 0) | (columns >= min_class_count))[predicted]
+    matrix = ConfusionMatrix.from_predictions(true[disclosed], predicted[disclosed], num_classes).matrix
+    elsewhere = torch.bincount(true[~disclosed], minlength=num_classes)
     num_pooled = int((~named).sum())
     if num_pooled < max(min_class_count, 1):
         return ConfusionMatrix(matrix, elsewhere=elsewhere)
@@ -91,7 +91,7 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> T
 def _in_full_bins(margins: MarginHistograms, floor: int) -> MarginHistograms:
     """Return histograms with no bin of fewer samples than the floor, of as many samples at least."""
     left = torch.stack([margins.positives, margins.negatives])  # (2, C, bins)
-    told = torch.zeros_like(left)
+    disclosed = torch.zeros_like(left)
     places = torch.arange(NUM_MARGIN_BINS) - ZERO_BIN
     for level in range(ZERO_BIN.bit_length() + 1):
         cells = (places >> level) - (places[0] >> level)  # (bins,) from 0
@@ -99,12 +99,12 @@ def _in_full_bins(margins: MarginHistograms, floor: int) -> MarginHistograms:
         sums = torch.zeros(*left.shape[:2], int(cells[-1]) + 1, dtype=torch.int64).index_add_(2, cells, left)
         full = ((sums >= floor) | (sums == 0)).all(dim=0)  # (C, cells)
         middle = torch.zeros(sums.shape[2], dtype=torch.int64).index_copy_(0, cells, middles)
-        told.index_add_(2, middle, sums * full)
+        disclosed.index_add_(2, middle, sums * full)
         left = left * ~full[:, cells]
     rest = left.sum(dim=2)  # (2, C)
-    fullest = torch.where(rest >= floor, ZERO_BIN, told.argmax(dim=2))
-    told.scatter_add_(2, fullest.unsqueeze(2), rest.unsqueeze(2))
-    return MarginHistograms(told[0], told[1])
+    fullest = torch.where(rest >= floor, ZERO_BIN, disclosed.argmax(dim=2))
+    disclosed.scatter_add_(2, fullest.unsqueeze(2), rest.unsqueeze(2))
+    return MarginHistograms(disclosed[0], disclosed[1])
 
 
 def loss_above_floor(loss_sum: float, step: float) -> float:

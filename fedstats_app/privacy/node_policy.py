@@ -1,4 +1,4 @@
-"""What a node's owner allows to leave it: a floor for class counts and Gram matrices, and the methods served.
+"""Policy of a node's owner: floors for class counts and Gram matrices, and the methods served.
 
 The mean of a class with one sample is that sample's feature vector, from which an image can be recovered; with few it
 is not much better. The span of a Gram matrix of n < d samples is that of their features. So a class under the floor

@@ -94,7 +94,7 @@ def merged(counts: Sequence[int], floor: int) -> list[int]:
         size += count
         if size >= max(floor, 1):
             group, size = group + 1, 0
-    return [min(one, group - 1) for one in groups] if group else []
+    return [min(size, group - 1) for size in groups] if group else []
 
 
 @dataclass(frozen=True)

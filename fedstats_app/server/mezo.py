@@ -112,14 +112,14 @@ class MezoTraining(Training):
         if temperature == "auto":
             losses, loss_answers = self.losses_of(self.head.head)
             temperature = best_temperature(losses)
-            passes = sum(answer.num_examples for answer in loss_answers.of.values())
+            passes = sum(answer.num_examples for answer in loss_answers.by_client.values())
             self.say(f"the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
         self.start_temperature = temperature
         if temperature != 1.0:
             self._take_start({key: tensor / temperature for key, tensor in self.start_tensors.items()})
         if self.strategy.learning_rate is None:
             answers = self.strategy.measure_learning_rate(self.run.grid)
-            passes += (1 + 2 * CURVATURE_DIRECTIONS) * sum(answer.num_examples for answer in answers.of.values())
+            passes += (1 + 2 * CURVATURE_DIRECTIONS) * sum(answer.num_examples for answer in answers.by_client.values())
             self.say(f"learning-rate {self.strategy.learning_rate:.4g}, from the loss's curvature")
         found = {_RATE: self.strategy.learning_rate, _TEMPERATURE: temperature}
         self.files.save_start({**to_values(self.setup), **found}, self.start_tensors)
@@ -149,7 +149,7 @@ class MezoTraining(Training):
     def _synchronise(self) -> None:
         """Bring every replica to the end of the log, and note how many are bit-identical."""
         answers = self.strategy.synchronise(self.run.grid)
-        confirmed, total = len(answers.of), len(self.clients)
+        confirmed, total = len(answers.by_client), len(self.clients)
         digest = self.replica.digest().hex()
         note = f"{confirmed} of {total} replicas are bit-identical at the end, digest {digest}"
         self.say(note)

@@ -119,7 +119,7 @@ class PersonalSession:
 
 def personal_result(approach: str, answers: Answers[Metrics], started: float) -> PersonalResult:
     """Return the result of an approach, which began at ``started`` by ``time.perf_counter()``."""
-    tested = {client: metrics for client, metrics in answers.of.items() if metrics.num_test}
+    tested = {client: metrics for client, metrics in answers.by_client.items() if metrics.num_test}
     return PersonalResult(
         approach,
         {client: metrics.num_correct for client, metrics in tested.items()},
@@ -127,7 +127,7 @@ def personal_result(approach: str, answers: Answers[Metrics], started: float) ->
         answers.failures,
         answers.bytes_down,
         answers.bytes_up,
-        sum(metrics.forward_passes for metrics in answers.of.values()),
+        sum(metrics.forward_passes for metrics in answers.by_client.values()),
         time.perf_counter() - started,
     )
 
@@ -157,8 +157,8 @@ def global_heads(session: PersonalSession) -> dict[str, PersonalResult]:
     seconds = time.perf_counter() - started
     results = {}
     for method in methods:
-        tested = {client: number for client, (number, _) in answers.of.items() if number}
-        correct = {client: answers.of[client][1][method] for client in tested}
+        tested = {client: number for client, (number, _) in answers.by_client.items() if number}
+        correct = {client: answers.by_client[client][1][method] for client in tested}
         # Each head alone would cost its share of what all of them cost together.
         down, up = answers.bytes_down // len(methods), answers.bytes_up // len(methods)
         name = f"global-{method}"
@@ -209,7 +209,7 @@ def closed_form(session: PersonalSession) -> dict[str, PersonalResult]:
             wire_dtype="float64" if session.statistics_request.wire_dtype == "float64" else "float32",
         )
         answers = ask(session.grid, content, PERSONAL_HEADS, session.clients, read_personal_heads_reply)
-        mixing = {client: metrics.mixing for client, metrics in answers.of.items()}
+        mixing = {client: metrics.mixing for client, metrics in answers.by_client.items()}
         results[name] = replace(personal_result(name, answers, started), mixing=mixing)
     return results
 

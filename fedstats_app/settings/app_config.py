@@ -79,12 +79,12 @@ class RunOptions(Options):
 
     @property
     def saves_sum(self) -> bool:
-        """Whether the run folder keeps the sums of the statistics."""
+        """True if the run folder keeps the sums of the statistics."""
         return self.save_statistics != "none"
 
     @property
     def saves_clients(self) -> bool:
-        """Whether the run folder keeps what each client sent."""
+        """True if the run folder keeps the statistics of each client."""
         return self.save_statistics == "clients"
 
 
@@ -117,8 +117,8 @@ class AppConfig:
             return tuple(METHODS)
         every = (self.configured(name) for name in METHODS)
         if self.federation.is_noisy:
-            return tuple(one.name for one in every if not cannot_be_noisy(one))
-        return tuple(one.name for one in every if not cannot_add(one) and not one.keeps_rows)
+            return tuple(method.name for method in every if not cannot_be_noisy(method))
+        return tuple(method.name for method in every if not cannot_add(method) and not method.keeps_rows)
 
     @property
     def configured_methods(self) -> dict[str, Method[Any]]:
@@ -137,7 +137,7 @@ class AppConfig:
 
     @property
     def trainer(self) -> Trainer | None:
-        """What trains from the heads, if anything does."""
+        """The trainer that starts from the heads, if any."""
         return TRAINERS.get(self.run.fine_tune)
 
     @property
@@ -184,7 +184,7 @@ class AppConfig:
         ConfigError
             With all problems: unknown names, wrong types, values out of range, values that exclude each other.
         """
-        kinds: dict[str, type[Options]] = {one.name: one.default_factory for one in cls._own()}  # type: ignore[misc]
+        kinds: dict[str, type[Options]] = {member.name: member.default_factory for member in cls._own()}  # type: ignore[misc]
         kinds |= {name: method.options_type for name, method in METHODS.items()}
         known = [key for kind in kinds.values() for key in kind.keys()]  # noqa: SIM118  # no mapping
         values, problems, groups = flattened(run_config), [], {}
@@ -212,8 +212,11 @@ class AppConfig:
     @property
     def groups(self) -> list[Options]:
         """All groups, those of the methods last."""
-        return [*(getattr(self, one.name) for one in self._own()), *(self.method_options[name] for name in METHODS)]
+        return [
+            *(getattr(self, member.name) for member in self._own()),
+            *(self.method_options[name] for name in METHODS),
+        ]
 
     @classmethod
     def _own(cls) -> list[Field[Any]]:
-        return [one for one in fields(cls) if one.name != "method_options"]
+        return [member for member in fields(cls) if member.name != "method_options"]

@@ -72,7 +72,7 @@ def class_list(value: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class NodeConfig(Options):
-    """What a SuperNode's owner says in ``--node-config``, or what a simulation says of its virtual nodes.
+    """Configuration of a node: its owner's ``--node-config``, or a simulation's virtual nodes.
 
     Attributes
     ----------
@@ -163,22 +163,22 @@ class NodeConfig(Options):
 
     @property
     def request_limits(self) -> RequestLimits:
-        """What one request may ask: the usual where there is data of its own, nothing in a simulation."""
+        """Limits of one request: the usual ones for data of its own, none in a simulation."""
         # A batch is as large as a class must be.
         return RequestLimits(self.class_floor(0)) if self.data_path else NO_LIMITS
 
     @property
     def is_owners(self) -> bool:
-        """Whether an owner decides what is read and written on the node, and not the run."""
+        """True if an owner, not the run, decides which files are read and written on the node."""
         return bool(self.data_path) or self.deployed
 
-    def class_floor(self, asked: int) -> int:
+    def class_floor(self, requested: int) -> int:
         """Return how many samples a class must have to leave: the node's own floor, which the run's can only raise.
 
         By default 5 on a node with data of its own, none in a simulation.
         """
         usual = DEFAULT_MIN_CLASS_COUNT if self.data_path else 0
-        return max(usual if self.min_class_count is None else self.min_class_count, asked)
+        return max(usual if self.min_class_count is None else self.min_class_count, requested)
 
     @property
     def gram_floor(self) -> int | None:

@@ -34,9 +34,9 @@ def refused_choice(run: AppConfig, node: NodeConfig) -> str:
             return f"dataset: the run names {dataset!r}, which must be among allowed-datasets of the node-config"
     elif is_table(data_spec(node.data_path)):
         for role in _ROLES:
-            asked, own = getattr(run.data, f"{role}_column"), getattr(node, f"{role}_column")
-            if asked and asked != own:
-                return f"{role}-column: the run asks for {asked!r}, the node-config has {own or 'none'!r}"
+            requested, own = getattr(run.data, f"{role}_column"), getattr(node, f"{role}_column")
+            if requested and requested != own:
+                return f"{role}-column: the run asks for {requested!r}, the node-config has {own or 'none'!r}"
     name, weights = run.backbone.backbone, run.backbone.backbone_weights
     if weights not in ("", "random") and not node.backbone_weights:
         return f"backbone-weights: the run names {weights!r}, the node-config has none"

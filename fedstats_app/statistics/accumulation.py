@@ -33,12 +33,14 @@ class Addable:
         if type(other) is not type(self):
             return NotImplemented
         summed = {}
-        for one in fields(self):  # type: ignore[arg-type]  # a dataclass
-            own, others = getattr(self, one.name), getattr(other, one.name)
+        for member in fields(self):  # type: ignore[arg-type]  # a dataclass
+            own, others = getattr(self, member.name), getattr(other, member.name)
             kinds = [getattr(value, "shape", type(value)) for value in (own, others)]
             if kinds[0] != kinds[1] or (isinstance(own, tuple) and own != others):
-                raise ValueError(f"values to add must have the same {one.name}, got {_kind(own)} and {_kind(others)}")
-            summed[one.name] = own if own is None or isinstance(own, tuple) else own + others
+                raise ValueError(
+                    f"values to add must have the same {member.name}, got {_kind(own)} and {_kind(others)}"
+                )
+            summed[member.name] = own if own is None or isinstance(own, tuple) else own + others
         return type(self)(**summed)
 
 
@@ -48,9 +50,9 @@ def _kind(value: object) -> object:
 
 def check_tensor(name: str, values: Tensor, shape: Sequence[int | None], *dtypes: torch.dtype) -> None:
     """Refuse a tensor with a ValueError if its shape (None: any size) or its dtype is another."""
-    fits = len(shape) == values.ndim and all(one in (None, own) for one, own in zip(shape, values.shape, strict=True))
+    fits = len(shape) == values.ndim and all(size in (None, own) for size, own in zip(shape, values.shape, strict=True))
     if not fits or values.dtype not in dtypes:
-        sizes = ", ".join("any" if one is None else str(one) for one in shape)
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
         kinds = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         raise ValueError(f"{name} must be ({sizes}) {kinds}, got {tuple(values.shape)} {values.dtype}")
 

@@ -73,7 +73,7 @@ class ClientStatistics:
 
     @property
     def has_gram(self) -> bool:
-        """Whether there is a Gram matrix."""
+        """True if there is a Gram matrix."""
         return self._gram is not None or self._within is not None
 
     @property

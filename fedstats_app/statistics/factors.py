@@ -141,7 +141,7 @@ FACTOR_DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 @dataclass(frozen=True)
 class ScatterSpec:
-    """How much of its scatter a client sends.
+    """Part of its scatter that a client sends.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What is summed with noise, in whole steps: one sample moves each sum by at most so many steps, to the last of them.
+"""Integer encodings for differentially private sums, with an exact bound on each sample's contribution.
 
 A sample's vector of length 1 is shrunk a little, so that rounded to the grid it is not longer either. Sums of such
 vectors, and of their products, are whole numbers: nothing is rounded afterwards, and no low bits tell what was added.
@@ -41,7 +41,7 @@ _SALT = 4
 
 @dataclass(frozen=True)
 class Division:
-    """How one promise is divided among the parts.
+    """Division of one privacy promise among the parts.
 
     Attributes
     ----------
@@ -188,23 +188,25 @@ class NoisyLayout:
             # An entry off the diagonal is in the matrix twice: it takes a root of 2 less for the same length.
             square = [_STEPS**2 / moments, _STEPS**2 / moments / math.sqrt(2.0)] if self.moments else []
             wanted = [_STEPS / sums, *square]
-        return [hidden * one / math.sqrt(honest) for one in wanted]
+        return [hidden * deviation / math.sqrt(honest) for deviation in wanted]
 
     def exact(self, sums: list[Tensor]) -> Words:
         """Write whole numbers as words, without noise."""
         salt = [np.frombuffer(bytearray(os.urandom(8 * _SALT)), _WIDE)] if self.salted else []
-        return [*(as_words(one, _WIDE) for one in sums), *salt]
+        return [*(as_words(total, _WIDE) for total in sums), *salt]
 
     def noisy(self, kind: NoisyKind, sums: list[Tensor], honest: int, key: bytes | None) -> Words:
         """Add one party's share of noise to whole numbers, the same for the same key; drawn anew for None."""
         deviations_, sizes = self.noise(kind, honest), self._sizes(kind)
         keys = [None if key is None else _numbered(key, place) for place in range(len(sizes))]
         drawn = [
-            DiscreteGaussian.of(one).draw(number, own)
-            for one, number, own in zip(deviations_, sizes, keys, strict=True)
+            DiscreteGaussian.of(total).draw(number, own)
+            for total, number, own in zip(deviations_, sizes, keys, strict=True)
         ]
         # Whole numbers below 2^53 each, added as integers.
-        return self.exact([one.to(torch.int64) + torch.from_numpy(own) for one, own in zip(sums, drawn, strict=True)])
+        return self.exact(
+            [total.to(torch.int64) + torch.from_numpy(own) for total, own in zip(sums, drawn, strict=True)]
+        )
 
     def read_mean(self, words: Words, num_samples: int) -> Tensor:
         """Return the (d,) float64 mean of so many unit features."""

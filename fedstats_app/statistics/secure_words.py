@@ -118,7 +118,7 @@ class SecureLayout:
         if self.gram != "none":
             gram = _gram(statistics) * 4.0**self.bits
             values.append(pack_upper(gram) if self.gram == "exact" else gram.diagonal())
-        return [as_words(one, kind) for one, (_, kind) in zip(values, shapes, strict=True)]
+        return [as_words(part, kind) for part, (_, kind) in zip(values, shapes, strict=True)]
 
     def read_sums(self, words: Words, allowed: Tensor) -> FeatureStatistics:
         """Return the statistics of the sum; of a triangle, the Gram matrix has its diagonal only."""
@@ -184,7 +184,7 @@ class SecureLayout:
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What all clients know before they form their scatter.
+    """Sums that all clients know before they form their scatter.
 
     Attributes
     ----------
@@ -251,11 +251,11 @@ def approximated_by(
     product = known.means.T
     variances = (known.diagonal + _DAMPING * known.diagonal.mean()).clamp(min=1e-300).unsqueeze(1)
     for kind in kinds:
-        asked = further_directions(directions, product / variances).to(torch.float64)
-        if (found := product_with(kind, asked)) is None:
+        further = further_directions(directions, product / variances).to(torch.float64)
+        if (found := product_with(kind, further)) is None:
             break
         product = found
-        directions, products = torch.cat([directions, asked], 1), torch.cat([products, product], 1)
+        directions, products = torch.cat([directions, further], 1), torch.cat([products, product], 1)
     return approximated(summed, known, directions, products)
 
 
@@ -340,9 +340,9 @@ def numbers_of(words: NDArray[np.unsignedinteger]) -> Tensor:
 
 def as_signed(words: Sequence[NDArray[np.unsignedinteger]]) -> list[Tensor]:
     """Return words as tensors of signed integers, which every wire takes."""
-    return [torch.from_numpy(one.view(np.dtype(f"i{one.itemsize}"))) for one in words]
+    return [torch.from_numpy(array.view(np.dtype(f"i{array.itemsize}"))) for array in words]
 
 
 def as_unsigned(tensors: Sequence[Tensor]) -> Words:
     """Return the words that :func:`as_signed` was given."""
-    return [one.numpy().view(np.dtype(f"u{one.element_size()}")) for one in tensors]
+    return [tensor.numpy().view(np.dtype(f"u{tensor.element_size()}")) for tensor in tensors]

@@ -20,7 +20,7 @@ MAX_CLASSES = 1_000_000
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """What every request that is about a client's samples says.
+    """Fields of every request about a client's samples.
 
     Attributes
     ----------
@@ -92,12 +92,12 @@ class StatisticsSpec:
 
     @property
     def sends_scatter(self) -> bool:
-        """Whether clients send a factor of their scatter."""
+        """True if clients send a factor of their scatter."""
         return self.scatter is not None and not self.gram
 
     @property
     def stand_in(self) -> ScatterSpec:
-        """What a client with too few samples for a Gram matrix sends in its place."""
+        """Specification of a client with too few samples for a Gram matrix."""
         return self.scatter or ScatterSpec(RankRule("root", 1.0))
 
     def to_dict(self) -> dict[str, object]:

@@ -292,7 +292,11 @@ class StatisticsStrategy(WithoutEvaluation):
             messages = self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid)
             self._fold(server_round, grid.send_and_receive(messages, timeout=timeout))
             after_round(server_round)
-        failed = [f"client {one.client} {one.outcome}: {one.reason}" for one in self.outcomes if not one.in_heads]
+        failed = [
+            f"client {outcome.client} {outcome.outcome}: {outcome.reason}"
+            for outcome in self.outcomes
+            if not outcome.in_heads
+        ]
         if self.collection.num_merged < self.min_clients or len(failed) == len(self.outcomes):
             raise TooFewClients(
                 f"{self.collection.num_merged} of {len(self._asked)} clients were merged, "
@@ -321,7 +325,9 @@ class StatisticsStrategy(WithoutEvaluation):
         heads: dict[str, LinearHead] = {}
         seconds: dict[str, float] = {}
         if len(self._methods) > 1 and summed.feature_dim <= FEW_FEATURES:
-            jobs = [functools.partial(_timed, one.head, summed, self._summed_rows) for one in self._methods.values()]
+            jobs = [
+                functools.partial(_timed, method.head, summed, self._summed_rows) for method in self._methods.values()
+            ]
             for name, (head, took) in zip(self._methods, beside_each_other(jobs), strict=True):
                 heads[name], seconds[name] = head, took
         else:

@@ -52,12 +52,12 @@ class TrainingRound(Answers[TrainingMetrics]):
     @property
     def num_examples(self) -> dict[int, int]:
         """From every client whose update was averaged to its number of samples."""
-        return {client: metrics.num_examples for client, metrics in self.of.items()}
+        return {client: metrics.num_examples for client, metrics in self.by_client.items()}
 
     @property
     def train_loss(self) -> float:
         """Mean over samples of the clients' losses in their last local epoch."""
-        total = sum(metrics.loss * metrics.num_examples for metrics in self.of.values())
+        total = sum(metrics.loss * metrics.num_examples for metrics in self.by_client.values())
         return total / sum(self.num_examples.values())
 
 
@@ -152,7 +152,7 @@ class FineTuning(SampledTraining[TrainingRound]):
         taken = dict[int, Message]()
         for client, reply, metrics in usable(replies, self._read, this.failures, self.clients):
             if metrics.num_examples:
-                taken[client], this.of[client] = reply, metrics
+                taken[client], this.by_client[client] = reply, metrics
                 this.bytes_up += array_bytes(reply.content)
         self._limit(taken)
         needed = self.needed(num_asked)
@@ -192,7 +192,7 @@ class FineTuning(SampledTraining[TrainingRound]):
                 factor, changes = self.clip / this.clipped[client], self._changes(reply)
                 shortened = {name: old.double() + factor * changes[name] for name, old in self._current.items()}
                 reply.content["arrays"] = to_record({name: tensor.float() for name, tensor in shortened.items()})
-            if weights[client] != this.of[client].num_examples:
+            if weights[client] != this.by_client[client].num_examples:
                 metrics = {**reply.content.metric_records["metrics"], "num-examples": weights[client]}
                 reply.content["metrics"] = MetricRecord(metrics)
 

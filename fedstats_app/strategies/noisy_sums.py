@@ -46,8 +46,8 @@ class NoisyRun(MaskedRun[NoisyLayout]):
 
     def question(self, agreed: Agreed, kind: NoisyKind, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
         """Return the request of :meth:`MaskedRun.question` as ``query.secure_noisy``."""
-        asked = NoisyRequest(kind, self.layout.mu, self.layout.clip)
-        return sums_content(agreed.plan, agreed.turn, agreed.active, self.request, asked, known), SECURE_NOISY
+        noise = NoisyRequest(kind, self.layout.mu, self.layout.clip)
+        return sums_content(agreed.plan, agreed.turn, agreed.active, self.request, noise, known), SECURE_NOISY
 
 
 @dataclass
@@ -89,7 +89,7 @@ class ClearRun(SummingRun[NoisyLayout]):
             raise TooFewClients(f"{len(left)} of {len(parties.clients)} clients are in a sum, {wanted}")
         words = total.words
         if self.adds_noise:
-            words = self.layout.noisy(kind, [numbers_of(one) for one in words[:-1]], 1, None)
+            words = self.layout.noisy(kind, [numbers_of(numbers) for numbers in words[:-1]], 1, None)
         # Without what hides their digest.
         return Summed(words[:-1], classes, left, replace(parties, active=left))
 

@@ -282,7 +282,7 @@ class MaskedRun(SummingRun[LayoutType], ABC):
         if len(keys) < 3:
             raise NothingUnmasked(f"secure sums take at least 3 clients, got {len(keys)}; {self.reasons()}")
         plan = Plan(nonce, rounds, tuple(keys.values()))
-        content = shares_content(plan, sorted({one for client in keys for one in answers[client][1]}))
+        content = shares_content(plan, sorted({share for client in keys for share in answers[client][1]}))
         with self.doing("exchanging shares of keys"):
             shares = self._ask(content, SECURE_SHARES, keys, shares_reader(plan))
         sealed = {party: shares[client] for party, client in enumerate(keys) if client in shares}
@@ -351,7 +351,9 @@ class MaskedRun(SummingRun[LayoutType], ABC):
         """Take the masks off a sum over the parties that are left; return its words and the parties that helped."""
         signatures, parties = b"", left
         if agreed.plan.is_signed:
-            signed = {party: one for party, (_, one) in self._unmask_replies(agreed, left, left, b"").items()}
+            signed = {
+                party: signature for party, (_, signature) in self._unmask_replies(agreed, left, left, b"").items()
+            }
             signatures = b"".join(signed.get(party) or bytes(SIGNATURE_BYTES) for party in left)
             parties = tuple(sorted(signed))
         answers: dict[int, dict[int, bytes]] = {}
@@ -384,9 +386,9 @@ class MaskedRun(SummingRun[LayoutType], ABC):
     def _ask(
         self, content: RecordDict, message_type: str, clients: Iterable[int], read: Callable[[Message], Any]
     ) -> dict[int, Any]:
-        asked, answers = set(clients), {}
-        replies = self.grid.send_and_receive(to_all(content, message_type, asked))
-        for client, reply, answer in usable(replies, read, self.failures, asked):
+        expected, answers = set(clients), {}
+        replies = self.grid.send_and_receive(to_all(content, message_type, expected))
+        for client, reply, answer in usable(replies, read, self.failures, expected):
             answers[client] = answer
             self.count(client, "keys", reply)
         return dict(sorted(answers.items()))
@@ -417,8 +419,8 @@ class SecureRun(MaskedRun[SecureLayout]):
     def question(self, agreed: Agreed, kind: Kind, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
         """Return the request of :meth:`MaskedRun.question` as ``query.secure_sums``."""
         layout, lost = self.layout, agreed.num_lost
-        asked = SumRequest(kind, layout.gram, layout.narrow, self.most_samples, self.norm, lost)
-        return sums_content(agreed.plan, agreed.turn, agreed.active, self.request, asked, known), SECURE_SUMS
+        sum_request = SumRequest(kind, layout.gram, layout.narrow, self.most_samples, self.norm, lost)
+        return sums_content(agreed.plan, agreed.turn, agreed.active, self.request, sum_request, known), SECURE_SUMS
 
 
 class SecureStatisticsStrategy(StatisticsStrategy):
@@ -521,9 +523,9 @@ class SecureStatisticsStrategy(StatisticsStrategy):
 
     def wire_bytes(self, method: str) -> int:
         """Return the bytes, of all that was received, that a method needed."""
-        one = self.methods()[method]
-        scatter = 0 if Need.GRAM in one.needs else sum(self._by_kind[kind] for kind in ("scatter", *PRODUCTS))
-        return self.collection.total_wire_bytes - scatter - (0 if one.keeps_rows else self._by_kind["spread"])
+        configured = self.methods()[method]
+        scatter = 0 if Need.GRAM in configured.needs else sum(self._by_kind[kind] for kind in ("scatter", *PRODUCTS))
+        return self.collection.total_wire_bytes - scatter - (0 if configured.keeps_rows else self._by_kind["spread"])
 
 
 def _with_scatter(
@@ -581,9 +583,9 @@ def _summed_rows(
     return SummedRows(totals, run.layout.read_spread(spread.words, steps) * (len(sums.over) / len(spread.over)))
 
 
-def _outcome(client: int, said: str, sent: int, *, merged: bool) -> ClientOutcome:
+def _outcome(client: int, reason: str, sent: int, *, merged: bool) -> ClientOutcome:
     if merged:
-        warning = f"lost after its class sums were summed: {said}" if said else ""
+        warning = f"lost after its class sums were summed: {reason}" if reason else ""
         return ClientOutcome(client, 1, "merged", wire_bytes=sent, warning=warning)
-    kind = "refused" if said.startswith(("RefusedByPolicy: ", "RejectedRequest: ")) else "failed"
-    return ClientOutcome(client, 1, kind, said or "it was lost before its class sums were summed")
+    kind = "refused" if reason.startswith(("RefusedByPolicy: ", "RejectedRequest: ")) else "failed"
+    return ClientOutcome(client, 1, kind, reason or "it was lost before its class sums were summed")

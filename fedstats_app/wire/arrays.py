@@ -69,7 +69,7 @@ def read_array(
         extent not in allowed if isinstance(allowed, range) else extent != allowed
         for extent, allowed in zip(found, shape, strict=True)
     ):
-        wish = tuple(f"{one.start}..{one.stop - 1}" if isinstance(one, range) else one for one in shape)
+        wish = tuple(f"{size.start}..{size.stop - 1}" if isinstance(size, range) else size for size in shape)
         raise Malformed(f"{name}: must have shape {wish}, got {found!s:.80}")
     return _values(name, record[name], found_dtype, found, offset, finite=finite)
 
@@ -99,7 +99,7 @@ def _read_header(name: str, array: Array, dtypes: tuple[torch.dtype, ...]) -> tu
 def _numpy_dtypes(dtypes: tuple[torch.dtype, ...]) -> dict[str, np.dtype]:
     """List numpy's dtypes for torch's by what a header calls them."""
     found = [torch.empty(0, dtype=dtype).numpy().dtype for dtype in dtypes]
-    return {one.str: one for one in found}
+    return {dtype.str: dtype for dtype in found}
 
 
 def _values(

@@ -1,4 +1,4 @@
-"""What left each site, as the server received it: every field of every reply, by shape and size, never by value."""
+"""Record of what left each site: every field of every reply, by shape and size, never by value."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def _of_array(array: Array) -> dict[str, Any]:
 def _of_values(value: object) -> dict[str, Any]:
     """Describe what a record of numbers, strings or bytes holds under one key: a single value or a list."""
     values = value if isinstance(value, list) else [value]
-    kinds = sorted({type(one).__name__ for one in values})
+    kinds = sorted({type(item).__name__ for item in values})
     size = sum(
-        len(one.encode("utf-8", "replace")) if isinstance(one, str) else len(one) if isinstance(one, bytes) else 8
-        for one in values
+        len(item.encode("utf-8", "replace")) if isinstance(item, str) else len(item) if isinstance(item, bytes) else 8
+        for item in values
     )
     shape = [len(values)] if isinstance(value, list) else []
     return {"dtype": ", ".join(kinds), "shape": shape, "bytes": size}

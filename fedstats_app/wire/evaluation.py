@@ -99,7 +99,7 @@ def read_evaluation_reply(
         vote = read_array(
             record_of(reply.content, f"temperature.{name}", ArrayRecord, {"index"}), "index", torch.int64, (range(2),)
         ).tolist()
-        if not all(0 <= one < len(TEMPERATURES) for one in vote):
+        if not all(0 <= place < len(TEMPERATURES) for place in vote):
             raise Malformed(f"index: must be of one of {len(TEMPERATURES)} temperatures, got {vote}")
         received[name] = ClientScores(confusion, margins, vote[0] if vote else None)
     return received

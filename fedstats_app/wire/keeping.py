@@ -31,12 +31,14 @@ def _parts(content: Mapping[str, object]) -> list[bytes]:
     data: list[bytes] = []
     for name, record in content.items():
         if isinstance(record, ArrayRecord):
-            arrays = {key: [one.dtype, list(one.shape), one.stype, len(one.data)] for key, one in record.items()}
+            arrays = {
+                key: [array.dtype, list(array.shape), array.stype, len(array.data)] for key, array in record.items()
+            }
             header[name] = ["arrays", arrays]
-            data += [one.data for one in record.values()]
+            data += [array.data for array in record.values()]
         elif isinstance(record, ConfigRecord | MetricRecord):
             kind = "config" if isinstance(record, ConfigRecord) else "metrics"
-            values = {key: {"hex": one.hex()} if isinstance(one, bytes) else one for key, one in record.items()}
+            values = {key: {"hex": item.hex()} if isinstance(item, bytes) else item for key, item in record.items()}
             header[name] = [kind, values]
         else:
             raise TypeError(f"{name}: must be a record, got {type(record).__name__}")
@@ -56,7 +58,9 @@ def content_from_bytes(data: bytes) -> RecordDict:
                 end += length
             content[name] = ArrayRecord(arrays)
         else:
-            plain = {key: bytes.fromhex(one["hex"]) if isinstance(one, dict) else one for key, one in values.items()}
+            plain = {
+                key: bytes.fromhex(item["hex"]) if isinstance(item, dict) else item for key, item in values.items()
+            }
             content[name] = _PLAIN[kind](plain)
     return content
 

@@ -155,7 +155,7 @@ def read_personal_task(msg: Message) -> PersonalTask:
     if training.trained and training.trained.keys() != {"head.weight", "head.bias"}:
         raise Malformed(f"arrays: must be head.weight and head.bias, or none, got {', '.join(training.trained):.60}")
     absent = list_of(record_of(content, "personal", ConfigRecord), "absent-classes", int)
-    if not all(0 <= one < num_classes for one in absent):
+    if not all(0 <= class_id < num_classes for class_id in absent):
         raise Malformed(f"absent-classes: must be class ids in [0, {num_classes}), got {absent!r:.60}")
     predictable = torch.ones(num_classes, dtype=torch.bool)
     predictable[torch.tensor(absent, dtype=torch.int64)] = False

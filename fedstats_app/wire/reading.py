@@ -112,13 +112,13 @@ def reads_requests(purpose: str) -> Callable[[Callable[[Message], Read]], Callab
 # Records and single values
 
 
-def check_keys(what: str, found: Mapping[str, Any], required: set[str], optional: set[str] | None = None) -> None:
+def check_keys(subject: str, found: Mapping[str, Any], required: set[str], optional: set[str] | None = None) -> None:
     """Refuse a mapping whose keys are not exactly the required ones, give or take the optional ones."""
     keys = set(found)
     missing, unexpected = required - keys, keys - required - (optional or set())
     if missing or unexpected:
         raise Malformed(
-            f"{what}: must have the keys {sorted(required)}, "
+            f"{subject}: must have the keys {sorted(required)}, "
             f"missing {sorted(missing)}, unexpected {[str(key)[:40] for key in sorted(unexpected)[:5]]}"
         )
 
@@ -219,9 +219,9 @@ def _wire_fields(kind: Any) -> dict[str, tuple[Field[Any], Any]]:
     if issubclass(kind, Options):
         keyed = kind.keys()
     else:
-        own = [one for one in fields(kind) if "apart" not in one.metadata]
-        keyed = {one.metadata.get("key") or one.name.replace("_", "-"): one for one in own}
-    return {key: (one, types[one.name]) for key, one in keyed.items()}
+        own = [member for member in fields(kind) if "apart" not in member.metadata]
+        keyed = {member.metadata.get("key") or member.name.replace("_", "-"): member for member in own}
+    return {key: (member, types[member.name]) for key, member in keyed.items()}
 
 
 def to_values(value: Any) -> dict[str, Any]:
@@ -230,12 +230,12 @@ def to_values(value: Any) -> dict[str, Any]:
     A key is the field's name with hyphens, unless its metadata have another.
     """
     values: dict[str, Any] = {}
-    for key, (one, kind) in _wire_fields(type(value)).items():  # type: ignore[arg-type]  # classes are hashable
-        own = getattr(value, one.name)
-        if one.metadata.get("optional") and own == one.default:
+    for key, (member, kind) in _wire_fields(type(value)).items():  # type: ignore[arg-type]  # classes are hashable
+        own = getattr(value, member.name)
+        if member.metadata.get("optional") and own == member.default:
             continue
-        if "write" in one.metadata:
-            values[key] = one.metadata["write"](own)
+        if "write" in member.metadata:
+            values[key] = member.metadata["write"](own)
         elif is_dataclass(kind):
             values |= to_values(own)
         else:
@@ -256,21 +256,21 @@ def from_values(kind: type[Read], values: Mapping[str, Any], **apart: Any) -> Re
         If a key is missing, or a value is not of its type or not allowed.
     """
     read: dict[str, Any] = {}
-    for key, (one, of) in _wire_fields(kind).items():  # type: ignore[arg-type]  # classes are hashable
-        if key in values or not one.metadata.get("optional"):
-            read[one.name] = _read_field(key, one, of, values, read)
+    for key, (member, member_kind) in _wire_fields(kind).items():  # type: ignore[arg-type]  # classes are hashable
+        if key in values or not member.metadata.get("optional"):
+            read[member.name] = _read_field(key, member, member_kind, values, read)
     return kind(**read, **apart)
 
 
-def _read_field(key: str, one: Field[Any], kind: Any, values: Mapping[str, Any], earlier: Mapping[str, Any]) -> Any:
-    if "read" in one.metadata:
+def _read_field(key: str, member: Field[Any], kind: Any, values: Mapping[str, Any], earlier: Mapping[str, Any]) -> Any:
+    if "read" in member.metadata:
         try:
-            return one.metadata["read"](_present(values, key))
+            return member.metadata["read"](_present(values, key))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            what = "" if type(error) is ValueError else f"{type(error).__name__}: "  # which says what it is about
-            raise Malformed(f"{key}: {what}{error!s:.200}") from error
-    if "high" in one.metadata:
-        low, high = one.metadata["low"], one.metadata["high"]
+            error_name = "" if type(error) is ValueError else f"{type(error).__name__}: "  # which says what it is about
+            raise Malformed(f"{key}: {error_name}{error!s:.200}") from error
+    if "high" in member.metadata:
+        low, high = member.metadata["low"], member.metadata["high"]
         high = earlier[high] if isinstance(high, str) else high
         return number(values, key, high) if kind is float else whole(values, key, low, high)
     if is_dataclass(kind):
@@ -285,11 +285,11 @@ def _read_field(key: str, one: Field[Any], kind: Any, values: Mapping[str, Any],
     return typed(values, key, kind)
 
 
-def from_record(kind: type[Read], content: RecordDict, name: str, of: type[Record]) -> Read:
+def from_record(kind: type[Read], content: RecordDict, name: str, record_type: type[Record]) -> Read:
     """Read a dataclass from a record of exactly its keys, those of optional fields left out or not."""
     wanted = _wire_fields(kind)  # type: ignore[arg-type]  # classes are hashable
-    may_lack = {key for key, (one, _) in wanted.items() if one.metadata.get("optional")}
-    return from_values(kind, record_of(content, name, of, wanted.keys() - may_lack, may_lack))
+    may_lack = {key for key, (member, _) in wanted.items() if member.metadata.get("optional")}
+    return from_values(kind, record_of(content, name, record_type, wanted.keys() - may_lack, may_lack))
 
 
 # Replies with metrics

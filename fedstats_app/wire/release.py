@@ -36,7 +36,7 @@ _READABLE_BY_OWNER = 0o600
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """What a file holds, checked.
+    """Content of a release file, checked.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Release:
 
     @property
     def digest(self) -> str:
-        """What identifies the statistics, as in a run's list of clients."""
+        """Digest that identifies the statistics, as in a run's list of clients."""
         return client_digest(self.received.statistics)
 
     def covers(self, spec: StatisticsSpec) -> bool:
@@ -79,11 +79,11 @@ class Release:
             If the file does not hold what is asked for; the message says what.
         """
         own, names = self.request, request.class_names or self.request.class_names
-        asked, has = request.backbone_fingerprint, own.backbone_fingerprint
-        if asked not in ("", has):
+        wanted, has = request.backbone_fingerprint, own.backbone_fingerprint
+        if wanted not in ("", has):
             raise RejectedRequest(
                 f"this release is of backbone {self.backbone} (fingerprint {has[:16]}), "
-                f"the request's fingerprint is {asked[:16]}"
+                f"the request's fingerprint is {wanted[:16]}"
             )
         if request.wire_dtype != own.wire_dtype:
             raise RejectedRequest(
@@ -118,7 +118,10 @@ class Release:
         # The arrays as they are: those of rows, c..., alone or with the one kind of scatter that is there.
         whole = spec.gram or spec.sends_scatter
         record = ArrayRecord({key: array for key, array in arrays.items() if whole or key[0] == "c"})
-        of_rows = {**{key: one for key, one in to_tensors(record).items() if key[0] == "c"}, "class-ids": class_ids}
+        of_rows = {
+            **{key: tensor for key, tensor in to_tensors(record).items() if key[0] == "c"},
+            "class-ids": class_ids,
+        }
         for key, tensor in of_rows.items():
             record[key] = to_array(tensor[order])
         return record

@@ -80,7 +80,7 @@ class Round:
 
 @dataclass(frozen=True)
 class SumRequest:
-    """What is summed, beside the statistics' own request.
+    """Request for a sum, beside the request for statistics.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class SumRequest:
 
 @dataclass(frozen=True)
 class NoisyRequest:
-    """What is summed with noise, beside the statistics' own request.
+    """Request for a sum with noise, beside the request for statistics.
 
     Attributes
     ----------
@@ -168,16 +168,16 @@ def _history(content: RecordDict) -> list[bytes]:
     sets = list_of(record_of(content, "history", ConfigRecord, {"history"}), "history", bytes, MOST_SETS)
     if (size := sum(map(len, sets))) > MOST_HISTORY_BYTES:
         raise Malformed(f"history: must be of at most {MOST_HISTORY_BYTES} bytes, got {size}")
-    for one in sets:
-        if not (ids := one.partition(b"|")[2]) or len(ids) % IDENTITY_BYTES or not one.split(b"|")[0].isalpha():
-            raise Malformed(f"history: must be of kinds of sums and identities, got {one[:20]!r}")
+    for parties in sets:
+        if not (ids := parties.partition(b"|")[2]) or len(ids) % IDENTITY_BYTES or not parties.split(b"|")[0].isalpha():
+            raise Malformed(f"history: must be of kinds of sums and identities, got {parties[:20]!r}")
     return sets
 
 
 def parties_in(history: Sequence[str], kind: str) -> list[list[str]]:
     """Return who was in each sum of a kind, of a history in hexadecimal digits, each by 32 of them."""
     prefix, digits = f"{kind}|".encode().hex(), 2 * IDENTITY_BYTES
-    sums = [one.removeprefix(prefix) for one in history if one.startswith(prefix)]
+    sums = [entry.removeprefix(prefix) for entry in history if entry.startswith(prefix)]
     return [[ids[start : start + digits] for start in range(0, len(ids), digits)] for ids in sums]
 
 
@@ -200,13 +200,13 @@ _plan_of = functools.lru_cache(maxsize=2)(Plan.from_bytes)
 
 
 def _read_plan(content: RecordDict) -> tuple[Plan, int]:
-    one = from_record(Round, content, "round", ConfigRecord)
+    named = from_record(Round, content, "round", ConfigRecord)
     table = typed(record_of(content, "table", ConfigRecord, {"keys"}), "keys", bytes)
-    if len(table) > MOST_PARTIES * PublicKeys.size(one.rounds):
+    if len(table) > MOST_PARTIES * PublicKeys.size(named.rounds):
         raise Malformed(f"table: must be of at most {MOST_PARTIES} parties, got {len(table)} bytes")
-    if one.turn >= one.rounds:
-        raise Malformed(f"turn: must be below {one.rounds}, got {one.turn}")
-    return _plan_of(one.nonce, one.rounds, table), one.turn
+    if named.turn >= named.rounds:
+        raise Malformed(f"turn: must be below {named.rounds}, got {named.turn}")
+    return _plan_of(named.nonce, named.rounds, table), named.turn
 
 
 @reads_requests("for shares of keys")
@@ -241,7 +241,7 @@ def sums_content(
     turn: int,
     active: Sequence[int],
     request: StatisticsRequest,
-    asked: SumRequest | NoisyRequest,
+    sum_request: SumRequest | NoisyRequest,
     known: Mapping[str, Tensor],
 ) -> RecordDict:
     """Ask for masked words, by ``query.secure_sums`` or ``query.secure_noisy``.
@@ -261,18 +261,18 @@ def sums_content(
     """
     content = plan_content(plan, turn)
     content["active"] = ConfigRecord({"parties": list(active)})
-    content.update(clear_content(request, asked, known))
+    content.update(clear_content(request, sum_request, known))
     return content
 
 
 def clear_content(
-    request: StatisticsRequest, asked: SumRequest | NoisyRequest, known: Mapping[str, Tensor]
+    request: StatisticsRequest, sum_request: SumRequest | NoisyRequest, known: Mapping[str, Tensor]
 ) -> RecordDict:
     """Ask for words without masks, by ``query.noisy_sums`` or ``query.clear_sums``: as :func:`sums_content`."""
     from fedstats_app.wire.arrays import to_record
 
     content = RecordDict({"request": request.to_content()["request"], "known": to_record(known)})
-    content["sum" if isinstance(asked, SumRequest) else "noisy"] = ConfigRecord(to_values(asked))
+    content["sum" if isinstance(sum_request, SumRequest) else "noisy"] = ConfigRecord(to_values(sum_request))
     return content
 
 
@@ -312,25 +312,25 @@ def read_sums_request(
     from fedstats_app.statistics import StatisticsSpec
     from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array
 
-    request, asked = _read_asked(msg.content, "sum", SumRequest)
+    request, sum_request = _read_asked(msg.content, "sum", SumRequest)
     if request.spec != StatisticsSpec(request.spec.gram, fraction_bits=request.spec.fraction_bits or 0):
         raise Malformed("specification: must be of gram and fraction-bits")
     number, known = request.num_classes, record_of(msg.content, "known", ArrayRecord)
     shapes: dict[str, tuple[torch.dtype, tuple[int | range, ...]]] = {}
-    if asked.kind != "presence":
+    if sum_request.kind != "presence":
         shapes["holders"] = torch.int64, (number,)
-    dim, is_product = range(1, MAX_FEATURE_DIM + 1), asked.kind.startswith("product")
-    if asked.kind not in ("presence", "sums"):
+    dim, is_product = range(1, MAX_FEATURE_DIM + 1), sum_request.kind.startswith("product")
+    if sum_request.kind not in ("presence", "sums"):
         shapes["means"] = torch.float32, (number, dim)
-    if asked.kind == "scatter" or is_product:
+    if sum_request.kind == "scatter" or is_product:
         shapes["scales"] = torch.float32, (dim,)
     if is_product:
         shapes["directions"] = torch.float32, (dim, dim)
-    if asked.kind == "spread":
+    if sum_request.kind == "spread":
         shapes["weights"] = torch.float64, (number,)
     check_keys("known", known, set(shapes))
     values = {name: read_array(known, name, *shape) for name, shape in shapes.items()}
-    return *_read_round(msg.content), request, asked, values
+    return *_read_round(msg.content), request, sum_request, values
 
 
 @reads_requests("for masked sums with noise")
@@ -351,12 +351,12 @@ def _read_noisy(content: RecordDict, others: tuple[str, ...]) -> tuple[Statistic
     from fedstats_app.statistics import StatisticsSpec
     from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array
 
-    request, asked = _read_asked(content, "noisy", NoisyRequest, others)
+    request, sum_request = _read_asked(content, "noisy", NoisyRequest, others)
     if request.spec != StatisticsSpec(request.spec.gram) or request.holdout:
         raise Malformed("specification: must be of gram alone, of all samples")
-    known = record_of(content, "known", ArrayRecord, set() if asked.kind == "mean" else {"mean"})
+    known = record_of(content, "known", ArrayRecord, set() if sum_request.kind == "mean" else {"mean"})
     mean = read_array(known, "mean", torch.float64, (range(1, MAX_FEATURE_DIM + 1),)) if known else None
-    return request, asked, mean
+    return request, sum_request, mean
 
 
 def sums_reply(msg: Message, words: Words) -> Message:
@@ -364,7 +364,7 @@ def sums_reply(msg: Message, words: Words) -> Message:
     from fedstats_app.statistics.secure_words import as_signed
     from fedstats_app.wire.arrays import to_record
 
-    arrays = {str(place): one for place, one in enumerate(as_signed(words))}
+    arrays = {str(place): array for place, array in enumerate(as_signed(words))}
     return Message(RecordDict({"words": to_record(arrays)}), reply_to=msg)
 
 
@@ -419,7 +419,7 @@ def read_unmask_request(msg: Message) -> tuple[Plan, int, list[int], list[int], 
 def unmask_reply(msg: Message, shares: Sequence[bytes], signature: bytes = b"") -> Message:
     """Answer ``query.secure_unmask``: a share for each neighbour in the round, ascending, or a signature."""
     found = {"shares": b"".join(shares), "signature": signature}
-    return Message(RecordDict({name: ConfigRecord({name: one}) for name, one in found.items()}), reply_to=msg)
+    return Message(RecordDict({name: ConfigRecord({name: value}) for name, value in found.items()}), reply_to=msg)
 
 
 @reads_replies

@@ -1,4 +1,4 @@
-"""What a SuperNode does with any message: which clients it hosts, several clients in one message, a reply in any case.
+"""Handling of any message by a SuperNode: the clients it hosts, several in one message, a reply in any case.
 
 ``query.clients`` asks which clients a SuperNode hosts.
 
@@ -106,8 +106,8 @@ def unpack_reply(reply: Message, client_id: int | None, instruction: Message) ->
     Without an id the node is the client, and all is its.
     """
     if reply.has_error():
-        said = None if reply.error.reason is None else clean_reason(reply.error.reason)
-        return Message(Error(code=reply.error.code, reason=said), reply_to=instruction)
+        text = None if reply.error.reason is None else clean_reason(reply.error.reason)
+        return Message(Error(code=reply.error.code, reason=text), reply_to=instruction)
     if client_id is None:
         return Message(reply.content, reply_to=instruction)
     failed = reply.content.get("failed")
@@ -172,7 +172,7 @@ def per_client(handler: ClientHandler) -> Callable[[Message, Context], Message]:
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """What a SuperNode says of itself.
+    """Description that a SuperNode gives of itself.
 
     Attributes
     ----------

@@ -55,7 +55,7 @@ def _read_spec(values: object) -> StatisticsSpec:
 
 @dataclass(frozen=True)
 class StatisticsRequest(SampleRequest):
-    """What the server asks a client for.
+    """Request for a client's statistics.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ def read_statistics_request(msg: Message) -> StatisticsRequest:
 
 @dataclass(frozen=True)
 class StatisticsMetrics:
-    """What a client says of its statistics.
+    """Metrics that come with a client's statistics.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class StatisticsMetrics:
 
 @dataclass(frozen=True)
 class About:
-    """What made the statistics: the backbone's fingerprint and the engine, each "" where the client does not say."""
+    """Origin of the statistics: backbone fingerprint and engine, each "" if the client does not say."""
 
     backbone_fingerprint: str = optional("")
     engine: str = optional("")

@@ -1,4 +1,4 @@
-"""Whether numbers of the right shape and dtype can be statistics of any features."""
+"""Checks that numbers of the right shape and dtype can be statistics of features."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NORM_SLACK = 1.02
 
 @dataclass(frozen=True)
 class Limits:
-    """What no honest client exceeds: the length of features, infinite where not known, and a number of samples.
+    """Bounds that no honest client exceeds: the length of features (infinite if unknown) and a number of samples.
 
     :func:`fedstats_app.backbones.measurements.feature_norm` measures the length.
     """
@@ -67,7 +67,7 @@ def check_sums(rows: ClassMeanRows, norm: float = math.inf) -> None:
         return
     means = rows.means
     norms = torch.linalg.vector_norm(means, dim=1)
-    shortest, longest = (float(one) for one in norms.aminmax())
+    shortest, longest = (float(length) for length in norms.aminmax())
     # A sum of exactly zero has a mean of length 0, so without such means the sums need no look.
     if shortest == 0.0 and bool((empty := (rows.class_sums == 0).all(dim=1)).any()):
         raise Malformed(

@@ -90,14 +90,14 @@ def read_training_task(msg: Message) -> TrainingTask:
 
 @dataclass(frozen=True)
 class NumExamples:
-    """How many samples a client has for what it is asked."""
+    """Number of samples that a client has for a request."""
 
     num_examples: int = counted()
 
 
 @dataclass(frozen=True)
 class TrainingMetrics(NumExamples):
-    """What a client says of its training: number of samples, mean loss of its last epoch, seconds."""
+    """Metrics of a client's training: number of samples, mean loss of its last epoch, seconds."""
 
     loss: float = measured()
     seconds: float = measured()
@@ -144,7 +144,7 @@ def check_training_reply(
 
 @dataclass(frozen=True)
 class TrainingLosses:
-    """What a client says of a head: its mean losses, in nats, at ``TEMPERATURES``, over so many training samples.
+    """Metrics of a head at a client: mean losses, in nats, at ``TEMPERATURES``, and the number of training samples.
 
     Without samples there are none.
     """

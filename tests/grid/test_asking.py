@@ -43,7 +43,7 @@ def test_answers_come_in_the_order_of_the_clients_and_failures_have_reasons() ->
     header = 128
     for hosts in (1, 4):
         answers = ask(grid(hosts), QUESTION, "train.personalise", [5, 4, 2, 1, 0], number)
-        assert list(answers.of.items()) == [(0, 0), (1, 1), (5, 5)]
+        assert list(answers.by_client.items()) == [(0, 0), (1, 1), (5, 5)]
         assert answers.failures == {2: "OSError: no disk", 4: "number: must be at least 0, got -1"}
         assert answers.bytes_down == 5 * (8 * 4 + header)
         assert answers.bytes_up == 3 * 8  # what cannot be used is not counted

@@ -218,8 +218,8 @@ def test_absent_late_and_new_nodes_end_with_the_same_bits(tmp_path: Path) -> Non
     replay.apply(list(strategy.log))
     assert replay.digest() == replica.digest() != federation.replica().digest()
     asked = strategy.synchronise(ClientGrid(federation.grid))
-    assert sorted(asked.of) == sorted(federation.clients)
-    assert {answer.digest for answer in asked.of.values()} == {replica.digest()}
+    assert sorted(asked.by_client) == sorted(federation.clients)
+    assert {answer.digest for answer in asked.by_client.values()} == {replica.digest()}
     assert not asked.failures
 
 
