@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,14 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.methods.fedcof import FedCOFMethod, FedCOFOptions
 from fedstats_app.privacy import NodePolicy, statistics_above_floor
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec, merge_specs
 from fedstats_app.statistics.class_mean_rows import plan_rows
 from tests.support.compare import array, relative_difference
 from tests.support.draws import Sample, samples
 from tests.support.golden import Federation
-from tests.support.simulation import read_json, simulate
 
 
 def test_golden_rows_are_what_clients_send(federation: Federation) -> None:
@@ -160,13 +157,3 @@ def test_one_pass_serves_one_number_of_samples() -> None:
     merged = merge_specs([StatisticsSpec(gram=True), many])
     assert merged == StatisticsSpec(gram=True, means_per_class=3, samples_per_mean=8)
     assert merged.covers(many) and merged.covers(StatisticsSpec(gram=True)) and not merged.covers(few)
-
-
-def test_a_run_asks_for_them(tmp_path: Path) -> None:
-    sent = []
-    for number in (2, 16):
-        method = "fedcof"
-        folder = simulate(tmp_path / str(number), method=method, means_per_class=50, samples_per_mean=number)
-        sent.append(read_json(folder, "results.json")["methods"][method]["wire_bytes"])
-    assert sent[1] < 0.7 * sent[0]
-    assert FedCOFMethod(FedCOFOptions(), samples_per_mean=9).specification == StatisticsSpec()
