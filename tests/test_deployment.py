@@ -118,7 +118,7 @@ def test_every_faulty_node_is_named_with_its_reason(faulty_run: FaultyRun) -> No
     refused = read_json(faulty_run.folder, "results.json")["refused_nodes"]
     nodes = faulty_run.nodes
     assert set(refused) == {nodes["no-data"]}
-    assert "node-config: must name data-path" in refused[nodes["no-data"]]
+    assert "the reason is in the log of this node" in refused[nodes["no-data"]]
     for node, reason in refused.items():
         assert f"[fedstats] node {node} takes no part: {reason}"[:150] in faulty_run.output
     outcomes = {str(one["client"]): one for one in lines(faulty_run.folder, "clients.jsonl")}

@@ -94,7 +94,7 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
     words = ["--method", "fedncm", "-c", "input-size=64", "--node-config", f"state-dir='{tmp_path}/state'"]
     assert main(["release", f"{script.folder}/images/site-b", "--out", str(released), *words]) == 0
     faults = {
-        "no-data": 'name="nobody"',
+        "no-data": f'data-path="{tmp_path}/gone"',
         "released": f'data-path="release:{released}"',
         "other-network": f'data-path="{script.folder}/images/site-a" backbone-weights="{weights}"',
     }
