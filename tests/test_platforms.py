@@ -20,7 +20,6 @@ from fedstats_app.cli.check import machine
 from fedstats_app.data.data_options import dataset_spec
 from fedstats_app.data.feature_cache import FeatureCache
 from fedstats_app.data.paths import without_folders
-from fedstats_app.grid import federation_options
 from fedstats_app.server.closed_form import give_back_memory
 from tests.support.commands import REPOSITORY
 from tests.support.simulation import nodes_of, simulate
@@ -31,7 +30,7 @@ ONLY_POSIX = {"fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tt
 ONLY_POSIX |= {"fork", "geteuid", "getuid", "killpg", "mkfifo", "setsid", "sched_getaffinity", "sysconf", "uname"}
 ONLY_POSIX |= {one for one in dir(signal) if one.startswith("SIG")} - {"SIGINT", "SIGTERM", "SIG_DFL", "SIG_IGN"}
 # Asked for after it was looked whether it is there; the tests below take it away, those of `fedstats node` forks.
-GUARDED = {"sched_getaffinity": "threads.py", "sysconf": "federation_options.py", "getuid": "machine.py"}
+GUARDED = {"sched_getaffinity": "threads.py", "sysconf": "threads.py", "getuid": "machine.py"}
 GUARDED |= {"fork": "process.py", "SIGCHLD": "process.py"}
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
@@ -83,7 +82,7 @@ def test_systems_that_tell_little_of_themselves(monkeypatch: pytest.MonkeyPatch)
     for name in ("sched_getaffinity", "sysconf", "getuid"):
         monkeypatch.delattr(os, name)
     assert threads.usable_cores() == os.cpu_count()
-    assert federation_options.machine_bytes() is None
+    assert threads.machine_bytes() is None
     monkeypatch.setattr(machine, "Path", lambda path: Path(f"/nowhere{path}"))
     assert machine.listener_owner(22) is None
     for error in (TypeError, AttributeError, OSError):  # Windows, macOS, and a C library that is not there

@@ -5,18 +5,23 @@ Initial weights that are the same in every process, GroupNorm in place of BatchN
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
 from fedstats_app.backbones.transform import ImageTransform
+from fedstats_app.base.threads import machine_bytes
 
 # What the features are, by the pooling.
 DESCRIPTIONS: dict[str, str] = {
@@ -25,6 +30,8 @@ DESCRIPTIONS: dict[str, str] = {
     "mean": "the mean of the patch tokens",
     "cls+mean": "the class token, then the mean of the patch tokens",
 }
+# Of any network's layers, those in others included.
+MOST_LAYERS = 20_000
 UNKNOWN_LICENCE = "unknown"
 OfficialWeights = Callable[[], tuple[Mapping[str, Tensor], str]]
 
@@ -76,11 +83,29 @@ class Architecture:
     other_sizes: str = ""
 
 
-@contextmanager
+@contextlib.contextmanager
 def random_initialisation(name: str) -> Iterator[None]:
-    """Draw initial weights from a stream that depends on the name alone, and leave the caller's stream untouched."""
+    """Draw initial weights from a stream that depends on the name alone, and leave the caller's stream untouched.
+
+    Raises
+    ------
+    ValueError
+        If the network that is built meanwhile, whose size a folder or a head may say, has more than ``MOST_LAYERS``
+        layers or weights than fit this machine's memory.
+    """
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+    memory, layers, size = machine_bytes() or math.inf, 0, 0
+
+    def count(_module: nn.Module, _key: str, added: nn.Module | nn.Parameter | None) -> None:
+        nonlocal layers, size
+        layers += isinstance(added, nn.Module)
+        size += added.nbytes if isinstance(added, nn.Parameter) and added.device.type != "meta" else 0
+        if layers > MOST_LAYERS or size > memory:
+            raise ValueError(f"{name} must have at most {MOST_LAYERS:,} layers, and weights that fit this machine")
+
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), contextlib.ExitStack() as hooks:
+        hooks.enter_context(register_module_module_registration_hook(count))
+        hooks.enter_context(register_module_parameter_registration_hook(count))
         torch.default_generator.manual_seed(seed)
         yield
 

@@ -12,6 +12,7 @@ from fedstats_app.backbones.names import (
     HUB,
     LOCAL,
     MINILM,
+    MOST_PIXELS,
     POOLINGS,
     SENTENCE,
     TIMM,
@@ -27,7 +28,6 @@ from fedstats_app.backbones.names import (
 )
 from fedstats_app.base.option import Check, Options, is_absolute, number, one_of, option, text, whole
 
-MOST_PIXELS = 4096
 BACKBONES = (
     "efficientnet_lite0",
     "squeezenet1_1",

@@ -20,6 +20,8 @@ HUB, LOCAL = "hf-hub:", "local-dir:"
 # Image encoders in the layout of transformers; `transformers:` is for texts.
 VISION = "vision:"
 RANDOM = "random:"
+# Side of an image, at most.
+MOST_PIXELS = 4096
 # Which of an image network's outputs are the features.
 POOLINGS = ("auto", "pooled", "cls", "mean", "cls+mean")
 

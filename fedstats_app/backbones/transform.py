@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from fedstats_app.backbones.names import MOST_PIXELS
+
 Kind = Literal["image", "text"]
 
 
@@ -85,8 +87,8 @@ class ImageTransform:
 
     def __post_init__(self) -> None:
         filters = [name.lower() for name in Image.Resampling.__members__]
-        if self.input_size < 1:
-            raise ValueError(f"input_size must be at least 1 pixel, got {self.input_size}")
+        if not 1 <= self.input_size <= MOST_PIXELS:
+            raise ValueError(f"input_size must be 1 to {MOST_PIXELS} pixels, got {self.input_size}")
         if self.interpolation not in filters:
             raise ValueError(f"interpolation must be one of {', '.join(filters)}, got {self.interpolation!r}")
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:

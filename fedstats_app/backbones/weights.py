@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import Architecture
+from fedstats_app.base.files import load_safetensors
 
 logger = logging.getLogger("fedstats_app")
 
@@ -120,7 +121,9 @@ def read_state_file(path: str | Path) -> dict[str, Tensor]:
     if not file.is_file():
         raise WeightsError(f"there is no weights file {str(file)!r}")
     state = _read_parts(file) if file.name.endswith(_INDEX_SUFFIX) else _read_whole(file)
-    broken = [key for key, value in state.items() if value.is_floating_point() and not bool(value.isfinite().all())]
+    broken = [
+        key for key, value in state.items() if value.is_floating_point() and not bool(value.flatten().isfinite().all())
+    ]
     if broken:
         raise WeightsError(f"weights file {file.name} has NaN or infinite values in {some(broken)}")
     return state
@@ -164,16 +167,13 @@ def _read_parts(index: Path) -> dict[str, Tensor]:
 def _read_whole(file: Path) -> dict[str, Tensor]:
     """Read one file: by safetensors, or the tensors of a pickle."""
     if file.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         try:
-            return load_file(file, device="cpu")
-        except (SafetensorError, OSError) as error:
-            raise WeightsError(f"weights file {file.name} cannot be read as safetensors: {error}") from error
+            return load_safetensors(file)
+        except ValueError as error:
+            raise WeightsError(f"weights file {error}") from error
     try:
         loaded = torch.load(file, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError) as error:
+    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, LookupError, TypeError) as error:
         # Its first line: the rest advises to load the file unsafely.
         reason = str(error).partition("\n")[0]
         raise WeightsError(

@@ -233,23 +233,38 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     ValueError
         If it is no safetensors file, or lacks the digest of its content.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        content = path.read_bytes()
-        tensors: dict[str, Tensor] = dict(sorted(load(content).items()))  # safetensors gives them in any order
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
+    content = path.read_bytes() if path.is_file() else b""
+    tensors = load_safetensors(path, content)
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
-    metadata: dict[str, str] = header.get(_METADATA, {})
+    metadata: dict[str, str] = header.get(_METADATA) or {}
     expected = metadata.pop(_DIGEST, None)
     if expected is None:
         raise ValueError(f"{path} is damaged: its header has no {_DIGEST}")
     if _digest(header, [memoryview(content)[end:]]) != expected:
         raise ValueError(f"{path} is damaged: its content does not have the sha256 in its header")
     return tensors, metadata
+
+
+def load_safetensors(path: Path, content: bytes | None = None) -> dict[str, Tensor]:
+    """Read the tensors of a safetensors file by name, in order, on the CPU; of its ``content`` where that was read.
+
+    Raises
+    ------
+    ValueError
+        If it is no such file, or has a dtype that :func:`tensors_to_bytes` does not write, such as F8 and F4.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load, load_file
+
+    try:
+        tensors: dict[str, Tensor] = load_file(path) if content is None else load(content)
+        if others := {_code(tensor) for tensor in tensors.values()} - {*_DTYPES}:
+            raise TypeError(f"dtypes must be among {', '.join(_DTYPES)}, got {', '.join(sorted(others))}")
+    # safetensors' own error, and those of torch about dtypes and shapes that it does not have.
+    except (SafetensorError, OSError, KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
+    return dict(sorted(tensors.items()))  # safetensors gives them in any order
 
 
 def _digest(header: Mapping[str, Any], blocks: Iterable[memoryview]) -> str:

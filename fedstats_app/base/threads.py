@@ -26,6 +26,16 @@ PROCESS = secrets.randbits(62) + 1
 FEW_NUMBERS = 2**18
 
 
+def machine_bytes() -> int | None:
+    """Return the memory of this machine; None where the system does not tell."""
+    if not hasattr(os, "sysconf"):
+        return None
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
 @contextlib.contextmanager
 def lasting_imports() -> Iterator[None]:
     """Search for no garbage until what comes with these imports is there, and leave it out of every later search.

@@ -29,6 +29,8 @@ from fedstats_app.report.text_columns import percent
 # So many samples at a time, so that results appear early; in memory there is one image and a batch of small ones.
 CHUNK = 256
 _CLASS_WIDTH = 40
+# Where a cell begins like this, a spreadsheet computes.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _PERCENT_WIDTH = 8
 
 Ranking = list[tuple[str, float]]
@@ -85,12 +87,19 @@ def _predictions(
 
 
 def _write_csv(predictions: Iterator[tuple[str, Ranking]], top: int) -> None:
-    """Print a line per sample as soon as it is there, its likeliest class first."""
+    """Print a line per sample as soon as it is there, its likeliest class first.
+
+    A text that a spreadsheet would take for a formula has an apostrophe before it.
+    """
+
+    def plain(value: object) -> object:
+        return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
+
     writer = csv.writer(sys.stdout, lineterminator="\n")
     more = (f"{column}_{place}" for place in range(2, top + 1) for column in ("class", "probability"))
     writer.writerow(["sample", "class", "probability", *more])
     for name, ranking in predictions:
-        writer.writerow([name, *itertools.chain.from_iterable(ranking)])
+        writer.writerow(map(plain, [name, *itertools.chain.from_iterable(ranking)]))
 
 
 def _print_lines(path: str, ranking: Ranking) -> None:

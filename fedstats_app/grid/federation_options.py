@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedstats_app.base.option import Options, flag, number, one_of, option, run_folder, whole
+from fedstats_app.base.threads import machine_bytes
 from fedstats_app.methods import cannot_add, cannot_be_noisy
 from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON, PLACES, Promise
 
 _OF_NOISE = ("dp-delta", "dp-unit", "dp-where", "dp-samples")
 # Of HeadScores: a histogram of 1,281 bins of samples of each class, one of the others, and a row of a matrix.
 _BYTES_PER_CLASS, _BYTES_PER_CELL = 2 * 8 * 1281, 8
-
-
-def machine_bytes() -> int | None:
-    """Return the memory of this machine; None where the system does not tell."""
-    if not hasattr(os, "sysconf"):
-        return None
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None
 
 
 def classes_that_fit(feature_dim: int, num_methods: int, memory: int) -> int:

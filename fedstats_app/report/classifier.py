@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
 import torch
 from PIL import Image
@@ -36,6 +36,7 @@ from fedstats_app.report.method_result import head_to_take
 
 logger = logging.getLogger("fedstats_app")
 
+Number = TypeVar("Number", int, float)
 SampleLike = str | os.PathLike[str] | Image.Image
 _ONE = (str, os.PathLike, Image.Image)
 # From a header's word, which is that of the run's configuration, to load_backbone's.
@@ -274,13 +275,13 @@ def load(
             f"here (weights: {backbone.weights_source}) has {backbone.fingerprint}: its weights or its transform "
             f"differ. Pass the right weight file as `weights`."
         )
-    class_names = json.loads(metadata["class-names"])
-    if not isinstance(class_names, list) or not all(isinstance(class_name, str) for class_name in class_names):
-        raise ValueError(f"head {name!r}: class-names must be a JSON list of strings, got {class_names!r}")
     try:
-        temperature = float(metadata.get("temperature", "1.0"))
-    except ValueError as error:
-        raise ValueError(f"head {name!r}: temperature must be a number, got {metadata['temperature']!r}") from error
+        class_names = json.loads(metadata["class-names"])
+    except (ValueError, RecursionError):
+        class_names = metadata["class-names"]
+    if not isinstance(class_names, list) or not all(isinstance(class_name, str) for class_name in class_names):
+        raise ValueError(f"head {name!r}: class-names must be a JSON list of strings, got {class_names!r:.200}")
+    temperature = _number(metadata, "temperature", "1.0", float)
     calibrated_on = metadata.get("calibrated-on", "")
     return Classifier(backbone, head, class_names, name, temperature=temperature, calibrated_on=calibrated_on)
 
@@ -325,7 +326,7 @@ def _load_backbone(
     return load_backbone(
         name,
         weights=recorded if weights is None else weights,
-        input_size=int(metadata["input-size"]),
+        input_size=_number(metadata, "input-size", "", int),
         mean=per_channel(metadata.get("input-mean", "")),
         std=per_channel(metadata.get("input-std", "")),
         batch_size=batch_size,
@@ -334,10 +335,19 @@ def _load_backbone(
         norm=_NORMS[normalisation],
         arguments=metadata.get("backbone-arguments", ""),
         pooling=metadata.get("backbone-pooling", "auto"),
-        feature_power=float(metadata.get("feature-power", "1")),
+        feature_power=_number(metadata, "feature-power", "1", float),
         feature_map=metadata["feature-map"],
         text=TextOptions(metadata.get("text-pooling", "auto"), metadata.get("text-template", "")),  # type: ignore[arg-type]  # checked there
     )
+
+
+def _number(metadata: Mapping[str, str], key: str, default: str, kind: type[Number]) -> Number:
+    """Read a number of a head's metadata."""
+    value = metadata.get(key, default)
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise ValueError(f"a head's {key} must be a number, got {value!r:.60}") from error
 
 
 def _head_to_take(folder: Path) -> str:

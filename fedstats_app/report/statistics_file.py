@@ -19,7 +19,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -95,7 +96,7 @@ def load_statistics(run_folder: str | Path) -> CollectedStatistics:
     tensors, metadata = read_tensors(path)
     if metadata.get("format") != STATISTICS_FORMAT:
         raise ValueError(f"{path}: format must be {STATISTICS_FORMAT!r}, got {metadata.get('format')!r}")
-    try:
+    with _refusing_others(path, "collected statistics"):
         return CollectedStatistics(
             tuple(json.loads(metadata["class-names"])),
             StatisticsSpec.from_dict(json.loads(metadata["specification"])),
@@ -103,8 +104,15 @@ def load_statistics(run_folder: str | Path) -> CollectedStatistics:
             metadata["backbone-fingerprint"],
             tuple(MergedClient(**client) for client in json.loads(metadata["clients"])),
         )
-    except (LookupError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} does not hold collected statistics: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _refusing_others(path: Path, content: str) -> Iterator[None]:
+    """Make one error of all that entries and tensors of another kind cause."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{path} does not hold {content}: {type(error).__name__}: {error!s:.300}") from error
 
 
 def _rows_to_tensors(rows: ClassMeanRows) -> dict[str, Tensor]:
@@ -192,8 +200,9 @@ def load_client_statistics(folder: Path, client: MergedClient, class_names: Sequ
     if metadata.get("format") != CLIENT_FORMAT or metadata.get("digest") != client.digest:
         raise ValueError(f"{path} must hold the statistics of client {client.client} of run {client.run}, and does not")
     position = {name: index for index, name in enumerate(class_names)}
-    ids = torch.tensor([position[name] for name in json.loads(metadata["class-names"])], dtype=torch.int64)
-    return client_from_tensors({**tensors, _IDS: ids[tensors[_IDS]]}, len(class_names))
+    with _refusing_others(path, "a client's statistics"):
+        ids = torch.tensor([position[name] for name in json.loads(metadata["class-names"])], dtype=torch.int64)
+        return client_from_tensors({**tensors, _IDS: ids.index_select(0, tensors[_IDS])}, len(class_names))
 
 
 def take_over(earlier: Path, folder: Path, clients: Sequence[MergedClient]) -> list[MergedClient]:

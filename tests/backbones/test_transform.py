@@ -38,7 +38,7 @@ def test_nothing_is_cropped() -> None:
 
 
 def test_refuses_nonsense() -> None:
-    with pytest.raises(ValueError, match="at least 1 pixel, got 0"):
+    with pytest.raises(ValueError, match="1 to 4096 pixels, got 0"):
         ImageTransform(0, _MEAN, _STD)
     with pytest.raises(ValueError, match=r"bilinear.*got 'cubic'"):
         ImageTransform(8, _MEAN, _STD, "cubic")

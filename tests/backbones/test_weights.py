@@ -115,7 +115,7 @@ def test_a_folder_has_one_file_of_weights(state: State, expected: str, tmp_path:
     ("name", "content", "message"),
     [
         ("a.pth", b"garbage", r"a\.pth is no state dict that can be read safely"),
-        ("a.safetensors", b"garbage", r"a\.safetensors cannot be read as safetensors"),
+        ("a.safetensors", b"garbage", r"a\.safetensors is not a readable safetensors file"),
         ("a.pth", {"net": {"w": torch.ones(1)}, "epoch": 3}, "must hold a flat dict of tensors .* got keys net, epoch"),
         ("a.pth", nn.Linear(2, 2), r"a\.pth is no state dict that can be read safely"),
         ("a.pth", {"weight": torch.tensor([1.0, float("nan")])}, "has NaN or infinite values in weight"),

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
 
+from fedstats_app.backbones.weights import WeightsError, read_state_file
 from fedstats_app.base.files import (
     read_tensors,
     remove_unfinished,
@@ -105,11 +106,30 @@ def test_a_file_without_a_digest_is_damaged(tmp_path: Path) -> None:
         read_tensors(path)
 
 
-def test_what_is_no_such_file_is_named(tmp_path: Path) -> None:
+_ONE = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        [],
+        {"__metadata__": None, "a": _ONE},
+        {"a": {"dtype": "F8_E8M0", "shape": [4], "data_offsets": [0, 4]}},
+        {"a": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}},
+        {"a": {"dtype": "F4", "shape": [8], "data_offsets": [0, 4]}},
+        {"a": _ONE, "b": {"dtype": "F32", "shape": [2**63, 0], "data_offsets": [4, 4]}},
+    ],
+)
+def test_what_is_no_such_file_is_named(tmp_path: Path, header: object) -> None:
     path = tmp_path / "file.safetensors"
-    path.write_bytes(b"short")
-    with pytest.raises(ValueError, match=r"file\.safetensors is not a readable safetensors file"):
+    text = json.dumps(header).encode()
+    path.write_bytes(b"short" if header is None else len(text).to_bytes(8, "little") + text + bytes(4))
+    with pytest.raises(ValueError, match=r"file\.safetensors is (not a readable safetensors file|damaged)"):
         read_tensors(path)
+    if header != {"__metadata__": None, "a": _ONE}:  # of others' weights nobody needs the metadata
+        with pytest.raises(WeightsError, match=r"file\.safetensors is not a readable safetensors file"):
+            read_state_file(path)
 
 
 _NAMES = st.text(st.characters(blacklist_categories=("Cs",)), max_size=8)

@@ -133,7 +133,9 @@ def test_the_column_is_the_runs_or_asked_for(text_run: Path, tmp_path: Path, cap
     assert "there is no text column 'body'; the columns are ['text']" in capsys.readouterr().err
 
 
-def test_csv_has_a_line_per_sample(run_folder: Path, pictures: Path, capsys: Capture) -> None:
+def test_csv_has_a_line_per_sample(
+    run_folder: Path, pictures: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["predict", str(run_folder), str(pictures), "--csv", "--top", "2"]) == 0
     lines = list(csv.reader(capsys.readouterr().out.splitlines()))
     assert lines[0] == ["sample", "class", "probability", "class_2", "probability_2"]
@@ -143,5 +145,9 @@ def test_csv_has_a_line_per_sample(run_folder: Path, pictures: Path, capsys: Cap
     for line, [(first, high), (second, low)] in zip(lines[1:], expected, strict=True):
         assert (line[1], line[3]) == (first, second)
         assert (float(line[2]), float(line[4])) == (high, low)
+    (pictures / "=1+2.png").write_bytes(paths[0].read_bytes())
+    monkeypatch.chdir(pictures)
+    assert main(["predict", str(run_folder), "=1+2.png", "--csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("'=1+2.png,")  # a spreadsheet runs no formula
     assert main(["predict", str(run_folder), str(pictures), "--csv", "--json"]) == 2
     assert "--csv or --json" in capsys.readouterr().err

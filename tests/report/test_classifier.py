@@ -116,6 +116,10 @@ def test_a_header_has_no_folders_and_the_weights_are_found_by_the_runs_configura
         ({"class_names": '"red"'}, "class-names must be a JSON list of strings, got 'red'"),
         ({"feature_map": "relu:64"}, "but the one loaded here"),
         ({"temperature": "nan"}, "head 'fedncm': temperature must be"),
+        ({"input_size": str(10**30)}, "input_size must be 1 to 4096 pixels"),
+        ({"input_size": "null"}, "a head's input-size must be a number, got 'null'"),
+        ({"feature_map": "null"}, "must be none, unit, relu:D"),
+        ({"class_names": "[" * 100_000}, "class-names must be a JSON list"),
     ],
 )
 def test_metadata_that_do_not_fit_the_head_are_refused(

@@ -11,7 +11,12 @@ from safetensors import safe_open
 
 from fedstats_app.base.files import read_tensors, tensors_to_bytes
 from fedstats_app.base.rank_rule import RankRule
-from fedstats_app.report.statistics_file import load_statistics, save_statistics
+from fedstats_app.report.statistics_file import (
+    load_client_statistics,
+    load_statistics,
+    save_client_statistics,
+    save_statistics,
+)
 from fedstats_app.statistics import ScatterSpec, StatisticsSpec
 from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, StatisticsSum
 from tests.support.compare import same_bits
@@ -130,3 +135,22 @@ def test_what_is_no_such_file_is_refused(file: Path, change: dict[str, object], 
 
     with pytest.raises(ValueError, match=reason):
         load_statistics(file)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"class_names": '["cat", "wolf"]'}, "KeyError: 'wolf'"),
+        ({"class_names": "[" * 100_000}, "RecursionError"),
+        ({"tensor": "row-class-ids", "value": torch.tensor([-1])}, "IndexError"),
+        ({"tensor": "row-class-ids", "value": torch.tensor([0.0])}, "RuntimeError"),
+        ({"tensor": "row-counts"}, "KeyError: 'row-counts'"),
+    ],
+)
+def test_what_holds_no_client_is_refused(tmp_path: Path, change: dict[str, object], reason: str) -> None:
+    one = SPECS["sums"].from_features(torch.ones(2, 5), torch.tensor([1, 1]), 3)
+    file = save_client_statistics(tmp_path, 7, "digest", one, NAMES)
+    forge(file, **change)  # type: ignore[arg-type]
+
+    with pytest.raises(ValueError, match=f"does not hold a client's statistics: {reason}"):
+        load_client_statistics(tmp_path, MergedClient("digest", "17", 7), NAMES)

@@ -44,6 +44,7 @@ _POOLINGS = {"mean": "mean", "cls": "first", "max": "max", "lasttoken": "last"}
 _SWITCH = re.compile(r"pooling_mode_(.+?)(?:_tokens?)?")
 # Where neither the user nor the model's folder says how long a text may be.
 LONGEST_BY_DEFAULT = 512
+MOST_TOKENS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def _from_folder(name: str) -> _Model:
 
 
 def _length(model: _Model, wanted: int) -> int:
-    limits = (model.tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None))
+    limits = (model.tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None), MOST_TOKENS)
     limit = min(limit for limit in limits if limit is not None)
     if wanted > limit:
         raise ValueError(f"input-size must be at most {limit}, the most tokens that {model.name} takes, got {wanted}")
@@ -299,7 +300,12 @@ def read_layout(folder: Path) -> SentenceLayout:
             f"{folder.name}: a sentence encoder must consist of Transformer, Pooling and maybe Normalize, got {kinds}"
         )
     transformer, pooling = (folder / str(module.get("path", "")) for module in modules[:2])
+    if not all(path.resolve().is_relative_to(folder.resolve()) for path in (transformer, pooling)):
+        raise WeightsError(f"{folder.name}: modules.json may name folders in it only, got {modules[:2]!r:.200}")
     settings = _optional(transformer, "sentence_bert_config.json")
+    length = settings.get("max_seq_length")
+    if length is not None and not (type(length) is int and 0 < length <= MOST_TOKENS):
+        raise WeightsError(f"{folder.name}: max_seq_length must be a whole number of tokens, got {length!r:.60}")
     if settings.get("do_lower_case"):
         raise WeightsError(f"{folder.name}: do_lower_case must be false (the tokenizer lowers cases), got true")
     if _optional(folder, "config_sentence_transformers.json").get("default_prompt_name"):
@@ -308,7 +314,7 @@ def read_layout(folder: Path) -> SentenceLayout:
         transformer,
         _pooling(read_json(pooling, "config.json", folder.name), folder),
         len(kinds) == 3,
-        settings.get("max_seq_length"),
+        length,
     )
 
 

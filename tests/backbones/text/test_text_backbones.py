@@ -114,6 +114,11 @@ def test_layouts_that_are_not_understood_are_refused(bert: Path, tmp_path: Path)
     folder = sentence_encoder(tmp_path / "two", bert, both, normalise=False)
     with pytest.raises(WeightsError, match=r"pooling must be one of .* got \['cls', 'mean'\]"):
         load_backbone(f"sentence:{folder}")
+    modules = json.loads((folder / "modules.json").read_text())
+    for elsewhere in ("../bert", str(bert)):
+        (folder / "modules.json").write_text(json.dumps([{**modules[0], "path": elsewhere}, modules[1]]))
+        with pytest.raises(WeightsError, match=r"modules\.json may name folders in it only"):
+            load_backbone(f"sentence:{folder}")
     (folder / "modules.json").write_text(json.dumps([{"type": "a.Transformer"}, {"type": "b.Dense"}]))
     with pytest.raises(WeightsError, match="must consist of Transformer, Pooling and maybe Normalize"):
         load_backbone(f"sentence:{folder}")
