@@ -1,22 +1,39 @@
 """The classes of a federation: nodes are aligned by name, and names that may mean one class are told apart or refused.
 
 Other orders and classes that only some nodes have are fine. Two lists conflict where aligning them by name could make
-two classes out of one, silently: names that differ only in letter case, spaces or Unicode form (NFKC); and, where the
-nodes' data itself numbers the classes, one number with two names neither of which the other side knows. Of two nodes
-that conflict the one counts that conflicts with fewer others; the other takes no part, and the reason shows both lists.
+two classes out of one, silently: names that differ only in letter case, spaces, Unicode form (NFKC), the script of
+digits or letters that nobody sees; and, where the nodes' data itself numbers the classes, one number with two names
+neither of which the other side knows. The name that more nodes have counts, or of names and numbers those of the node
+that conflicts with fewer others; who has another takes no part, and the reason shows both lists. In a tie both take
+part, with two classes: else one node could shut another out. Classes that look alike are named in any case.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fedstats_app.grid.asking import first_reasons
+
 # Classes of one list that are shown in a reason.
 CLASSES_SHOWN = 30
+UNSEEN = "spaces, Unicode form or what nobody sees"
+# Printable, and drawn as nothing: fillers of Hangul, the blank of Braille, joiners and selectors of variants.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+# Cyrillic and Greek letters that look like Latin ones.
+_LATIN = str.maketrans(
+    "\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0423\u0425\u0406\u0408\u0405"
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u04bb\u0501\u051b\u051d\u04cf"
+    "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7\u03bf\u03bd\u03b9\u03ba\u03c1\u03c5\u03c7\u03b1",
+    "ABEKMHOPCTYXIJSaeopcyxijshdqwlABEZHIKMNOPTYXovikpuxa",
+)
 
 logger = logging.getLogger("fedstats_app")
 
@@ -50,7 +67,7 @@ class ClassList:
     @property
     def is_of_numbers(self) -> bool:
         """True if all names are numbers."""
-        return bool(self.names) and all(name.isdecimal() for name in self.names)
+        return bool(self.names) and all(_form(name).isdecimal() for name in self.names)
 
 
 def align_class_lists(
@@ -89,16 +106,22 @@ def align_class_lists(
         agreement.add(ClassList(tuple(known)), "the statistics to extend")
     refused = dict(too_many)
     for node in agreement.order:
-        reason = agreement.conflict(lists[node])
-        if reason:
+        against = agreement.against[node]
+        if reason := agreement.conflict(lists[node], against):
             refused[node] = f"{reason}: this one's classes are {lists[node]}"
         else:
-            agreement.add(lists[node], f"node {node}")
+            agreement.add(lists[node], f"node {node}", against)
     names = {name for node, class_list in lists.items() if node not in refused for name in class_list.names}
+    alike: dict[str, list[str]] = defaultdict(list)
     for name in sorted(names):
-        if len(_alphabets(name)) > 1:
-            logger.warning("class %a has letters of several alphabets: %s", name, ", ".join(sorted(_alphabets(name))))
+        alike[_key(_form(name).translate(_LATIN))].append(ascii(name))
+    if pairs := [" and ".join(group) for group in alike.values() if len(group) > 1] + agreement.ties:
+        logger.warning("classes that may be the same, and count as different: %s", first_reasons(pairs))
     return tuple(sorted(names)), dict(sorted(refused.items()))
+
+
+# A list, the node that has it, and with how many others it conflicts; -1 where it counts in any case.
+_Held = tuple[ClassList, str, int]
 
 
 class _Agreement:
@@ -106,54 +129,63 @@ class _Agreement:
 
     def __init__(self, lists: Mapping[int, ClassList], max_classes: int | None) -> None:
         self._max_classes = max_classes
-        self._case_matters = set().union(*(_twice(class_list.names) for class_list in lists.values()))
-        self._spellings: dict[str, dict[str, tuple[ClassList, str]]] = defaultdict(dict)
-        self._names_of_number: dict[int, dict[str, tuple[ClassList, str]]] = defaultdict(dict)
+        # What a list tells apart by letter case is told apart everywhere.
+        looks = [Counter(map(_key, {_form(name) for name in class_list.names})) for class_list in lists.values()]
+        self._case_matters = {key for keys in looks for key, count in keys.items() if count > 1}
+        self._spellings: dict[str, dict[str, _Held]] = defaultdict(dict)
+        self._names_of_number: dict[int, dict[str, _Held]] = defaultdict(dict)
         self._names: set[str] = set()
-        self._lists: list[tuple[ClassList, str]] = []
-        against = self._num_conflicting(lists)
-        holders = Counter(name for class_list in lists.values() for name in class_list.names)
-        alone = {node: sum(holders[name] == 1 for name in class_list.names) for node, class_list in lists.items()}
+        self._lists: list[_Held] = []
+        self.ties: list[str] = []
+        self.against = self._num_conflicting(lists)
+        self._holders = Counter(name for class_list in lists.values() for name in class_list.names)
+        alone = {node: sum(self._holders[name] == 1 for name in class_list.names) for node, class_list in lists.items()}
         self.order = sorted(
-            lists, key=lambda node: (against[node], alone[node], lists[node].names, lists[node].ids or (), node)
+            lists, key=lambda node: (self.against[node], alone[node], lists[node].names, lists[node].ids or (), node)
         )
 
-    def add(self, accepted: ClassList, who: str) -> None:
-        """Take a list in."""
-        self._lists.append((accepted, who))
+    def add(self, accepted: ClassList, holder: str, against: int = -1) -> None:
+        """Take in a list that conflicts with so many others."""
+        held = (accepted, holder, against)
+        self._lists.append(held)
         self._names.update(accepted.names)
         for number, name in accepted.entries:
-            self._spellings[_key(name)].setdefault(name, (accepted, who))
+            self._spellings[_key(name)].setdefault(name, held)
             if number is not None:
-                self._names_of_number[number].setdefault(name, (accepted, who))
+                self._names_of_number[number].setdefault(name, held)
 
-    def conflict(self, class_list: ClassList) -> str:
-        """Return why a list cannot be aligned by name, or ""."""
+    def conflict(self, class_list: ClassList, against: int) -> str:
+        """Return why a list that conflicts with so many others cannot be aligned by name, or ""."""
         looks: dict[str, str] = {}
         for name in class_list.names:
+            if not _form(name):
+                return f"its class {name!a} has no letter that can be seen"
             if (other := looks.setdefault(_form(name), name)) != name:
-                return f"its classes {other!a} and {name!a} differ only in spaces or Unicode form"
+                return f"its classes {other!a} and {name!a} differ only in {UNSEEN}"
         for name in class_list.names:
-            for other, (theirs, who) in self._spellings.get(_key(name), {}).items():
-                if other != name and _form(other) == _form(name):
-                    return f"class {name!a} differs from {other!a} only in spaces or Unicode form; {who} has {theirs}"
-                if other != name and _key(name) not in self._case_matters:
-                    return f"class {name!r} differs from {other!r} only in letter case; {who} has {theirs}"
+            for other, (theirs, holder, fewer) in self._spellings.get(_key(name), {}).items():
+                if other == name or (fewer >= 0 and self._holders[other] <= self._holders[name]):
+                    continue
+                if _form(other) == _form(name):
+                    return f"class {name!a} differs from {other!a} only in {UNSEEN}; {holder} has {theirs}"
+                if _key(name) not in self._case_matters:
+                    return f"class {name!r} differs from {other!r} only in letter case; {holder} has {theirs}"
         if self._max_classes is not None and len(self._names.union(class_list.names)) > self._max_classes:
             return f"with its classes there would be more than {self._max_classes} classes (max-classes)"
-        return self._conflict_of_numbers(class_list)
-
-    def _conflict_of_numbers(self, class_list: ClassList) -> str:
         own = set(class_list.names)
         for number, name in class_list.entries if class_list.ids is not None else ():
-            for other, (theirs, who) in self._names_of_number.get(number or 0, {}).items():
-                if name not in self._names and other not in own:
-                    return f"class {number} is {name!r}, but elsewhere {other!r}; {who} has {theirs}"
+            for other, (theirs, holder, fewer) in self._names_of_number.get(number or 0, {}).items():
+                if name in self._names or other in own:
+                    continue
+                if fewer < against:
+                    return f"class {number} is {name!r}, but elsewhere {other!r}; {holder} has {theirs}"
+                self.ties.append(f"{name!a} and {other!a}, both number {number}")
         if own and own.isdisjoint(self._names):
-            for theirs, who in self._lists:
+            for theirs, holder, fewer in self._lists:
                 numbers = class_list if class_list.is_of_numbers else theirs
-                if theirs.names and class_list.is_of_numbers != theirs.is_of_numbers and numbers.ids is not None:
-                    return f"classes that are only numbers cannot be aligned with names; {who} has {theirs}"
+                of_other_kind = theirs.names and class_list.is_of_numbers != theirs.is_of_numbers
+                if of_other_kind and numbers.ids is not None and fewer < against:
+                    return f"classes that are only numbers cannot be aligned with names; {holder} has {theirs}"
         return ""
 
     def _num_conflicting(self, lists: Mapping[int, ClassList]) -> dict[int, int]:
@@ -179,22 +211,12 @@ class _Agreement:
 
 @functools.lru_cache(maxsize=200_000)
 def _form(name: str) -> str:
-    """Reduce a name to what a person sees: compatible characters made one, and single spaces inside only."""
-    return " ".join(unicodedata.normalize("NFKC", name).split())
+    """Reduce a name to what a person sees: compatible characters and digits of any script made one, single spaces."""
+    letters = "".join(letter for letter in unicodedata.normalize("NFKC", name) if not _INVISIBLE.match(letter))
+    return " ".join("".join(str(unicodedata.decimal(letter, letter)) for letter in letters).split())
 
 
 @functools.lru_cache(maxsize=200_000)
 def _key(name: str) -> str:
     """Reduce a name to what those of one class have in common, also in another letter case."""
     return _form(name).casefold()
-
-
-def _alphabets(name: str) -> set[str]:
-    """Return the alphabets of a name among those whose letters look alike."""
-    return {unicodedata.name(letter, "").split(" ")[0] for letter in name} & {"LATIN", "CYRILLIC", "GREEK"}
-
-
-def _twice(names: Sequence[str]) -> set[str]:
-    """Find what several names of one list have in common that a person tells apart."""
-    keys = Counter(_key(form) for form in {_form(name) for name in names})
-    return {key for key, count in keys.items() if count > 1}

@@ -49,7 +49,7 @@ def test_input_size_changes_the_fingerprint_and_the_shape() -> None:
         ("resnet81", {}, r"unknown backbone 'resnet81'\..*vit_b_32.*timm:<name>"),
         ("random:zzz", {}, "unknown backbone 'zzz'"),
         ("random:tiny", {"weights": "file.pth"}, r"'random:tiny' has random weights.*got 'file\.pth'"),
-        ("random:tiny", {"input_size": -1}, "input_size must be at least 1 pixel, got -1"),
+        ("random:tiny", {"input_size": -1}, "input_size must be 1 to 4096 pixels, got -1"),
         ("random:tiny", {"text": TextOptions("first")}, "takes images: it has no pooling or template"),
         ("random:tiny", {"arguments": "img_size=32"}, "backbone-arguments are for timm:NAME"),
         ("random:tiny", {"pooling": "cls"}, "backbone-pooling is for timm:NAME and vision:NAME, got 'cls'"),
