@@ -1,7 +1,7 @@
 """From a sample to the tensor that a backbone was trained to see: what every transform has, and that of images.
 
 One rule for every image network: the image is resized straight to ``input_size`` x ``input_size`` pixels, whatever its
-aspect ratio, and nothing is cropped. The published results of the closed-form methods use it, and no pixel of a small
+aspect ratio, and nothing is cropped. FedCOF's published results use it on most data sets, and no pixel of a small
 image (28 or 32 pixels a side) is lost, as it would be to the usual resize and centre crop. Interpolation, mean and
 standard deviation are those that the weights were trained with.
 """

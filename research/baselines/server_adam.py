@@ -11,7 +11,7 @@ from torch import Tensor, nn
 class ServerAdam:
     """Adam on models that come back from clients.
 
-    FedNCM, FedCOF and FedCGS trained with FLSim, whose server hands ``current - average`` to torch.optim.Adam as the
+    FedNCM and FedCOF trained with FLSim, whose server hands ``current - average`` to torch.optim.Adam as the
     gradient. Adaptive federated optimisation as published (Reddi et al., ICLR 2021), and as Flower has it, differs: no
     weight decay, and tau = 1e-3 where Adam has eps = 1e-8.
 
