@@ -102,7 +102,7 @@ def test_failing_clients_are_named_and_the_others_make_the_head(
     failed = [one for one in clients(folder) if one["outcome"] == "failed"]
     assert [one["client"] for one in failed] == [3, 7]
     assert failed[0]["reason"] == "OSError: disk of client 3 is gone"
-    assert "client 7 failed: OSError: disk of client 7 is gone" in capsys.readouterr().out
+    assert "site 7 failed: OSError: disk of client 7 is gone" in capsys.readouterr().out
 
 
 def test_rounds_ask_every_client_once_and_end_at_the_same_head(default: Path, tmp_path: Path) -> None:

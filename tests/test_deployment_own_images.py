@@ -32,7 +32,7 @@ def test_the_readme_s_commands_lead_from_folders_to_a_prediction(tmp_path: Path)
         shell=True, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 of 2 clients answered" in done.stdout
+    assert "2 of 2 sites answered" in done.stdout
     wait_until(lambda: not processes_naming(str(tmp_path)), "nothing is left")
     assert not folder.exists()
     [run] = [line for line in done.stdout.splitlines() if line.startswith("== The heads are there.")]

@@ -122,7 +122,7 @@ def survived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Survived]:
             # Of a reply that stays half sent Flower is sure after minutes only.
             wait(lambda: "Sent" in "".join(federation.log("e").split(UNMASKING)[before + 1 :]), "a sum is unmasked")
             nodes[-1].send_signal(how)
-            wait(lambda: "4 of 5 clients answered" in federation.log(log), "the others' words are there")
+            wait(lambda: "4 of 5 sites answered" in federation.log(log), "the others' words are there")
             return ended
 
         noisy = losing_e("dp-epsilon", signal.SIGSTOP)()

@@ -6,13 +6,15 @@ So a node answers ``query.clients`` without it: torch is most of what a process 
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstats_app.base.option import is_absolute
 from fedstats_app.data.data_options import DataOptions, PartitionOptions
-from fedstats_app.data.dataset import Dataset
+from fedstats_app.data.dataset import Dataset, DatasetError
 from fedstats_app.data.loading import is_undivided, load_dataset, resolved
 from fedstats_app.data.partition import partition
 from fedstats_app.data.subset import at_most_per_class, of_classes, only_classes, without_domain
@@ -26,7 +28,8 @@ def training_set(options: DataOptions) -> Dataset:
 
 def _whole(options: DataOptions) -> tuple[Dataset, Dataset | None]:
     """Return the training data that a run uses, and the domain that it leaves out."""
-    dataset = only_classes(load_dataset(options.dataset, "train", **options.reading), options.classes)
+    loaded = load_dataset(options.dataset, "train", **options.reading)
+    dataset = only_classes(_named(loaded, options.class_names), options.classes)
     return without_domain(dataset, options.left_out_domain) if options.left_out_domain else (dataset, None)
 
 
@@ -42,6 +45,8 @@ def test_split(spec: str, options: DataOptions) -> Dataset | None:
     test = load_dataset(spec, "test", **reading)
     if test is None and spec == options.test_dataset != options.dataset and is_undivided(spec, options.folder_levels):
         test = load_dataset(spec, "train", **reading)
+    if test is not None and _is_numbered(test):
+        test = _named(test, options.class_names)
     return of_classes(test, training_set(options).class_names) if test is not None and options.classes else test
 
 
@@ -83,7 +88,43 @@ def client_names(data: DataOptions, options: PartitionOptions, seed: int) -> lis
 def own_dataset(path: str, options: DataOptions) -> Dataset:
     """Return the data of a node with data of its own, all of it training data."""
     spec = data_spec(path)
-    return load_dataset(spec, "train", **options.reading_of(spec), confined=True)
+    dataset = load_dataset(spec, "train", **options.reading_of(spec), confined=True)
+    if is_absolute(options.class_names):  # a run does not make a node read its files
+        raise DatasetError("class-names: a file is for simulations; for sites with data of their own, list the names")
+    return _named(dataset, options.class_names) if _is_numbered(dataset) else dataset
+
+
+def _is_numbered(dataset: Dataset) -> bool:
+    return all(name.isdecimal() for name in dataset.class_names)
+
+
+def _named(dataset: Dataset, given: str) -> Dataset:
+    """Give integer labels their names: a list, or a file with one a line, the first that of 0; "" leaves the numbers.
+
+    Raises
+    ------
+    DatasetError
+        If the classes have names already, the file cannot be read, or a label has no name.
+    """
+    if not given:
+        return dataset
+    if not _is_numbered(dataset):
+        raise DatasetError(
+            f"class-names: are for integer labels, {dataset.name} has {', '.join(dataset.class_names[:3])}"
+        )
+    names = given.split(",")
+    if is_absolute(given):
+        try:
+            names = Path(given).expanduser().read_text(encoding="utf-8-sig").split("\n")
+        except (OSError, ValueError) as error:
+            raise DatasetError(f"class-names: {given} cannot be read: {error}") from error
+    names = [name.strip() for name in names]
+    largest = max(map(int, dataset.class_names))
+    if "" in names[: largest + 1] or largest >= len(names):
+        raise DatasetError(
+            f"class-names: must be a name for each label from 0 to {largest} of {dataset.name}, got {len(names)}"
+        )
+    return replace(dataset, class_names=tuple(names[int(name)] for name in dataset.class_names))
 
 
 def data_spec(path: str) -> str:

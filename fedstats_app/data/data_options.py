@@ -38,6 +38,11 @@ def column_and_value(value: object) -> object:
     return value
 
 
+def names_or_file(value: object) -> object:
+    """Check for names, separated by commas, or the absolute path of a file."""
+    return value if isinstance(value, str) and is_absolute(value) else word_list(value)
+
+
 @dataclass(frozen=True)
 class DataOptions(Options):
     """Data: where samples come from, and what clients keep of theirs for evaluation."""
@@ -51,6 +56,7 @@ class DataOptions(Options):
     image_column: str = option("", text, '"" = found by its name or type')
     text_column: str = option("", text, '"" = found by its name; several: "a,b"')
     label_column: str = option("", text, '"" = found by its name or type')
+    class_names: str = option("", names_or_file, 'of integer labels, from 0: "cat,dog", or /PATH of a file, one a line')
     folder_levels: str = option(
         "auto", one_of(*FOLDER_LEVELS), "auto = classes, or an error in doubt | class | domain/class"
     )

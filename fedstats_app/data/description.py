@@ -69,8 +69,8 @@ def clients_in_words(parts: Sequence[NDArray[np.int64]], kind: str) -> str:
     sizes = np.array([len(part) for part in parts])
     empty = f", {int((sizes == 0).sum())} of them without any" if (sizes == 0).any() else ""
     if sizes.min() == sizes.max():
-        return f"{len(sizes)} clients of {sizes.max():,} {kind}s each"
-    return f"{len(sizes)} clients of {sizes.min():,} to {sizes.max():,} {kind}s (median {np.median(sizes):,.0f}){empty}"
+        return f"{len(sizes)} sites of {sizes.max():,} {kind}s each"
+    return f"{len(sizes)} sites of {sizes.min():,} to {sizes.max():,} {kind}s (median {np.median(sizes):,.0f}){empty}"
 
 
 def check_classes(train: Dataset) -> None:

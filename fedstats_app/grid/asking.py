@@ -47,7 +47,7 @@ class Answers(Generic[Answer]):
 
     def reasons(self) -> str:
         """Return the first failures in words."""
-        return first_reasons([f"client {client}: {reason}" for client, reason in self.failures.items()])
+        return first_reasons([f"site {client}: {reason}" for client, reason in self.failures.items()])
 
 
 def to_all(content: RecordDict, message_type: str, clients: Iterable[int]) -> list[Message]:

@@ -254,7 +254,7 @@ class ClientGrid(Grid):
         """
         order = sorted(messages, key=lambda msg: msg.metadata.dst_node_id)
         counted = nullcontext() if self.counted is None else self.counted.said(order, self.progress)
-        with counted, self.progress.doing("{done} of {total} clients answered", len(order)) as step:
+        with counted, self.progress.doing("{done} of {total} sites answered", len(order)) as step:
             for reply in Exchange(self, order, timeout, step).replies():
                 if self.on_reply is not None:
                     self.on_reply(reply)

@@ -176,7 +176,7 @@ def discover(
     if len(federation.hosts) < needed:
         reasons = first_reasons([f"node {node}: {reason}" for node, reason in federation.refused.items()])
         raise TooFewClients(
-            f"{len(federation.hosts)} clients on {len(federation.supernodes)} SuperNodes came within "
+            f"{len(federation.hosts)} sites on {len(federation.supernodes)} SuperNodes came within "
             f"{now - started:.0f} s, {needed} are needed (min-clients, wait-timeout)"
             + (f"; refused: {reasons}" if reasons else "")
         )

@@ -237,7 +237,7 @@ def training_losses(
     needed = max(1, min(min_clients, len(clients)))
     if len(counted) < needed:
         raise TooFewClients(
-            f"{len(counted)} of {len(clients)} clients measured losses by temperature, {needed} are needed "
+            f"{len(counted)} of {len(clients)} sites measured losses by temperature, {needed} are needed "
             f"(min-clients); {answers.reasons()}"
         )
     for client in deciding(counted, lambda some: best_temperature(_mean_losses(some))):

@@ -70,6 +70,7 @@ def model_card(run: RunRecord) -> str:
     table = heads_table(scores, run.num_merged)
     text = _TEMPLATE.render(
         kind=kind,
+        simulated=run.is_simulation,
         data=data,
         index=[
             {"name": name, "results": [_index_entry(score, kind, data, evaluated_on)]}
@@ -102,7 +103,7 @@ def model_card(run: RunRecord) -> str:
 
 
 _EVALUATED_ON_CLIENTS = (
-    "Evaluation: every client sent how often it saw which class taken for which, histograms of the scores' margins by "
+    "Evaluation: every site sent how often it saw which class taken for which, histograms of the scores' margins by "
     "class, and the temperature that suits its {kind}s."
 )
 
@@ -132,7 +133,7 @@ def _calibrated(fitted: Mapping[str, float] | None) -> tuple[str, str, str]:
         return "not calibrated", "-", "-"
     temperature = f"{fitted['temperature']:.4g}"
     if fitted.get("nll_before") is None:
-        return f"{temperature} (clients' median)", "-", "-"
+        return f"{temperature} (sites' median)", "-", "-"
     changes = (f"{fitted[f'{name}_before']:.3f} -> {fitted[f'{name}_after']:.3f}" for name in ("nll", "ece"))
     return temperature, *changes  # type: ignore[return-value]  # two
 
@@ -142,7 +143,7 @@ def _evaluated_on(results: Mapping[str, Any], kind: str) -> str:
     if not (number := results.get("num_test_examples", 0)):
         return "nothing: no test data were there"
     on_clients = results.get("evaluated_on") == "clients"
-    return f"{number} {kind}s that clients kept for it" if on_clients else f"{number} test {kind}s of the server"
+    return f"{number} {kind}s that sites kept for it" if on_clients else f"{number} test {kind}s of the server"
 
 
 def _index_entry(score: Mapping[str, Any], kind: str, data: str, evaluated_on: str) -> dict[str, Any]:
@@ -167,9 +168,9 @@ def _disclosed(name: str, metadata: Mapping[str, str], trained: Mapping[str, Any
     """Return what every client sent for a head."""
     method = metadata.get("method", name)
     if is_method(method):
-        return f"every client sent {_sent(method_type(method).needs)}"
+        return f"every site sent {_sent(method_type(method).needs)}"
     sent = trained.get(name, {}).get("sent", "what `disclosure.jsonl` lists")
-    return f"besides the statistics of its start, clients sent {sent}"
+    return f"besides the statistics of its start, sites sent {sent}"
 
 
 def _papers(heads: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.tables import Table, head_title, heads_table, personal_table, trainings_table
 from fedstats_app.report.templates import TEMPLATES
 from fedstats_app.report.text_columns import bytes_with_unit, counted, interval_text, percent, size
-from fedstats_app.report.wording import facts, summary, warnings
+from fedstats_app.report.wording import facts, revealing_sites, summary, warnings
 
 REPORT_NAME = "report.html"
 _PAIRS = 10
@@ -50,6 +50,7 @@ def report(run: RunRecord) -> str:
         summary=summary(run),
         sections=[section for section in sections if section[-1]],
         name=run.name,
+        simulated=run.is_simulation,
         state=run.status["state"],
         facts=facts(run),
         tiles=_tiles(run),
@@ -111,8 +112,8 @@ def _methods(run: RunRecord) -> Iterator[str]:
         return
     yield parts.note(
         "Every method is a way to compute the classifier; one pass over the data served all. Accuracy is the share of "
-        f"test {run.kind}s that are classified correctly, with its 95 % interval; bytes are as sent, "
-        "those of trained heads up and down."
+        f"test {run.kind}s that are classified correctly. Bytes are those that a method alone would have needed, of "
+        "trained heads up and down."
     )
     yield from _table(heads_table(run.all_heads, run.num_merged, run.taken))
     yield from map(parts.line, (run.results.get("advice") or {}).get("text", []))
@@ -227,10 +228,11 @@ def _disclosed(run: RunRecord) -> Iterator[str]:
         kinds[line["message"]].append(line)
     if kinds:
         yield parts.note(
-            "Everything that the server received, for all methods and trainings of this run together, by kind of "
-            f"message. No {run.kind} is among it. This still reveals "
-            f"something: the mean of one {run.kind} is that {run.kind}'s features, and counts tell its classes."
+            f"Everything that the server received, {size(sum(int(line['bytes']) for line in run.disclosure))} for all "
+            f"methods and trainings of this run together, by kind of message. No {run.kind} is among it. It still "
+            f"reveals something: the mean of one {run.kind} is that {run.kind}'s features, and counts tell its classes."
         )
+        yield from map(parts.line, revealing_sites(run))
     for message, lines in kinds.items():
         yield parts.heading(
             _MESSAGES.get(message, "Weights, in training" if message.startswith("train") else "Answers")

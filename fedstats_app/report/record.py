@@ -142,7 +142,7 @@ def trained_head_metadata(
 def _calibrated(calibration: Calibration | None, evaluated_on: str) -> dict[str, str]:
     if calibration is None:
         return {}
-    samples = "samples that clients kept" if evaluated_on == "clients" else "test samples of the server"
+    samples = "samples that sites kept" if evaluated_on == "clients" else "test samples of the server"
     return {"temperature": str(calibration.temperature), "calibrated-on": f"{calibration.num_examples} {samples}"}
 
 

@@ -44,21 +44,21 @@ _README = """# A run of fedstats-app
 | status.json | whether the run is running, completed, failed or stopped, why, and when it started and ended (UTC) |
 | traceback.txt | of a run that failed: where in the code |
 | config.json | everything that was used: settings, versions, seeds |
-| results.json | methods: accuracy, clients, bytes sent, time to solve; training: accuracy, rounds, bytes, compute |
-| clients.jsonl | one line per client: what it sent, how long it took, and why it failed if it did |
-| disclosure.jsonl | what left each site: one line per client and kind of message, fields with shapes and bytes |
-| statistics.safetensors | SENSITIVE, readable by you only: the statistics of all clients, for a later run (`extend`) |
-| clients/ | SENSITIVE, if it was asked for: what each client sent, so that one can be removed (`fedstats remove`) |
-| rounds.jsonl | one line per round of training: accuracy, loss, bytes, forward passes, clients |
+| results.json | methods: accuracy, sites, bytes sent, time to solve; training: accuracy, rounds, bytes, compute |
+| clients.jsonl | one line per site: what it sent, how long it took, and why it failed if it did |
+| disclosure.jsonl | what left each site: one line per site and kind of message, fields with shapes and bytes |
+| statistics.safetensors | SENSITIVE, readable by you only: the statistics of all sites, for a later run (`extend`) |
+| clients/ | SENSITIVE, if it was asked for: what each site sent, so that one can be removed (`fedstats remove`) |
+| rounds.jsonl | one line per round of training: accuracy, loss, bytes, forward passes, sites |
 | heads/ | classifier heads, and backbones that training changed (safetensors; a head's header says how it was made) |
 | checkpoints/ | state of unfinished trainings, from which an interrupted run continues |
 | report.html | all of this in one page for a browser, without network; `fedstats report` makes it again |
-| plots/ | pictures (PNG): accuracy against megabytes, labels per client, confusion matrices, training |
+| plots/ | pictures (PNG): accuracy against megabytes, labels per site, confusion matrices, training |
 
 A file that is missing here was not reached: see status.json. In the JSON files, `null` stands for a value that there is
 not, and the strings `"inf"` and `"-inf"` for infinite numbers.
 
-To classify a picture with the most accurate head (or name one: `load(folder, "fed3r")`):
+To classify a picture with the recommended head (or name one: `load(folder, "fed3r")`):
 
 ```python
 import fedstats_app
@@ -116,8 +116,12 @@ class RunFolder:
         """
         root = _output_root(output_dir)
         started = datetime.now(UTC)
-        root.mkdir(parents=True, exist_ok=True)
-        folder = cls(_new_folder(root, name or f"{started:%Y%m%d-%H%M%S}"), str(run_id), started)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            path = _new_folder(root, name or f"{started:%Y%m%d-%H%M%S}")
+        except OSError as error:
+            raise type(error)(error.errno, f"{error.strerror} (output-dir names another folder)", str(root)) from error
+        folder = cls(path, str(run_id), started)
         try:
             write_atomically(folder.path / "README.md", _README.format(folder=str(folder.path)).encode())
         except OSError:

@@ -89,6 +89,11 @@ class RunRecord:
         return not self.config.get("run_config", {}).get("text-template")
 
     @property
+    def is_simulation(self) -> bool:
+        """Return whether the sites were parts of one data set on one machine."""
+        return bool(self.config.get("simulated"))
+
+    @property
     def class_names(self) -> Sequence[str]:
         """In the order of their ids."""
         names: Sequence[str] = self.config.get("class_names", [])

@@ -63,17 +63,19 @@ def head_title(name: str) -> str:
 
 
 def heads_table(entries: Mapping[str, Mapping[str, Any]], num_sent: int, taken: str = "") -> Table:
-    """Lay out one line per head: how good it is, what clients sent for it, how it was made.
+    """Lay out one line per head: how good it is, what sites sent for it, how it was made; notes on those not taken.
 
     Parameters
     ----------
     entries : mapping
         From a head's name to its entry in results.json. Bytes of a trained head are up and down, its start's included.
     num_sent : int
-        Clients that sent the bytes.
+        Sites that sent the bytes.
     taken : str
         The head to take, which is marked.
     """
+    others = {name: entry.get("notes", []) for name, entry in entries.items() if name != taken}
+    notes = [f"{head_title(name)}: {note}" for name, found in others.items() for note in found]
     columns = {"method": "", "accuracy": "", "95 % interval": "", "balanced": "minor", "macro F1": "minor"}
     columns |= {"AUROC": "minor", "each site sends": "", "all sites send": ""}
     rows = []
@@ -92,7 +94,7 @@ def heads_table(entries: Mapping[str, Mapping[str, Any]], num_sent: int, taken: 
                 entry.get("regulariser") or "-",
             )
         )
-    return Table({**columns, "regulariser": "left minor"}, rows)
+    return Table({**columns, "regulariser": "left minor"}, rows, notes)
 
 
 def trainings_table(results: Iterable[TrainingResult]) -> Table:

@@ -106,7 +106,9 @@ PAGE = """
 <body>
 <header>
 <p class="note">fedstats report
-<span class="badge {{ state }}">{{ state }}</span> {{ name }}</p>
+<span class="badge {{ state }}">{{ state }}</span>
+{% if simulated %}<span class="badge">simulation</span>{% endif %}
+{{ name }}</p>
 <h1>{{ title }}</h1>
 <p>{{ summary }}</p>
 <div class="facts">
@@ -156,8 +158,8 @@ Linear heads on the features of a pre-trained network, `{{ network }}`,
 {%- if head.get("backbone-features") %} The features are {{ head["backbone-features"]|plain }}.{% endif %}
 {%- if head.get("backbone-arguments") %} The network was built with `{{ head["backbone-arguments"]|plain }}`.{% endif %}
 
-{{ clients }} clients sent statistics of the features of their {{ kind }}s, and no {{ kind }}; the server solved for the
-heads in closed form.
+{% if simulated %}In a simulation, {% endif %}{{ clients }} sites sent statistics of the features of their
+{{ kind }}s, and no {{ kind }}; the server solved for the heads in closed form.
 
 Classes: {{ classes[:listed]|map("escaped")|join(", ") }}
 {%- if classes|length > listed %} and {{ classes|length - listed }} more{% endif %}.
@@ -177,7 +179,7 @@ weights are refused.
 ## Data
 
 `{{ data|plain }}`: {{ head["num-examples"] }} labelled {{ kind }}s for training, of
-{{- " %s" % results.get("num_clients_merged", clients) }} clients;
+{{- " %s" % results.get("num_clients_merged", clients) }} sites;
 {{- " %s" % results.get("num_clients_asked", "?") }} were asked.
 {%- if unreadable %} {{ unreadable }} more could not be read and were left out.{% endif %}
 {%- if results.get("removed") %} Then {{ results.removed|plain }} was removed.{% endif %}
@@ -206,14 +208,14 @@ The classes, with `{{ best }}`:
 {% endif %}
 {% if by_client %}
 
-By client, accuracies of `{{ best }}` go from {{ percent(by_client.minimum) }} to {{ percent(by_client.maximum) }};
+By site, accuracies of `{{ best }}` go from {{ percent(by_client.minimum) }} to {{ percent(by_client.maximum) }};
 their mean is {{ percent(by_client.mean) }}.
 {% endif %}
 {% if advice %}
 
 ## Which method
 
-Bytes are those that all clients sent.
+Bytes are those that all sites sent.
 
 {{ listing(advice) }}
 {% endif %}
@@ -232,10 +234,10 @@ of the evaluation themselves: one number, which changes no prediction, but the e
 {{ listing(disclosed) }}
 
 {% if noise %}
-Differential privacy: {{ noise|plain }}. How many bytes each client sent stands in `clients.jsonl` of the run folder.
+Differential privacy: {{ noise|plain }}. How many bytes each site sent stands in `clients.jsonl` of the run folder.
 {% else %}
 Differential privacy: none. These are exact statistics, without noise. The mean of a single {{ kind }} is that
-{{ kind }}'s features, so they say most about classes with few {{ kind }}s at a site. How many bytes each client sent
+{{ kind }}'s features, so they say most about classes with few {{ kind }}s at a site. How many bytes each site sent
 stands in `clients.jsonl` of the run folder.
 {% endif %}
 {% if licence %}

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedstats_app.base.progress import duration
 from fedstats_app.data.paths import without_folders
-from fedstats_app.methods import display_name
+from fedstats_app.methods import Need, display_name, head_parts, is_method, method_type
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.tables import head_title
 from fedstats_app.report.text_columns import bytes_with_unit, counted, interval_text, percent
@@ -30,7 +30,8 @@ def summary(run: RunRecord) -> str:
     """Summarise a run in one paragraph without technical terms, for a reader who has to decide."""
     if not run.methods:
         return "This run has no results" + (f": {run.status['reason']}" if run.status.get("reason") else ".")
-    return " ".join([_task(run), *_result(run), _cost(run)])
+    simulated = ["This is a simulation on one machine."] if run.is_simulation else []
+    return " ".join([*simulated, _task(run), *_result(run), _cost(run)])
 
 
 def _task(run: RunRecord) -> str:
@@ -40,10 +41,9 @@ def _task(run: RunRecord) -> str:
         if run.num_merged == num_asked
         else f"{run.num_merged:,} of {counted(num_asked, 'site')}"
     )
-    where = "in a simulation on one machine; at real sites" if run.config.get("simulated") else "and"
     return (
         f"This classifier tells {len(run.class_names):,} kinds of {run.kind}s apart ({_listed(run.class_names)}). It "
-        f"was made from the data of {sites}, {where} no {run.kind} leaves its site: each site sends summary numbers, "
+        f"was made from the data of {sites}, of which no {run.kind} leaves its site: each site sends summary numbers, "
         "once, and the server computes the classifier from them."
     )
 
@@ -73,10 +73,12 @@ def _cost(run: RunRecord) -> str:
 
 
 def warnings(run: RunRecord) -> list[str]:
-    """Warnings for the reader, most serious first."""
-    notes = ((name, note) for name, entry in run.methods.items() for note in entry.get("notes", []))
-    about = (*_about_run(run), *_about_evaluation(run), *_about_sites(run), *_about_training(run))
-    return [*about, *(f"{display_name(name)}: {note}" for name, note in notes)]
+    """Warnings for who takes the recommended head, most serious first: its weak classes, then what it rests on."""
+    method = head_parts(run.taken)[0]
+    notes = [f"{display_name(method)}: {note}" for note in run.methods.get(method, {}).get("notes", [])]
+    sends_more = is_method(method) and method_type(method).needs & {Need.GRAM, Need.SCATTER}
+    revealed = revealing_sites(run) if sends_more else []
+    return [*_about_run(run), *_about_evaluation(run), *notes, *_about_sites(run), *revealed, *_about_training(run)]
 
 
 def _about_run(run: RunRecord) -> Iterator[str]:
@@ -104,13 +106,13 @@ def _about_evaluation(run: RunRecord) -> Iterator[str]:
     yield from _weak_classes(run, entry)
     yield from (f"The data: {doubt}." for doubt in run.config.get("data_doubts", []))
     examples = list(enumerate(entry.get("per_class_examples") or []))
-    few = [run.class_name(index) for index, number in examples if 0 < number < FEW_SAMPLES]
-    none = [run.class_name(index) for index, number in examples if number == 0]
+    few = [_class(run, index) for index, number in examples if 0 < number < FEW_SAMPLES]
+    none = [_class(run, index) for index, number in examples if number == 0]
     if none:
         yield f"No test {run.kind} is of {_listed(none)}: how well such {run.kind}s are recognised is not known."
     if few:
         yield (
-            f"Of {_listed(few)} there are fewer than {FEW_SAMPLES} test {run.kind}s: read the intervals, not the "
+            f"There are fewer than {FEW_SAMPLES} test {run.kind}s of {_listed(few)}: read the intervals, not the "
             "percentages."
         )
     if failures := run.results.get("evaluation_failures"):
@@ -127,8 +129,8 @@ def _weak_classes(run: RunRecord, entry: Mapping[str, Any]) -> Iterator[str]:
     weak = [(share, index) for index, (share, number) in enumerate(found) if number and share < limit]
     for share, index in sorted(weak)[:_NAMED]:
         taken = [pair for pair in entry.get("most_confused", []) if pair[0] == index][:1]
-        for_what = "".join(f"; {pair[2]} of {numbers[index]} are called {run.class_name(pair[1])}" for pair in taken)
-        yield f"{run.class_name(index)} is found in only {percent(share)} of its test {run.kind}s{for_what}."
+        called = [f"; {number} of {numbers[index]} are called {_class(run, other)}" for _, other, number in taken]
+        yield f"{_class(run, index)} is found in only {percent(share)} of its test {run.kind}s{''.join(called)}."
     if (more := len(weak) - _NAMED) > 0:
         yield f"The same holds for {more:,} more of the {len(numbers):,} classes."
 
@@ -150,14 +152,18 @@ def _about_sites(run: RunRecord) -> Iterator[str]:
         yield f"{counted(len(open_nodes), 'machine')} run any program that the server sends: no policy binds them."
     if unreadable := run.results.get("num_unreadable"):
         yield f"{unreadable:,} {run.kind}s of the sites could not be read and were left out."
+
+
+def revealing_sites(run: RunRecord) -> list[str]:
+    """Warnings for owners of sites whose Gram matrix or scatter comes close to their samples."""
     alike: dict[str, list[str]] = defaultdict(list)
     for client in run.clients:
-        if client.get("warning"):
-            alike[re.sub(r"[\d.,]+", "#", client["warning"])].append(
-                f"{run.site(client['client'])}: {client['warning']}"
-            )
-    for alike_sites in alike.values():
-        yield f"{counted(len(alike_sites), 'site')} came with a warning for the owner, such as {alike_sites[0]}."
+        if warning := client.get("warning"):
+            alike[re.sub(r"[\d.,]+", "#", warning)].append(f"{run.site(client['client'])}: {warning}")
+    return [
+        f"{counted(len(sites), 'site')} came with a warning for the owner, such as {sites[0]}."
+        for sites in alike.values()
+    ]
 
 
 def _about_training(run: RunRecord) -> Iterator[str]:
@@ -173,6 +179,12 @@ def _about_training(run: RunRecord) -> Iterator[str]:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
+
+
+def _class(run: RunRecord, index: int) -> str:
+    """Return a class's name; in a sentence a number alone would be taken for a count."""
+    name = run.class_name(index)
+    return f"class {name}" if name.isdecimal() else name
 
 
 def _first(reasons: Mapping[str, str]) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,6 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.discovery import Federation
 from fedstats_app.grid.evaluation import Scores
-from fedstats_app.methods import display_name
 from fedstats_app.report.advice import Advice, Candidate, Sends, advise
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.model_card import write_model_card
@@ -38,6 +38,7 @@ from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics
 
 NO_SCORES = Scores("")
+_FAILURES_SHOWN = 10
 
 
 def give_back_memory() -> None:
@@ -106,18 +107,16 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
     # What users wait for comes first; the rest is for the folder.
     promise = NO_NOISE if run.promise is None else run.promise.to_json()
     merged = _num_with(strategy.outcomes, "merged")
-    print(heads_table({result.method: result.to_json() for result in results}, merged), flush=True)
+    taken = advice.choice.method if advice else ""
+    print(heads_table({result.method: result.to_json() for result in results}, merged, taken), flush=True)
     print(f"differential privacy: {privacy_in_words(promise)}", flush=True)
     for line in advice.text if advice else ():
         progress.say(line)
-    for result in results:
-        for note in result.notes:
-            progress.say(f"{display_name(result.method)}: {note}")
     # Beside what follows: torch leaves Python to others while it computes.
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
         drawn = thread.submit(_draw, run, results, notes.label_counts, scores)
         give_back_memory()
-        with progress.doing("measuring what each client changes"):
+        with progress.doing("measuring what each site changes"):
             examined = Examined(strategy.outcomes, [], None)
             if not config.federation.sums_only:
                 examined = examine_clients(run, strategy, notes)
@@ -142,9 +141,9 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
             )
             write_model_card(folder.path)
             drawn.result()
-    for line in (*_what_failed(strategy.outcomes, scores), *examined.lines):
+    for line in _failures(run, strategy.outcomes, scores):
         progress.say(line)
-    progress.say(f"done after {progress.elapsed}")
+    progress.say(f"the heads are done after {progress.elapsed}")
 
 
 def _begun(run: Run, strategy: StatisticsStrategy) -> ClientNotes:
@@ -157,7 +156,7 @@ def _begun(run: Run, strategy: StatisticsStrategy) -> ClientNotes:
     forget_client_statistics(folder.path)
     if options.saves_clients:
         run.extension.take_over_clients(folder.path, progress.say)
-    progress.say(f"asking {len(clients)} clients for the statistics of their features")
+    progress.say(f"asking {len(clients)} sites for the statistics of their features")
     run.grid.reply_bytes = strategy.expected_reply_bytes
     return notes
 
@@ -179,7 +178,7 @@ def _watching(
         if answered < num_clients:
             step.at(step.done, f"statistics, {counts} so far")
         else:
-            progress.say(f"{answered} of {num_clients} clients answered, {counts}, {progress.elapsed}")
+            progress.say(f"{answered} of {num_clients} sites answered, {counts}, {progress.elapsed}")
             step.at(step.done, "solving")
 
     def after_round(server_round: int) -> None:
@@ -214,7 +213,7 @@ def _draw(run: Run, results: Sequence[MethodResult], label_counts: Mapping[int, 
         results,
         class_names=run.class_names,
         label_counts=np.stack([counts for _, counts in sorted(shown.items())]) if shown else None,
-        confusion_matrices={name: matrix.matrix.numpy() for name, matrix in scores.confusion.items()},
+        confusion_matrices=scores.confusion,
         dataset=without_folders(run.data_name),
         backbone=without_folders(run.config.backbone.backbone),
     )
@@ -271,23 +270,14 @@ def _save_heads(run: Run, strategy: StatisticsStrategy, scores: Scores) -> None:
         run.folder.save_head(name, head, {**run.metadata, **own})
 
 
-def _what_failed(outcomes: Sequence[ClientOutcome], scores: Scores) -> list[str]:
-    """List failures and omissions in words."""
+def _failures(run: Run, outcomes: Sequence[ClientOutcome], scores: Scores) -> Iterator[str]:
+    """List the first failures in words; how many there are is among the warnings at the end."""
     failed = [outcome for outcome in outcomes if not outcome.in_heads]
-    suppressed = sum(outcome.num_suppressed_classes > 0 for outcome in outcomes)
-    unreadable = sum(outcome.num_unreadable for outcome in outcomes)
-    known, unscored = _num_with(outcomes, "known"), len(scores.failures)
-    not_merged = f"{len(failed)} of {len(outcomes)} clients are not in the heads; all reasons are in clients.jsonl"
-    counted = [
-        (known, f"{known} clients were in the statistics to extend already and are not counted twice"),
-        (suppressed, f"{suppressed} clients withheld classes with few samples (min-class-count)"),
-        (unscored, f"{unscored} clients did not evaluate; all reasons are in results.json"),
-        (scores.num_unreadable, f"{scores.num_unreadable} test samples could not be read and are not in the accuracy"),
-        (unreadable, f"{unreadable} samples could not be read; their names are in the log of the node that has them"),
-    ]
-    return [
-        *(f"client {outcome.client} {outcome.outcome}: {outcome.reason}" for outcome in failed[:10]),
-        *([not_merged] if failed else []),
-        *(f"client {client} did not evaluate: {reason}" for client, reason in list(scores.failures.items())[:10]),
-        *(line for number, line in counted if number),
-    ]
+    for outcome in failed[:_FAILURES_SHOWN]:
+        yield f"{run.site(outcome.client)} {outcome.outcome}: {outcome.reason}"
+    if len(failed) > _FAILURES_SHOWN:
+        yield f"{len(failed)} of {len(outcomes)} sites are not in the heads; all reasons are in clients.jsonl"
+    for client, reason in itertools.islice(scores.failures.items(), _FAILURES_SHOWN):
+        yield f"{run.site(client)} did not evaluate: {reason}"
+    if known := _num_with(outcomes, "known"):
+        yield f"{known} sites were in the statistics to extend already and are not counted twice"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -31,10 +32,16 @@ class ServerTestSet:
             labels = torch.from_numpy(np.array(self.dataset.labels))
             everything = np.arange(len(self.dataset))
             self._blocks = []
-            with self._progress.doing("features of {done} of {total} test samples", len(self.dataset)) as step:
+            counts = [0, 0]  # computed, and known before
+
+            def count(number: int, known: bool) -> None:
+                counts[known] += number
+
+            self._reader.counter = lambda total: nullcontext(count)
+            total = len(self.dataset)
+            with self._progress.counting(f"test {self.dataset.kind}s", total, lambda: (counts[0], counts[1])):
                 for features, positions in self._reader.blocks(self.dataset, everything):
                     self._blocks.append((features.cpu(), labels[positions]))
-                    step.at(int(positions[-1]) + 1)
         return self._blocks
 
     @property
@@ -73,8 +80,9 @@ class ServerTestSet:
             fitted = scores.calibration.fit()
             found[name], right[name] = scores, torch.cat(correct)
             calibrations[name] = fitted and fitted.counted(self._logits(head))
-        unreadable = self._reader.num_unreadable
-        return Scores("server", found, right=right, calibrations=calibrations, num_unreadable=unreadable)
+        return Scores(
+            "server", found, right=right, calibrations=calibrations, num_unreadable=self._reader.num_unreadable
+        )
 
     def _logits(self, head: LinearHead) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield a head's logits (b, C), -inf for absent classes, and labels (b,), block by block."""

@@ -55,7 +55,7 @@ def fine_tune(run: Run, state: State, *, trainer: Trainer, given: Mapping[str, S
     clients = run.trainable(state)
     how = f" by {config.optimizer.optimizer}" if trainer.by_gradient else ""
     results, names = [], _start_names(config.start_heads, state, progress)
-    progress.say(f"fine-tune {trainer.name}{how} on {len(clients)} clients, after {progress.elapsed}")
+    progress.say(f"fine-tune {trainer.name}{how} on {len(clients)} sites, after {progress.elapsed}")
     # Who trains by gradients loads nothing of FedMeZO, and the other way round.
     kind: type[Training]
     if trainer.by_gradient:
@@ -76,10 +76,10 @@ def fine_tune(run: Run, state: State, *, trainer: Trainer, given: Mapping[str, S
         from fedstats_app.report.plots.style import save_png
 
         (plots := run.folder.path / "plots").mkdir(exist_ok=True)
-        figure = training_figure(results, f"{run.title}, {len(clients)} clients")
+        figure = training_figure(results, f"{run.title}, {len(clients)} sites")
         save_png(figure, plots / "fine_tuning.png")
     write_model_card(run.folder.path)
-    progress.say(f"done after {progress.elapsed}")
+    progress.say(f"the training is done after {progress.elapsed}")
     print(trainings_table(results), flush=True)
     return state
 

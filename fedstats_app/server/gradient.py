@@ -48,7 +48,7 @@ class GradientTraining(Training):
             momentum=given.momentum,
             temperature=self.tuning.logit_temperature,
         )
-        self.say(f"learning-rate {rate:.4g}, from the class means and the clients' samples")
+        self.say(f"learning-rate {rate:.4g}, from the class means and the sites' samples")
         return given.with_rate(rate)
 
     def train(self) -> tuple[TrainingResult, TunedModel]:
@@ -67,7 +67,7 @@ class GradientTraining(Training):
             losses, answers = self.losses_of(self.head.head)
             temperature = best_temperature(losses)
             self._start_loss = min(losses)
-            self.say(f"the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
+            self.say(f"the head's logits are divided by {temperature:.4g}, where the sites' loss is least")
         self._build(temperature)
         self.announce(self.size)
         done = 0 if checkpoint is None else checkpoint.round
@@ -85,7 +85,7 @@ class GradientTraining(Training):
             self._after_round(outcome)
         self._keep_start_unless_better()
         self.notes += [
-            f"client {client}: its updates, up to {times:.3g} times as long as usual, were shortened (training.clip)"
+            f"{self.run.site(client)}: updates up to {times:.3g} times as long as usual were shortened (training.clip)"
             for client, times in sorted(self._longest.items())
             if times > TO_NOTE
         ]
@@ -103,20 +103,20 @@ class GradientTraining(Training):
         if self._test is None and first.round == 0 and first.accuracy is not None and last.accuracy is not None:
             gained = (last.accuracy, -(last.loss or 0.0)) > (first.accuracy, -(first.loss or 0.0))
             change = f"{100 * first.accuracy:.2f}% at the start, {100 * last.accuracy:.2f}% after round {last.round}"
-            reason = f"training gained nothing on what clients hold out, which also tells its accuracy: {change}"
+            reason = f"training gained nothing on what sites hold out, which also tells its accuracy: {change}"
         elif (before := self._start_loss) is not None:
             try:
                 losses, answers = self.losses_of(self.model.to_head(self.head.head.present))
             except TooFewClients as error:
-                self.notes.append(f"the clients' loss after training is unknown: {error}")
+                self.notes.append(f"the sites' loss after training is unknown: {error}")
                 return
             costs = {name: getattr(last, name) + getattr(answers, name) for name in _COSTS}
             self.rounds[-1] = replace(last, **costs)
             self.run.folder.append_round(self.rounds[-1])
             gained = min(losses) < before
             change = f"{before:.4f} at the start, {min(losses):.4f} after round {last.round}"
-            self.say(f"the clients' loss on their training samples is {change}")
-            reason = f"the clients' loss did not fall: {change}"
+            self.say(f"the sites' loss on their training samples is {change}")
+            reason = f"the sites' loss did not fall: {change}"
         else:
             return
         if not gained:

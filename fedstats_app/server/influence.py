@@ -152,7 +152,7 @@ def find_harm(
     if not found:
         return suspicion, None
     group = _cleared(max(found)[1], trials, peers)
-    who = "the other clients' class means" if test is None else "the server's test samples"
+    who = "the other sites' class means" if test is None else "the server's test samples"
     return suspicion, Harm(group, trials.influences(group), trials.contradicting(group), who, trials.heads(group))
 
 
@@ -291,7 +291,7 @@ def _harm_lines(harm: Harm, outcomes: list[ClientOutcome], class_names: tuple[st
         (differ, "differ from", "as a site with other cameras, people or classes may"),
     ):
         if some:
-            who = f"client{'s' if len(some) > 1 else ''} {', '.join(map(str, some))}"
+            who = f"site{'s' if len(some) > 1 else ''} {', '.join(map(str, some))}"
             share = f"({100 * math.fsum(shares[client] for client in some):.1f}% of all samples)"
             lines.append(f"{who} {share} {verb} the others: {why}")
     gains = []

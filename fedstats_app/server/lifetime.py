@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,6 +16,7 @@ from fedstats_app.base.lock import lock_folder
 from fedstats_app.base.progress import say
 from fedstats_app.grid.client_grid import SERVER_SIDE_CODES
 from fedstats_app.report.run_folder import RunFolder, Status
+from fedstats_app.report.text_columns import WIDTH
 from fedstats_app.report.wording import can_resume
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.wire.disclosure import DisclosureLedger
@@ -68,7 +70,9 @@ def lifetime(context: Context) -> Iterator[tuple[AppConfig, RunFolder, Disclosur
         except BaseException as error:
             _report_failure(folder, error, can_continue=can_resume(context.run_config))
             raise
-        _end([f"completed; results are in\n{folder.path}"], LastWord(str(folder.path)))
+        # In a process of Flower's the folder is the last word, when it ends.
+        where = f"\n{folder.path}" if context.node_config.get(IN_PROCESS) else ""
+        _end([f"completed; results are in{where}"], LastWord(str(folder.path)))
 
 
 @contextmanager
@@ -104,11 +108,19 @@ def _folder(context: Context, output_dir: str, resume: str, held: ExitStack) -> 
 
 
 def _write_report(folder: RunFolder) -> None:
-    """Write the page that shows the run; a run is not worse for a page that could not be made."""
+    """Write the page that shows the run, and say its warnings; a run is not worse for a page that cannot be made."""
     try:
         from fedstats_app.report.page import write_report  # its libraries are needed nowhere before
+        from fedstats_app.report.run_record import RunRecord
+        from fedstats_app.report.wording import warnings
 
-        say(f"the report is {write_report(folder.path).name} in the run folder")
+        page, run = write_report(folder.path), RunRecord.read(folder.path)
+        if run.status["state"] == "completed" and (found := warnings(run)):
+            say(
+                "before you trust it:\n"
+                + "\n".join(textwrap.fill(line, WIDTH, initial_indent="- ", subsequent_indent="  ") for line in found)
+            )
+        say(f"the report is {page.name} in the run folder")
     except Exception as error:  # noqa: BLE001  # the results are complete and said to be so
         say(f"no report: {type(error).__name__}: {error}; fedstats report makes it again")
 

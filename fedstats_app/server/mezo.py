@@ -113,7 +113,7 @@ class MezoTraining(Training):
             losses, loss_answers = self.losses_of(self.head.head)
             temperature = best_temperature(losses)
             passes = sum(answer.num_examples for answer in loss_answers.by_client.values())
-            self.say(f"the head's logits are divided by {temperature:.4g}, where the clients' loss is least")
+            self.say(f"the head's logits are divided by {temperature:.4g}, where the sites' loss is least")
         self.start_temperature = temperature
         if temperature != 1.0:
             self._take_start({key: tensor / temperature for key, tensor in self.start_tensors.items()})
@@ -154,12 +154,14 @@ class MezoTraining(Training):
         note = f"{confirmed} of {total} replicas are bit-identical at the end, digest {digest}"
         self.say(note)
         for client, reason in list(answers.failures.items())[:3]:
-            self.say(f"client {client} is not among them: {reason}")
+            self.say(f"{self.run.site(client)} is not among them: {reason}")
         num_bytes = answers.bytes_down + answers.bytes_up + answers.bytes_catch_up
         self.notes.append(f"{note}; this took {num_bytes} bytes, which are not counted in the rounds")
         for client, number in sorted(self._clipped.items()):
             if 2 * number > (rounds := self._rounds[client]) >= ROUNDS_TO_NOTE:
-                limit = f"client {client} had scalars above the limit in {number} of {rounds} rounds (fedmezo.clip)"
+                limit = (
+                    f"{self.run.site(client)} had scalars above the limit in {number} of {rounds} rounds (fedmezo.clip)"
+                )
                 self.notes.append(limit)
 
     # A round
@@ -168,7 +170,7 @@ class MezoTraining(Training):
         """Evaluate, record, write the log."""
         number = outcome.server_round
         for client in outcome.answers.replayed:
-            self.say(f"round {number}: the replica of client {client} was missing or differed, and was rebuilt")
+            self.say(f"round {number}: the replica of {self.run.site(client)} was missing or differed, and was rebuilt")
         used = sum(min(self.setup.batch_size or n, n) for n in outcome.num_examples.values())
         passes = self.trainer.passes * self.setup.num_directions * used
         self._record(number, outcome.answers, passes, num_clients=len(outcome.num_examples), seconds=outcome.seconds)

@@ -140,7 +140,7 @@ def run_approach(session: PersonalSession, approach: str) -> dict[str, PersonalR
     results = APPROACHES[approach](session)
     for result in results.values():
         found = f"{100 * result.mean:.2f}% (deviation {100 * result.std:.2f}) over {len(result.num_test)} clients"
-        found = f"{found} in {result.seconds:.0f} s" if result.num_test else "no client could be tested"
+        found = f"{found} in {result.seconds:.0f} s" if result.num_test else "no site could be tested"
         failed = f"; {len(result.failures)} failed" if result.failures else ""
         session.progress.say(f"personal, {result.approach}: {found}{failed}")
     return results
@@ -240,7 +240,7 @@ def personalise(run: Run, state: State) -> State:
         backbone=run.backbone.module,
         progress=progress,
     )
-    progress.say(f"personalise {options.personalise} on {len(session.clients)} clients, after {progress.elapsed}")
+    progress.say(f"personalise {options.personalise} on {len(session.clients)} sites, after {progress.elapsed}")
     kept = [
         (entry[_APPROACH], PersonalResult.from_json(name, entry))
         for name, entry in run.folder.read_results().get("personal", {}).items()
@@ -269,10 +269,10 @@ def personalise(run: Run, state: State) -> State:
         from fedstats_app.report.plots.style import save_png
 
         accuracies = {approach_name(name): list(result.accuracies.values()) for name, result in results.items()}
-        title = f"{run.title}, {len(session.clients)} clients"
+        title = f"{run.title}, {len(session.clients)} sites"
         if any(accuracies.values()):
             save_png(personal_figure(accuracies, title), run.folder.path / "plots" / "personal.png")
-    progress.say(f"done after {progress.elapsed}")
+    progress.say(f"the models of each site's own are done after {progress.elapsed}")
     print(personal_table(results.values()), flush=True)
     return state
 
@@ -290,6 +290,6 @@ def _announce(session: PersonalSession, approaches: Sequence[str]) -> None:
     size = sum(part.numel() for part in (*session.backbone.parameters(), session.start.weight, session.start.bias))
     trained = ", ".join(f"{approach} {number}" for approach, number in epochs.items())
     session.progress.say(
-        f"{len(session.clients)} clients train the whole network, {size:,} parameters, on "
+        f"{len(session.clients)} sites train the whole network, {size:,} parameters, on "
         f"{sum(session.clients.values()):,} samples in all; epochs: {trained}"
     )

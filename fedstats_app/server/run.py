@@ -111,6 +111,10 @@ class Run:
         """Beginning of the headings of plots: data and backbone."""
         return f"{without_folders(self.data_name)}, {without_folders(self.config.backbone.backbone)}"
 
+    def site(self, client: int) -> str:
+        """Return a client's name for people: its owner's, else its number."""
+        return f"site {self.federation.client_names.get(client) or client}"
+
     def trainable(self, state: State) -> dict[int, int]:
         """Select the clients that are in the heads and can train, with their number of samples."""
         able = self.federation.hosts.keys() - self.federation.statistics_only
@@ -279,12 +283,13 @@ def _find_clients(
             on_reply=on_reply,
             progress=progress.say,
         )
-    found = f"{len(federation.hosts)} clients on {len(federation.supernodes)} SuperNodes after {progress.elapsed}"
+    found = f"{len(federation.hosts)} sites on {len(federation.supernodes)} SuperNodes after {progress.elapsed}"
     if workers := federation.workers:
         few, most, number = min(workers), max(workers), len(workers)
         threads = f"{few} to {most} threads" if few < most else f"{most} thread{'s' * (most > 1)}"
         found += f", in {number} process{'es' * (number > 1)} of {threads}"
-    progress.say(f"{found}; {config.data.dataset if federation.simulated else OWN_DATA}")
+    data = f"a simulation on {config.data.dataset}" if federation.simulated else OWN_DATA
+    progress.say(f"{found}; {data}")
     return federation
 
 

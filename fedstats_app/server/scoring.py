@@ -26,10 +26,10 @@ def score(run: Run, strategy: StatisticsStrategy) -> Scores:
         progress.say("not evaluated: releases hold no samples (test-dataset, or --test of fedstats merge, names some)")
         return Scores("")
     share = f"{100 * run.holdout:.0f}%"
-    progress.say(f"evaluating on the {share} of their samples that clients kept for it, after {progress.elapsed}")
+    progress.say(f"evaluating on the {share} of their samples that sites kept for it, after {progress.elapsed}")
     scores = evaluate_on_clients(run.grid, strategy.request, strategy.heads, able)
     if not scores.num_examples:
-        progress.say("nothing was evaluated: no client kept enough samples (holdout-fraction, min-class-count)")
+        progress.say("nothing was evaluated: no site kept enough samples (holdout-fraction, min-class-count)")
     return scores
 
 

@@ -133,7 +133,7 @@ class Training(ABC):
 
     def announce(self, num_parameters: int) -> None:
         """Print the number of trained parameters, rounds, clients and samples."""
-        clients = f"{len(self.clients)} clients with {sum(self.clients.values()):,} samples"
+        clients = f"{len(self.clients)} sites with {sum(self.clients.values()):,} samples"
         rounds = f"{self.tuning.num_server_rounds:,} rounds"
         self.say(f"{num_parameters:,} parameters are trained in {rounds} over {clients}")
 
@@ -150,7 +150,7 @@ class Training(ABC):
             return None, None
         counts, failures = self.ask_clients(number)
         for client, reason in list(failures.items())[:3]:
-            self.run.progress.say(f"round {number}: client {client} did not evaluate: {reason}")
+            self.run.progress.say(f"round {number}: {self.run.site(client)} did not evaluate: {reason}")
         if not counts.num_examples:
             return None, None
         return counts.num_correct / counts.num_examples, counts.loss_sum / counts.num_examples
@@ -181,7 +181,7 @@ class Training(ABC):
         self.rounds.append(record)
         self.run.folder.append_round(record)
         for client, reason in failures.items():
-            progress.say(f"round {number}: client {client} is not in the average: {reason}")
+            progress.say(f"round {number}: {self.run.site(client)} is not in the average: {reason}")
         total = self.tuning.num_server_rounds
         measures = "" if accuracy is None else f"{100 * accuracy:.2f}%, "
         measures += "" if loss is None else f"loss {loss:.4f}, "
@@ -242,5 +242,5 @@ class Training(ABC):
         statistics_request = StatisticsRequest(**same, spec=StatisticsSpec())
         found = evaluate_on_clients(run.grid, statistics_request, {self.name: head}, self.clients)
         for client, reason in list(found.failures.items())[:3]:
-            self.say(f"client {client} did not evaluate the head: {reason}")
+            self.say(f"{run.site(client)} did not evaluate the head: {reason}")
         return found.heads[self.name], found.accuracies[self.name], found.calibrations[self.name]

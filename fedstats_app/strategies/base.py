@@ -293,13 +293,13 @@ class StatisticsStrategy(WithoutEvaluation):
             self._fold(server_round, grid.send_and_receive(messages, timeout=timeout))
             after_round(server_round)
         failed = [
-            f"client {outcome.client} {outcome.outcome}: {outcome.reason}"
+            f"site {outcome.client} {outcome.outcome}: {outcome.reason}"
             for outcome in self.outcomes
             if not outcome.in_heads
         ]
         if self.collection.num_merged < self.min_clients or len(failed) == len(self.outcomes):
             raise TooFewClients(
-                f"{self.collection.num_merged} of {len(self._asked)} clients were merged, "
+                f"{self.collection.num_merged} of {len(self._asked)} sites were merged, "
                 f"{self.min_clients} are needed (min-clients); {first_reasons(failed)}"
             )
 

@@ -223,7 +223,7 @@ class MezoRounds(SampledTraining[MezoRound]):
         self._void_rounds = 0 if enough else self._void_rounds + 1
         if self._void_rounds >= MAX_VOID_ROUNDS:
             raise TooFewClients(
-                f"for {MAX_VOID_ROUNDS} rounds too few clients sent usable scalars, in round {server_round} "
+                f"for {MAX_VOID_ROUNDS} rounds too few sites sent usable scalars, in round {server_round} "
                 f"{len(usable)} of {num_asked}; {needed} are needed (min-clients); {answers.reasons()}"
             )
         num_examples = {client: answer.num_examples for client, answer in usable.items()} if enough else {}
@@ -271,7 +271,7 @@ class MezoRounds(SampledTraining[MezoRound]):
         usable, needed = answers.with_samples, self.needed(len(self.clients))
         if len(usable) < needed:
             raise TooFewClients(
-                f"{len(usable)} of {len(self.clients)} clients measured the loss's curvature, {needed} are needed "
+                f"{len(usable)} of {len(self.clients)} sites measured the loss's curvature, {needed} are needed "
                 f"(min-clients); {answers.reasons()}"
             )
 

@@ -158,7 +158,7 @@ class FineTuning(SampledTraining[TrainingRound]):
         needed = self.needed(num_asked)
         if len(taken) < needed:
             raise TooFewClients(
-                f"round {server_round}: {len(taken)} of {num_asked} clients sent a usable update, "
+                f"round {server_round}: {len(taken)} of {num_asked} sites sent a usable update, "
                 f"{needed} are needed (min-clients); {this.reasons()}"
             )
         arrays, averaged = self.inner.aggregate_train(server_round, list(taken.values()))

@@ -32,16 +32,16 @@ def test_steps_within_steps_give_one_line_and_one_estimate(clock: Clock) -> None
     with said.doing("training", 4) as rounds:
         clock.sleep(30)
         rounds.at(1, "round {now} of {total}")
-        with said.doing("{done} of {total} clients answered", 10) as clients:
+        with said.doing("{done} of {total} sites answered", 10) as clients:
             clock.sleep(15)
             clients.at(5)
             # A round and a half in 45 s; two and a half are left.
-            assert str(said) == "round 2 of 4: 5 of 10 clients answered; 45 s so far, about 75 s left"
+            assert str(said) == "round 2 of 4: 5 of 10 sites answered; 45 s so far, about 75 s left"
             clock.sleep(20)
             assert said.seconds_left == 55
             clock.sleep(56)
             # Later than was thought: nobody knows.
-            assert str(said) == "round 2 of 4: 5 of 10 clients answered; 2 min so far"
+            assert str(said) == "round 2 of 4: 5 of 10 sites answered; 2 min so far"
     assert (str(said), said.seconds_left) == ("working; 2 min so far", None)
 
 
@@ -49,7 +49,7 @@ def test_what_is_within_counts_as_much_as_it_is(clock: Clock) -> None:
     said = Said(clock)
     with said.doing("personal models", 100) as step:
         step.at(10, within=40)
-        with said.doing("{done} of {total} clients answered", 4) as clients:
+        with said.doing("{done} of {total} sites answered", 4) as clients:
             clock.sleep(40)
             clients.at(3)
             assert said.seconds_left == 60  # 40 of 100 parts are done
@@ -75,10 +75,10 @@ def test_samples_are_counted_with_their_rate_and_an_estimate_that_leaves_out_wha
         said.heartbeat(),
         said.doing("statistics"),
         said.counting("images", 2000, lambda: (done[0], done[1])),
-        said.doing("{done} of {total} clients answered", 10) as clients,
+        said.doing("{done} of {total} sites answered", 10) as clients,
     ):
         clock.sleep(20)  # processes begin, networks are loaded
-        assert str(said).startswith("statistics: features of 0 of 2,000 images: 0 of 10 clients answered; ")
+        assert str(said).startswith("statistics: features of 0 of 2,000 images: 0 of 10 sites answered; ")
         done[1] = 800
         for second in range(1, 41):
             done[0] += 16 if second % 2 else 24
@@ -88,7 +88,7 @@ def test_samples_are_counted_with_their_rate_and_an_estimate_that_leaves_out_wha
         clients.at(5)
         clock.sleep(1)
         assert str(said) == (
-            "statistics: features of 1,600 of 2,000 images, 20 a second: 5 of 10 clients answered; "
+            "statistics: features of 1,600 of 2,000 images, 20 a second: 5 of 10 sites answered; "
             "61 s so far, about 19 s left"
         )
     left = [float(line.split("about ")[1].split(" s left")[0]) for second, line in heard.items() if second > 6]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from fedstats_app.base import threads
 from fedstats_app.base.threads import FEW_NUMBERS, beside_each_other, num_threads, threads_worth, usable_cores
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics.collected import StatisticsSum
@@ -124,8 +125,8 @@ def test_heads_have_the_same_bits_on_any_number_of_threads() -> None:
     solved = []
     features = torch.randn(900, DIM, generator=draw).relu()
     labels = torch.randint(CLASSES, (900,), generator=draw)
-    for threads in (1, 3):
-        torch.set_num_threads(threads)
+    for number in (1, 3):
+        torch.set_num_threads(number)
         heads = {}
         for method in [one.default() for one in METHODS.values()]:
             spec = method.specification
@@ -138,3 +139,14 @@ def test_heads_have_the_same_bits_on_any_number_of_threads() -> None:
         solved.append(heads)
     for name, head in solved[0].items():
         assert same_bits(head.weight, solved[1][name].weight) and same_bits(head.bias, solved[1][name].bias), name
+
+
+def test_the_end_leaves_nothing_for_nanobind_to_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[bool] = []
+    monkeypatch.setattr(threads.gc, "unfreeze", lambda: freed.append(True))
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    threads._thaw()
+    assert not freed  # it takes a second
+    monkeypatch.setitem(sys.modules, "triton", threads)
+    threads._thaw()
+    assert freed

@@ -44,5 +44,5 @@ def test_how_far_a_node_is_stands_in_its_own_log(tmp_path: Path, monkeypatch: py
     ]
     assert len(of_nodes) == 10  # five nodes, two sums
     heard = of_server.between(0, clock())
-    assert "of 5 clients answered" in heard and "features of" not in heard
+    assert "of 5 sites answered" in heard and "features of" not in heard
     assert not list(tmp_path.parent.rglob("here"))

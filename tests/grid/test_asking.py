@@ -76,4 +76,4 @@ def test_who_was_not_asked_is_not_read() -> None:
 def test_of_many_reasons_the_first_are_shown() -> None:
     assert first_reasons([]) == "" and first_reasons(["a", "b", "c"]) == "a; b; c"
     assert first_reasons([*"abcde"]) == "a; b; c; and 2 more"
-    assert Answers(failures={3: "no disk"}).reasons() == "client 3: no disk"
+    assert Answers(failures={3: "no disk"}).reasons() == "site 3: no disk"

@@ -100,7 +100,7 @@ def test_a_missing_node_is_waited_for_no_longer_than_the_limit() -> None:
 def test_nobody_is_a_clear_error_in_bounded_time() -> None:
     started = time.monotonic()
 
-    with pytest.raises(TooFewClients, match=r"0 clients on 0 SuperNodes came within \d s, 2 are needed \(min-clients"):
+    with pytest.raises(TooFewClients, match=r"0 sites on 0 SuperNodes came within \d s, 2 are needed \(min-clients"):
         found(LocalGrid(app, []), wait_timeout=0.3)
     assert time.monotonic() - started < 2.0
 
@@ -203,7 +203,7 @@ def test_too_few_says_who_was_refused() -> None:
     grid = LocalGrid(app, [{"names": "ab"}] * 2, faults={0: Fault(raises="no backbone")})
 
     with pytest.raises(
-        TooFewClients, match=rf"1 clients on 1 SuperNodes .* 2 are needed .*node {FIRST_NODE_ID}: no backbone"
+        TooFewClients, match=rf"1 sites on 1 SuperNodes .* 2 are needed .*node {FIRST_NODE_ID}: no backbone"
     ):
         found(grid, wait_timeout=0.3)
 

@@ -200,5 +200,5 @@ def test_losses_of_the_clients_are_those_of_all_samples_and_one_client_does_not_
     losses, answers = training_losses(grid(losing_app(liar=5)), request, head, clients)
     assert list(answers.failures) == [5] and "the others agree" in answers.failures[5]
     assert best_temperature(losses) == pytest.approx(best_temperature(central), rel=0.5)
-    with pytest.raises(TooFewClients, match="0 of 9 clients measured losses by temperature, 2 are needed"):
+    with pytest.raises(TooFewClients, match="0 of 9 sites measured losses by temperature, 2 are needed"):
         training_losses(grid(CLIENTS.app()), request, head, clients, min_clients=2)

@@ -81,7 +81,7 @@ def test_front_matter_is_yaml_with_what_the_hub_looks_for(card: str) -> None:
 
 
 def test_numbers_are_those_of_the_run(card: str) -> None:
-    assert "8000 labelled images for training, of 20 clients; 22 were asked. 7 more could not" in section(card, "Data")
+    assert "8000 labelled images for training, of 20 sites; 22 were asked. 7 more could not" in section(card, "Data")
     assert "| `fed3r` | Fed3R | 80.00 % | - | 70.00 % | - | - | 617.3 KB | 12.3 MB | lambda 12 (auto) |" in card
     assert "Classes: red, green, a b c d." in card
     assert "Papers: Fed3R, Fani et al. 2024; FedNCM, Legate et al. 2023." in section(card, "Training")
@@ -99,10 +99,10 @@ def test_a_trained_head_says_what_its_training_sent_and_nothing_else() -> None:
             {head: metadata(head)}, results(training={head: make_training("fedncm", [0.7], stage=name).to_json()})
         )
         (line,) = (line for line in section(card, "Privacy").splitlines() if line.startswith("- `"))
-        assert line == f"- `{head}`: besides the statistics of its start, clients sent {trainer.sent}."
+        assert line == f"- `{head}`: besides the statistics of its start, sites sent {trainer.sent}."
         assert ("trained weights" in line) is trainer.by_gradient
     unknown = model_card({"fedncm-x": metadata("fedncm-x")}, results(training={"fedncm-x": {"accuracy": 0.9}}))
-    assert "clients sent what `disclosure.jsonl` lists." in section(unknown, "Privacy")
+    assert "sites sent what `disclosure.jsonl` lists." in section(unknown, "Privacy")
 
 
 def test_privacy_names_what_was_sent(card: str) -> None:
@@ -111,8 +111,8 @@ def test_privacy_names_what_was_sent(card: str) -> None:
     assert "Gram matrix" in sent["fed3r"] and "Gram matrix" not in sent["fedncm"]
     assert "Evaluation:" not in privacy
     kept = model_card({"fedcof": metadata("fedcof")}, results(evaluated_on="clients"))
-    assert "Evaluation: every client sent" in section(kept, "Privacy")
-    assert "2000 images that clients kept for it" in section(kept, "Evaluation")
+    assert "Evaluation: every site sent" in section(kept, "Privacy")
+    assert "2000 images that sites kept for it" in section(kept, "Evaluation")
 
 
 def test_it_is_written_from_the_folder(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
+from fedstats_app.heads import ConfusionMatrix
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.plots.first_stage import (
     CostPoint,
@@ -59,7 +60,7 @@ EDGES: dict[str, Callable[[], Figure]] = {
     "one point": lambda: accuracy_figure(POINTS[:1], "Title"),
     "one client": lambda: label_figure(counts(1, 1), ["$a$"], "Title"),
     "no samples": lambda: label_figure(0 * counts(4, 1), ["a"], "Title"),
-    "many classes": lambda: confusion_figure(counts(101, 101), names(101), "Title"),
+    "many classes": lambda: confusion_figure(ConfusionMatrix(torch.from_numpy(counts(101, 101))), names(101), "Title"),
 }
 
 
@@ -117,12 +118,13 @@ def test_bars_are_the_counts_stacked() -> None:
 
 
 def test_cells_hold_per_cent_of_the_true_class() -> None:
-    figure = confusion_figure(np.array([[3, 1, 0], [0, 0, 0], [1, 998, 1]]), list("abc"), "Title")
+    matrix = torch.tensor([[3, 1, 0], [0, 0, 0], [1, 996, 1]])
+    figure = confusion_figure(ConfusionMatrix(matrix, 2, 1, torch.tensor([0, 0, 2])), list("abc"), "Title")
     numbers = {(text.get_position(), text.get_text()) for text in figure.axes[0].texts[:-1]}  # but the subtitle
     assert numbers == {((0, 0), "75"), ((1, 0), "25"), ((1, 2), "100")}
-    assert "accuracy 0.4 % of 1,004 test samples; grey: no test samples (1)" in texts(figure)
-    assert "no test samples" in texts(confusion_figure(np.zeros((3, 3), dtype=np.int64), list("abc"), "Title"))
-    assert "number of the true class" in texts(confusion_figure(counts(101, 101), names(101), "Title"))
+    assert "accuracy 0.5 % of 1,006 test samples, of which 4 without their class; grey: no test" in texts(figure)
+    assert "no test samples" in texts(confusion_figure(ConfusionMatrix.zeros(3), list("abc"), "Title"))
+    assert "number of the true class" in texts(EDGES["many classes"]())
 
 
 def lines_of(axes: Axes) -> dict[str, Any]:
@@ -156,7 +158,7 @@ write = functools.partial(
 
 def test_every_plot_that_there_is_data_for_is_written(tmp_path: Path, make_result: Callable[..., MethodResult]) -> None:
     results = [make_result("fedncm"), make_result("fed3r", 0.86, wire_bytes=657_000_000), make_result("fedcgs", None)]
-    matrices = {"fedncm": torch.tensor([[3, 1], [0, 4]]), "fed3r": np.array([[4, 0], [0, 4]])}
+    matrices = {name: ConfusionMatrix(torch.tensor([[3, 1], [0, 4]])) for name in ("fedncm", "fed3r")}
     paths = write(tmp_path / "plots", results, label_counts=np.array([[3, 0], [1, 5]]), confusion_matrices=matrices)
     matrices_drawn = ["confusion-matrix-fedncm.png", "confusion-matrix-fed3r.png"]
     assert [path.name for path in paths] == ["accuracy-vs-megabytes.png", "label-distribution.png", *matrices_drawn]

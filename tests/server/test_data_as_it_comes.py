@@ -26,7 +26,7 @@ def test_a_run_says_what_it_found_before_any_feature(tmp_path: Path, capsys: pyt
         "data: the splits are those of archive",
         "data: valid is used as the test split: there is no other",
         "data: images of only 16 pixels on a side, in which networks see little",
-        "data: iid makes 3 clients of 20 images each",
+        "data: iid makes 3 sites of 20 images each",
     ]
 
 
@@ -77,7 +77,7 @@ def test_natural_clients_are_counted_by_the_run_whatever_the_supernodes(
     natural = {"partitioner": "natural-id", "partition_column": "domain", "num_clients": 0, "method": "fedncm"}
     folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", folder_levels="domain/class", nodes=3, **natural)
     assert len(clients(folder)) == 4
-    assert lines_of(capsys)[-1] == ("data: natural-id of art, photo, sketch, video makes 4 clients of 24 images each")
+    assert lines_of(capsys)[-1] == ("data: natural-id of art, photo, sketch, video makes 4 sites of 24 images each")
     assert read_json(folder, "config.json")["client_names"] == ["art", "photo", "sketch", "video"]
     page = (folder / "report.html").read_text()
     assert "site sketch" in page and "site 2" not in page

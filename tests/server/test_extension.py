@@ -100,7 +100,7 @@ def test_nodes_that_come_again_are_counted_once_and_evaluate(
     outcomes = clients(second)
     assert [one["outcome"] for one in outcomes] == ["known", "known", "merged"]
     assert outcomes[1]["reason"].endswith(f"as client {FIRST_NODE_ID + 1} of run 7")
-    assert "2 clients were in the statistics to extend already" in capsys.readouterr().out
+    assert "2 sites were in the statistics to extend already" in capsys.readouterr().out
     assert_same(second, whole)
     results = read_json(second, "results.json")
     assert (results["num_clients_merged"], results["num_clients_known"]) == (1, 2)

@@ -92,7 +92,7 @@ def test_a_client_whose_scalars_are_always_cut_is_noted(tmp_path: Path, fast: di
     settings = {**fast, "num_clients": 3, "partitioner": "iid", "num_server_rounds": 10}
     folder = simulate(tmp_path, **settings | {"fedmezo.clip": 0.1})
     notes = read_json(folder, "results.json")["training"]["fedncm-fedmezo"]["notes"]
-    assert re.search(r"client \d had scalars above the limit in \d+ of 10 rounds \(fedmezo.clip\)", notes[1])
+    assert re.search(r"site \d had scalars above the limit in \d+ of 10 rounds \(fedmezo.clip\)", notes[1])
 
 
 def test_an_interrupted_run_ends_with_the_bytes_of_a_whole_one_on_other_hosts(
@@ -350,7 +350,7 @@ def test_rounds_without_answers_change_nothing_and_then_end_the_run(tmp_path: Pa
     digest = strategy.replica.digest()
     assert all(outcome.update.steps == (0.0,) for outcome in federation.run(strategy, 9))
     assert strategy.replica.digest() == digest
-    with pytest.raises(TooFewClients, match=rf"for 10 rounds .* 1 of 2; .*client {FIRST_NODE_ID}: the disk is gone"):
+    with pytest.raises(TooFewClients, match=rf"for 10 rounds .* 1 of 2; .*site {FIRST_NODE_ID}: the disk is gone"):
         federation.run(strategy, 1)
 
 

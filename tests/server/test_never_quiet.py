@@ -28,7 +28,7 @@ SLOW = [
     (StatisticsStrategy, "solve", ""),
     (closed_form, "save_statistics", "writing the statistics"),
     (closed_form, "score", "evaluating"),
-    (closed_form, "examine_clients", "measuring what each client changes"),
+    (closed_form, "examine_clients", "measuring what each site changes"),
     (closed_form, "write_model_card", "writing results and plots"),
     (training, "evaluate", "evaluating on the test samples"),
 ]
@@ -68,12 +68,12 @@ def test_statistics_solving_and_probing(tmp_path: Path, monkeypatch: pytest.Monk
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())
     assert "solving" in lines
-    assert "statistics: features of 0 of 1,000 images: 0 of 6 clients answered" in lines
+    assert "statistics: features of 0 of 1,000 images: 0 of 6 sites answered" in lines
     counted = [int(one.replace(",", "")) for one in re.findall(r"features of (\S+) of 1,000 images", lines)]
     assert counted == sorted(counted) and 0 < max(counted) < 1000
-    assert "3 of 6 clients answered" in lines
-    assert "fed3r-probe: 330 parameters are trained in 2 rounds over 6 clients with 1,000 samples" in lines
-    assert "fed3r-probe: round 1 of 2: 3 of 6 clients answered" in lines and "round 2 of 2" in lines
+    assert "3 of 6 sites answered" in lines
+    assert "fed3r-probe: 330 parameters are trained in 2 rounds over 6 sites with 1,000 samples" in lines
+    assert "fed3r-probe: round 1 of 2: 3 of 6 sites answered" in lines and "round 2 of 2" in lines
 
 
 def test_every_phase_of_secure_sums_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,9 +91,9 @@ def test_every_phase_of_secure_sums_has_its_name(tmp_path: Path, monkeypatch: py
     )
     starts = [lines.index(f"statistics: {phase}: ") for phase in phases]
     assert starts == sorted(starts)
-    assert f"{phases[1]}: 0 of 6 clients answered" in lines
-    assert f"{phases[2]}, taking the masks off: 0 of 6 clients answered" in lines
-    assert f"{phases[2]}: features of 0 of 600 images: 0 of 6 clients answered" in lines
+    assert f"{phases[1]}: 0 of 6 sites answered" in lines
+    assert f"{phases[2]}, taking the masks off: 0 of 6 sites answered" in lines
+    assert f"{phases[2]}: features of 0 of 600 images: 0 of 6 sites answered" in lines
     assert not [line for _, line in said.lines if line.startswith("statistics: 0 of")]
 
 

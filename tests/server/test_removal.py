@@ -73,7 +73,7 @@ def test_heads_and_statistics_are_those_of_a_run_that_never_had_it(
     assert removal.num_clients == 4 and removal.methods == METHODS and not removal.masked and not removal.not_made
     assert [one["client"] for one in clients(removal.folder)] == [0, 1, 3, 4]
     card = (removal.folder / "heads" / "README.md").read_text(encoding="utf-8")
-    assert "of 4 clients; 5 were asked. Then client 2 of run 7 was removed." in card
+    assert "of 4 sites; 5 were asked. Then client 2 of run 7 was removed." in card
     assert read_json(removal.folder, "status.json")["state"] == "completed"
     # The old heads are the same heads, and say what took their place; whoever loads one is told.
     head, header = read_head(whole / "heads" / "fed3r.safetensors")
@@ -183,7 +183,7 @@ def test_who_harms_is_named_and_can_be_removed_at_once(tmp_path: Path, monkeypat
     without = results["without_influential"]
     assert sorted(without["clients"]) == [2, 5]
     who, _, how = results["influential_clients"]
-    assert "contradict the others" in who and "clients " in who
+    assert "contradict the others" in who and "sites " in who
     assert all(accuracy > results["methods"][name]["accuracy"] + 0.03 for name, accuracy in without["accuracy"].items())
 
     # What it says makes the heads of all others, from what was kept of these two alone.

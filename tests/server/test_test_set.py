@@ -18,6 +18,7 @@ class Labels(list[int]):
     """A data set of which only its labels are asked."""
 
     class_names = tuple(str(c) for c in range(C))
+    kind = "image"
 
     @property
     def labels(self) -> "Labels":

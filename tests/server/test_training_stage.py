@@ -104,7 +104,7 @@ def test_a_client_that_diverges_is_dropped_and_named(tmp_path: Path, capsys: pyt
     settings = {**FAST, "num_clients": 5, "partitioner": "iid"}
     folder = simulate(tmp_path / "a", nodes=5, faults={3: Fault(tamper=poison)}, **settings)
     said = capsys.readouterr().out
-    assert "client 3 is not in the average: head.bias: must be finite, got NaN or infinity" in said
+    assert "site 3 is not in the average: head.bias: must be finite, got NaN or infinity" in said
     assert [line["num_failed"] for line in rounds(folder, "fedncm-probe")] == [0, 1, 1, 1]
 
 
@@ -119,7 +119,7 @@ def test_an_update_out_of_proportion_is_shortened_and_noted(tmp_path: Path) -> N
     settings = {**FAST, "num_clients": 5, "partitioner": "iid", "num_server_rounds": 1}
     folder = simulate(tmp_path, nodes=5, faults={3: Fault(tamper=grown)}, **settings)
     notes = read_json(folder, "results.json")["training"]["fedncm-probe"]["notes"]
-    assert any("client 3: its updates, up to" in note and "were shortened (training.clip)" in note for note in notes)
+    assert any("site 3: updates up to" in note and "were shortened (training.clip)" in note for note in notes)
 
 
 def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_expected_bytes_bound_every_reply(name: str) -> None:
 def test_a_known_feature_dimension_is_insisted_on() -> None:
     strategy = strategy_for("fedncm", feature_dim=DIM + 1)
 
-    with pytest.raises(TooFewClients, match=r"client 0 rejected: class-sums: must have shape \(\d, 9\), got \(\d, 8\)"):
+    with pytest.raises(TooFewClients, match=r"site 0 rejected: class-sums: must have shape \(\d, 9\), got \(\d, 8\)"):
         strategy.start(CLIENTS.client_grid())
 
 

@@ -140,5 +140,5 @@ def test_a_run_that_adds_nobody_fails(tmp_path: Path) -> None:
     strategy.extend(collected)
     app = ClientApp(mods=[guard])
 
-    with pytest.raises(TooFewClients, match="client 5 failed"):
+    with pytest.raises(TooFewClients, match="site 5 failed"):
         strategy.start(ClientGrid(LocalGrid(app, [{}]), {5: FIRST_NODE_ID}))

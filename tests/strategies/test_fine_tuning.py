@@ -156,7 +156,7 @@ def test_a_bad_update_is_dropped_and_named_and_the_others_count(fault: Fault, re
 
 def test_too_few_updates_are_an_error_with_reasons() -> None:
     faults = {number: Fault(raises=f"broken {number}") for number in range(3)}
-    with pytest.raises(TooFewClients, match=r"round 1: 1 of 4 clients sent a usable update, 2 are needed.*broken 0"):
+    with pytest.raises(TooFewClients, match=r"round 1: 1 of 4 sites sent a usable update, 2 are needed.*broken 0"):
         tuning(min_clients=2).start(hosted(clients(4, faults=faults), 4), to_record(START), 1)
 
 

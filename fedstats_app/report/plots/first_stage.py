@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
+from fedstats_app.heads import ConfusionMatrix
 from fedstats_app.methods import display_name
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.plots.style import (
@@ -68,7 +69,7 @@ def accuracy_figure(points: Sequence[CostPoint], title: str) -> Figure:
         look: dict[str, Any] = {"markersize": 9, "markeredgecolor": "white", "zorder": 3}
         axes.plot(sent, accuracy, marker, color=METHOD_COLOURS[colour], label=text, **look)
     set_title(axes, title, "dashed: the most accurate method for the bytes", inches=7.0)
-    axes.set_xlabel("sent by all clients together (log scale)")
+    axes.set_xlabel("sent by all sites together (log scale)")
     axes.set_ylabel("test accuracy")
     axes.yaxis.set_major_formatter(PER_CENT)
     axes.margins(y=0.12)
@@ -101,7 +102,7 @@ def label_figure(counts: NDArray[np.int64], class_names: Sequence[str], title: s
     axes.xaxis.set_major_locator(MaxNLocator(11, integer=True))
     samples = _median_and_range(counts.sum(axis=1), "samples")
     classes = _median_and_range(np.count_nonzero(counts, axis=1), "classes")
-    summary = f"{num_clients:,} clients, {counts.sum():,} samples; per client {samples}, {classes}"
+    summary = f"{num_clients:,} sites, {counts.sum():,} samples; per site {samples}, {classes}"
     set_title(axes, title, summary, inches=9.5)
     return figure
 
@@ -114,7 +115,7 @@ def _stack_bars(axes: Axes, counts: NDArray[np.int64], names: Sequence[str]) -> 
         top, bottom = tops[:, index], tops[:, index] - counts[:, index]
         axes.stairs(top, edges, baseline=bottom, fill=True, facecolor=colour, edgecolor="none", label=name)
     axes.vlines(edges, 0, max(tops.max(), 1), color="white", linewidth=min(40 / len(counts), 2.0))
-    axes.set_xlabel("client")
+    axes.set_xlabel("site")
     axes.set_ylabel("samples")
     axes.yaxis.set_major_formatter(WHOLE)
 
@@ -127,7 +128,7 @@ def _draw_heat_map(axes: Axes, counts: NDArray[np.int64], names: Sequence[str]) 
     shown = np.ma.masked_equal(image, 0)
     drawn = axes.imshow(shown, _COUNT_COLOURS, norm, aspect="auto", interpolation="nearest", extent=extent)
     axes.set_facecolor("#f7f7f7")
-    axes.set_xlabel("clients, ordered by their most frequent class")
+    axes.set_xlabel("sites, ordered by their most frequent class")
     _name_classes(axes.yaxis, names, "class")
     counted = "samples" if image.size == counts.size else "samples of neighbours"
     axes.figure.colorbar(drawn, ax=axes, label=f"{counted}, log scale", format=WHOLE, pad=0.01, aspect=30)
@@ -152,14 +153,14 @@ def _name_classes(axis: Axis, names: Sequence[str], label: str) -> None:
 
 
 @plot_style()
-def confusion_figure(counts: NDArray[np.int64], class_names: Sequence[str], title: str) -> Figure:
-    """Draw (C, C) samples by true class (row) and predicted one, with numbers for up to 20 classes, names for 100."""
-    num_classes = len(counts)
+def confusion_figure(matrix: ConfusionMatrix, class_names: Sequence[str], title: str) -> Figure:
+    """Draw C true classes (rows) by predicted ones, with numbers for up to 20 classes, names for 100."""
+    num_classes = len(matrix.matrix)
     height = float(np.clip(3.0 + 0.42 * num_classes, 4.8, 10.0))
     figure = new_figure(height + 0.6, height)
     axes = figure.add_subplot()
-    cells = binned(counts, _MOST_CELLS)
-    totals = cells.sum(axis=1, keepdims=True)
+    cells = binned(matrix.matrix.numpy(), _MOST_CELLS)
+    totals = binned(matrix.class_examples.numpy()[:, None], len(cells))
     shares = np.ma.masked_invalid(np.divide(100 * cells, totals, out=np.full(cells.shape, np.nan), where=totals > 0))
     edge = num_classes - 0.5
     # The square root makes rare confusions visible beside the diagonal.
@@ -176,15 +177,17 @@ def confusion_figure(counts: NDArray[np.int64], class_names: Sequence[str], titl
             if share > 0.5:  # what rounds to 0 is left blank
                 colour = "white" if share > 35 else INK
                 axes.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=8, color=colour)
-    set_title(axes, title, _summary(counts), inches=height)
+    set_title(axes, title, _summary(matrix), inches=height)
     return figure
 
 
-def _summary(counts: NDArray[np.int64]) -> str:
-    if not (total := int(counts.sum())):
+def _summary(matrix: ConfusionMatrix) -> str:
+    if not matrix.num_examples:
         return "no test samples"
-    text = f"accuracy {100 * np.trace(counts) / total:.1f} % of {total:,} test samples"
-    missing = int(np.count_nonzero(counts.sum(axis=1) == 0))
+    text = f"accuracy {100 * matrix.accuracy:.1f} % of {matrix.num_examples:,} test samples"
+    if unnamed := matrix.num_examples - int(matrix.matrix.sum()):
+        text += f", of which {unnamed:,} without their class"
+    missing = int((matrix.class_examples == 0).sum())
     return text + (f"; grey: no test samples ({missing})" if missing else "")
 
 
@@ -194,15 +197,14 @@ def write_plots(
     *,
     class_names: Sequence[str],
     label_counts: ArrayLike | None,
-    confusion_matrices: Mapping[str, ArrayLike],
+    confusion_matrices: Mapping[str, ConfusionMatrix],
     dataset: str,
     backbone: str,
 ) -> list[Path]:
     """Write every figure of the first stage that there is data for into a folder, and return the files.
 
     These are accuracy-vs-megabytes.png of the methods with an accuracy and with bytes sent, label-distribution.png of
-    (K, C) samples per client and class, if the server knows them, and confusion-matrix-<method>.png of each (C, C),
-    rows true, columns predicted.
+    (K, C) samples per client and class, if the server knows them, and confusion-matrix-<method>.png of each.
     """
     folder.mkdir(parents=True, exist_ok=True)
     figures: dict[str, Figure] = {}
@@ -212,14 +214,14 @@ def write_plots(
         if result.accuracy is not None and result.wire_bytes > 0
     }
     if points:
-        title = f"{dataset}, {backbone}, {max(result.num_clients for result in results):,} clients"
+        title = f"{dataset}, {backbone}, {max(result.num_clients for result in results):,} sites"
         figures["accuracy-vs-megabytes"] = accuracy_figure(list(points.values()), title)
     if label_counts is not None:
-        title = f"{dataset}: samples per client and class"
+        title = f"{dataset}: samples per site and class"
         figures["label-distribution"] = label_figure(np.asarray(label_counts), class_names, title)
     for method, matrix in confusion_matrices.items():
         title = f"{display_name(method)} on {dataset}"
-        figures[f"confusion-matrix-{method}"] = confusion_figure(np.asarray(matrix), class_names, title)
+        figures[f"confusion-matrix-{method}"] = confusion_figure(matrix, class_names, title)
     for name, figure in figures.items():
         save_png(figure, folder / f"{name}.png")
     return [folder / f"{name}.png" for name in figures]

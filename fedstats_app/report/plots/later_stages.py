@@ -33,7 +33,7 @@ _LINES = ("-", "--", "-.")  # of curves of one colour
 # Headings and units of a stage's panels: the costs on their x axes.
 _PANELS = (
     ("round (one aggregation)", ""),
-    ("up and down, all clients (log scale)", "B"),
+    ("up and down, all sites (log scale)", "B"),
     ("forward passes of a sample (log scale)", ""),
 )
 
@@ -151,8 +151,8 @@ def personal_figure(accuracies: Mapping[str, Sequence[float]], title: str) -> Fi
     axes.set_yticks(places, shortened(list(rows), 30))
     axes.invert_yaxis()
     axes.xaxis.set_major_formatter(PER_CENT)
-    axes.set_xlabel("accuracy on the client's own test samples")
+    axes.set_xlabel("accuracy on the site's own test samples")
     quiet_axes(axes, "x")
-    subtitle = "one dot per client; box: quartiles and median; diamond: mean; right: mean ± deviation over clients"
+    subtitle = "one dot per site; box: quartiles and median; diamond: mean; right: mean ± deviation over sites"
     set_title(axes, title, subtitle, inches=6.4)
     return figure
