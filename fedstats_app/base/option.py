@@ -18,7 +18,7 @@ import difflib
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -125,6 +125,13 @@ class Options:
     def to_config(self) -> dict[str, Any]:
         """Return the values by key, from which :meth:`read` makes the group again."""
         return {key: getattr(self, member.name) for key, member in self.keys().items()}
+
+
+def unknown_keys(keys: Iterable[str], known: Collection[str]) -> Iterator[str]:
+    """Refuse keys that are not known, one line each, with the same key in a table or else the nearest."""
+    for key in sorted(set(keys) - set(known)):
+        near = [name for name in known if name.endswith(f".{key}")] or difflib.get_close_matches(key, known, n=1)
+        yield f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
 
 
 def flattened(values: Mapping[str, object], table: str = "") -> dict[str, object]:

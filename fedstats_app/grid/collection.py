@@ -80,9 +80,8 @@ class ClientOutcome:
 
 @dataclass(frozen=True)
 class ReplySize:
-    """Samples of a merged client, and the bytes of its reply: of the arrays, and of the other records."""
+    """Bytes of a merged client's reply: of the arrays, and of the other records."""
 
-    num_examples: int
     other_bytes: int
     arrays: WireBytes
 
@@ -290,7 +289,7 @@ class Collection:
             )
         total.add(client)
         self._total = total
-        self._sizes.append(ReplySize(received.num_examples, received.other_bytes, received.size))
+        self._sizes.append(ReplySize(received.other_bytes, received.size))
         self._num_received += received.num_examples
         self._bytes_received += received.wire_bytes
 

@@ -51,7 +51,7 @@ _KINDS: tuple[type[Method[Any]], ...] = (
 METHODS = {kind.name: kind for kind in _KINDS}
 
 # Those that can make a head for one client; models that are trained start from the first of them that was solved.
-_PERSONAL = {name: kind.default().personal for name, kind in METHODS.items()}
+_PERSONAL = {name: kind.personal for name, kind in METHODS.items()}
 _PRIORITIES = {name: personal.priority for name, personal in _PERSONAL.items() if personal}
 PERSONAL_METHODS = tuple(sorted(_PRIORITIES, key=lambda name: -_PRIORITIES[name]))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedstats_app.base.option import Options, flag, number, one_of, option
-from fedstats_app.methods.method import Method, Need, Personal
+from fedstats_app.methods.method import Method, Need, Personal, class_balance
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
@@ -35,9 +35,7 @@ class Fed3ROptions(Options):
     solver: Literal["cholesky", "pinv32"] = option(
         "cholesky", one_of("cholesky", "pinv32"), "pinv32 = float32 pseudo-inverse, as in the papers"
     )
-    class_balance: bool = option(
-        False, flag, "fed3r, fedcgs, fedroot: classes weigh alike (long tails)", key="class-balance"
-    )
+    class_balance: bool = class_balance()
 
 
 class Fed3RMethod(Method[Fed3ROptions]):
@@ -48,6 +46,7 @@ class Fed3RMethod(Method[Fed3ROptions]):
     paper = "Fani et al. 2024"
     options_type = Fed3ROptions
     needs = frozenset({Need.GRAM})
+    personal = Personal("ridge_lambda", per_sample=True, priority=1)
     takes_noise = True
 
     def solve(self, inputs: FeatureStatistics) -> LinearHead:
@@ -67,11 +66,6 @@ class Fed3RMethod(Method[Fed3ROptions]):
     def uplink(self, M: int, K: int, C: int, d: int) -> int:
         """Count class sums and Gram matrices."""
         return M * d + K * d**2
-
-    @property
-    def personal(self) -> Personal:
-        """Heads with the federation's lambda for each sample."""
-        return Personal("ridge_lambda", per_sample=True, priority=1)
 
     def solve_noisy(self, noisy: NoisyStatistics) -> LinearHead:
         """Return the ridge regression from sums with noise."""

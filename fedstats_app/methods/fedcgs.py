@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from fedstats_app.base.option import Options, flag, number, one_of, option
-from fedstats_app.methods.method import Method, Need, Personal
+from fedstats_app.base.option import Options, number, one_of, option
+from fedstats_app.methods.method import Method, Need, Personal, class_balance
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
@@ -34,9 +34,7 @@ class FedCGSOptions(Options):
     shrinkage: float | Literal["auto"] = option(
         "auto", number(0.0, word="auto"), "auto, or a number times tr(Sigma)/d (paper: 0)"
     )
-    class_balance: bool = option(
-        False, flag, "fed3r, fedcgs, fedroot: classes weigh alike (long tails)", key="class-balance"
-    )
+    class_balance: bool = class_balance()
 
 
 class FedCGSMethod(Method[FedCGSOptions]):
@@ -47,6 +45,7 @@ class FedCGSMethod(Method[FedCGSOptions]):
     paper = "Guan et al. 2025"
     options_type = FedCGSOptions
     needs = frozenset({Need.GRAM})
+    personal = Personal("shrinkage", priority=2)
     takes_noise = True
 
     def solve(self, inputs: FeatureStatistics) -> LinearHead:
@@ -60,11 +59,6 @@ class FedCGSMethod(Method[FedCGSOptions]):
     def uplink(self, M: int, K: int, C: int, d: int) -> int:
         """Count class sums of all classes, Gram matrices and class counts."""
         return K * (C * d + d**2 + C)
-
-    @property
-    def personal(self) -> Personal:
-        """Heads with the federation's shrinkage."""
-        return Personal("shrinkage", priority=2)
 
     def solve_noisy(self, noisy: NoisyStatistics) -> LinearHead:
         """Return the Gaussian discriminant from sums with noise."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from fedstats_app.base.option import Options, flag, number, option
+from fedstats_app.base.option import Options, number, option
 from fedstats_app.base.rank_rule import RankRule, rank_rule
-from fedstats_app.methods.method import Method, Need, Personal
+from fedstats_app.methods.method import Method, Need, Personal, class_balance
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
@@ -36,9 +36,7 @@ class FedRootOptions(Options):
         'directions: a multiple ("0.5 sqrt(n)"), a share of the energy ("90%"), a number, full, or bytes ("200KB")',
     )
     ridge_lambda: float | Literal["auto"] = option("auto", number(0.0, word="auto"), "auto, or a number")
-    class_balance: bool = option(
-        False, flag, "fed3r, fedcgs, fedroot: classes weigh alike (long tails)", key="class-balance"
-    )
+    class_balance: bool = class_balance()
 
 
 class FedRootMethod(Method[FedRootOptions]):
@@ -49,6 +47,7 @@ class FedRootMethod(Method[FedRootOptions]):
     paper = "unpublished, of this app"
     options_type = FedRootOptions
     needs = frozenset({Need.SEVERAL_MEANS, Need.SCATTER})
+    personal = Personal("ridge_lambda", per_sample=True)
     keeps_rows = True
 
     def specify(self) -> StatisticsSpec:
@@ -72,8 +71,3 @@ class FedRootMethod(Method[FedRootOptions]):
         options = self.options
         statistics = with_equal_classes(inputs) if options.class_balance else inputs
         return solve_completed(statistics, ridge_lambda=options.ridge_lambda)
-
-    @property
-    def personal(self) -> Personal:
-        """Heads with the federation's lambda for each sample."""
-        return Personal("ridge_lambda", per_sample=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from fedstats_app.base.option import Options
+from fedstats_app.base.option import Options, flag, option
 from fedstats_app.base.threads import one_thread
 
 if TYPE_CHECKING:
@@ -36,6 +36,11 @@ class Need(Enum):
         """List what a specification asks for."""
         requested = {cls.GRAM: spec.gram, cls.SCATTER: spec.sends_scatter, cls.SEVERAL_MEANS: spec.means_per_class > 1}
         return [need for need, is_asked in requested.items() if is_asked]
+
+
+def class_balance() -> Any:
+    """Define the option of the methods that can weigh classes alike, which share its key."""
+    return option(False, flag, "fed3r, fedcgs, fedroot: classes weigh alike (long tails)", key="class-balance")
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,8 @@ class Method(ABC, Generic[OptionsType]):
         :class:`fedstats_app.heads.scatter.SummedRows` too.
     takes_noise : bool
         :meth:`solve_noisy` is overridden.
+    personal : Personal or None
+        The method's head for one client; None if there is none.
 
     Attributes
     ----------
@@ -100,6 +107,7 @@ class Method(ABC, Generic[OptionsType]):
     keeps_rows: ClassVar[bool] = False
     sums_rows: ClassVar[bool] = False
     takes_noise: ClassVar[bool] = False
+    personal: ClassVar[Personal | None] = None
 
     options: OptionsType
     means_per_class: int = 1
@@ -131,11 +139,6 @@ class Method(ABC, Generic[OptionsType]):
         M: pairs of a client and a class that it has, or all means if the method may ask for several; K: clients; C:
         classes; d: feature dimension.
         """
-        return None
-
-    @property
-    def personal(self) -> Personal | None:
-        """The method's head for one client; None if there is none."""
         return None
 
     def solve_noisy(self, noisy: NoisyStatistics) -> LinearHead:

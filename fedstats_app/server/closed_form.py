@@ -59,7 +59,8 @@ def solve_heads(run: Run, state: State) -> State:
     strategy, phases = run.statistics_strategy(), Phases(lambda: run.progress.seconds)
     phases.end("preparation")
     notes = collect(run, strategy)
-    strategy.solve()
+    if not strategy.heads:  # with several rounds and a test set, each round has solved
+        strategy.solve()
     collected = keep(run, strategy)
     phases.end("statistics and solving")
     scores = evaluate(run, strategy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Literal, Self
@@ -17,6 +16,7 @@ from fedstats_app.base.option import (
     one_of,
     option,
     run_folder_or_latest,
+    unknown_keys,
     whole,
 )
 from fedstats_app.data.data_options import CacheOptions, DataOptions, PartitionOptions
@@ -187,11 +187,8 @@ class AppConfig:
         kinds: dict[str, type[Options]] = {member.name: member.default_factory for member in cls._own()}  # type: ignore[misc]
         kinds |= {name: method.options_type for name, method in METHODS.items()}
         known = [key for kind in kinds.values() for key in kind.keys()]  # noqa: SIM118  # no mapping
-        values, problems, groups = flattened(run_config), [], {}
-        for name in [name for name in values if name not in known]:
-            in_table = [key for key in known if key.endswith(f".{name}")]
-            close = in_table or difflib.get_close_matches(name, known, n=1)
-            problems.append(f"{name}: no such key" + (f"; did you mean {' or '.join(close)}?" if close else ""))
+        values, groups = flattened(run_config), {}
+        problems = list(unknown_keys(values, known))
         for name, kind in kinds.items():
             try:
                 groups[name] = kind.read(values)

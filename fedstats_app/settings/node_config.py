@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedstats_app.backbones.backbone_options import backbone_name, network_arguments
-from fedstats_app.base.option import ConfigError, Options, number, one_of, option, some_of, text, whole
+from fedstats_app.base.option import ConfigError, Options, number, one_of, option, some_of, text, unknown_keys, whole
 from fedstats_app.data.data_options import CacheOptions, DataOptions
 from fedstats_app.data.feature_cache import default_cache_root
 from fedstats_app.data.layout import FOLDER_LEVELS
@@ -229,14 +228,9 @@ class NodeConfig(Options):
             raise ConfigError("node-config: approved-apps is for `fedstats node`: flower-supernode runs any app")
         any_app, deployed = (node_config.get(key) is True for key in ("any-app", "deployed"))
         node_config = {key: value for key, value in node_config.items() if key not in ("any-app", "deployed")}
-        known = list(cls.keys())
-        unknown = []
-        for key in node_config.keys() - known:
-            near = difflib.get_close_matches(key, known, n=1)
-            unknown.append(f"node-config: {key}: no such key" + (f"; did you mean {near[0]}?" if near else ""))
-        if unknown:
-            raise ConfigError("\n".join(sorted(unknown)))
         try:
+            if unknown := list(unknown_keys(node_config, cls.keys())):
+                raise ConfigError("\n".join(unknown))
             node = replace(cls.read(node_config), any_app=any_app, deployed=deployed)
         except ConfigError as error:
             raise ConfigError("\n".join(f"node-config: {line}" for line in str(error).splitlines())) from error

@@ -322,19 +322,12 @@ class StatisticsStrategy(WithoutEvaluation):
         summed = self.collection.total if total is None else total
         if summed.keeps_rows:
             summed.rows()  # stacked once, before several look at them
-        heads: dict[str, LinearHead] = {}
-        seconds: dict[str, float] = {}
-        if len(self._methods) > 1 and summed.feature_dim <= FEW_FEATURES:
-            jobs = [
-                functools.partial(_timed, method.head, summed, self._summed_rows) for method in self._methods.values()
-            ]
-            for name, (head, took) in zip(self._methods, beside_each_other(jobs), strict=True):
-                heads[name], seconds[name] = head, took
-        else:
-            for name, method in self._methods.items():
-                started = time.perf_counter()
-                heads[name] = method.head(summed, self._summed_rows)
-                seconds[name] = time.perf_counter() - started
+        jobs = [functools.partial(_timed, method.head, summed, self._summed_rows) for method in self._methods.values()]
+        # One head of many features takes all threads itself.
+        solved = beside_each_other(jobs) if summed.feature_dim <= FEW_FEATURES else (job() for job in jobs)
+        heads, seconds = {}, {}
+        for name, (head, took) in zip(self._methods, solved, strict=True):
+            heads[name], seconds[name] = head, took
         if total is None:
             self.heads, self.solve_seconds = heads, seconds
         return heads
