@@ -9,7 +9,7 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -163,6 +163,25 @@ class Backbone:
         size = " or ".join("x".join(str(side) for side in shape) for shape in self.transform.shapes)
         text = f"{self.name}, {size} -> {self.feature_dim}, {self.weights_source}, {self.device}"
         return f"Backbone({text}, {self.fingerprint[:12]})"
+
+    @property
+    def networks(self) -> tuple[Backbone, ...]:
+        """Networks whose features are joined: this one alone."""
+        return (self,)
+
+    def join(self, features: Sequence[Tensor]) -> Tensor:
+        """Return the backbone's features (b, D) from those of each network, (b, d) float32."""
+        return features[0]
+
+    @property
+    def transform_spec(self) -> dict[str, object]:
+        """All that determines a network's inputs, as values that JSON can hold."""
+        return self.transform.spec
+
+    @property
+    def sizes(self) -> str:
+        """Input sizes of all networks: "224", or "224+518"."""
+        return "+".join(dict.fromkeys(str(network.input_size) for network in self.networks))
 
     @property
     def kind(self) -> Kind:

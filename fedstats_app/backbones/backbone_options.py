@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 from fedstats_app.backbones.engine import ENGINES, OPENVINO
 from fedstats_app.backbones.names import (
@@ -25,9 +27,13 @@ from fedstats_app.backbones.names import (
     is_text_backbone,
     parse_arguments,
     parse_feature_map,
+    split_names,
 )
 from fedstats_app.base.option import Check, Options, is_absolute, number, one_of, option, text, whole
 
+MOST_JOINED = 3
+# Between the arguments of two networks; a number may have a plus sign, too.
+_ARGUMENTS = re.compile(r"\+(?=[a-z][a-z0-9_]*=|\+|$)")
 BACKBONES = (
     "efficientnet_lite0",
     "squeezenet1_1",
@@ -55,26 +61,33 @@ def device_name(value: object) -> object:
 
 
 def backbone_name(value: object) -> object:
-    """Check for a network that can be loaded."""
-    name = str(value).removeprefix("random:")
+    """Check for a network that can be loaded, or two or three joined by ``+``."""
+    if len(split_names(str(value), ",")) > 1:
+        raise ValueError("must be one backbone: only `fedstats run` in a simulation compares several, by commas")
+    names = split_names(str(value))
+    if len(names) > MOST_JOINED or len({*names}) < len(names):
+        raise ValueError(f"must join at most {MOST_JOINED} different networks")
     prefixes = (TIMM, VISION, SENTENCE, TRANSFORMERS)
-    if name.startswith(f"{TIMM}{LOCAL}") and not is_absolute(name.removeprefix(f"{TIMM}{LOCAL}")):
-        raise ValueError(f"must name an absolute path after {TIMM}{LOCAL}")
-    if name == f"{TIMM}{HUB}":
-        raise ValueError(f"must name a model of the hub after {TIMM}{HUB}, such as {TIMM}{HUB}MahmoodLab/UNI")
-    if not (name in BACKBONES or (name.startswith(prefixes) and name not in prefixes)):
-        close = difflib.get_close_matches(name, BACKBONES, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        with_prefix = ", ".join(f"{prefix}NAME" for prefix in prefixes)
-        raise ValueError(f"must be one of {', '.join(BACKBONES)}, {with_prefix} or random:NAME{hint}")
+    for name in (network.removeprefix("random:") for network in names):
+        if name.startswith(f"{TIMM}{LOCAL}") and not is_absolute(name.removeprefix(f"{TIMM}{LOCAL}")):
+            raise ValueError(f"must name an absolute path after {TIMM}{LOCAL}")
+        if name == f"{TIMM}{HUB}":
+            raise ValueError(f"must name a model of the hub after {TIMM}{HUB}, such as {TIMM}{HUB}MahmoodLab/UNI")
+        if not (name in BACKBONES or (name.startswith(prefixes) and name not in prefixes)):
+            close = difflib.get_close_matches(name, BACKBONES, n=1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            with_prefix = ", ".join(f"{prefix}NAME" for prefix in prefixes)
+            raise ValueError(f"must be one of {', '.join(BACKBONES)}, {with_prefix} or random:NAME{hint}")
+    if len({is_text_backbone(name) for name in names}) > 1:
+        raise ValueError("must join networks of images or networks of texts, not both")
     return value
 
 
 def network_arguments(value: object) -> object:
-    """Check for arguments of a network; equal ones become the same text."""
+    """Check for arguments of a network, or of several joined by ``+``; equal ones become the same text."""
     if not isinstance(value, str):
         raise ValueError("must be text, such as img_size=224,init_values=1e-5")
-    return arguments_text(parse_arguments(value))
+    return "+".join(arguments_text(parse_arguments(part)) for part in _ARGUMENTS.split(value))
 
 
 def channels(low: float, high: float) -> Check:
@@ -116,6 +129,10 @@ def feature_map(value: object) -> object:
     return value
 
 
+def _has_poolings(name: str) -> bool:
+    return is_text_backbone(name) or name.removeprefix("random:").startswith((TIMM, VISION))
+
+
 def _given(pooling: str) -> str:
     return "" if pooling == "auto" else pooling
 
@@ -129,11 +146,13 @@ class BackboneOptions(Options):
         backbone_name,
         "or squeezenet1_1, mobilenet_v2, resnet18, resnet50, efficientnet_b0, vit_b_16, "
         "vit_b_32, timm:NAME, vision:NAME, random:NAME (also tiny, wide, tiny-text); for texts all-MiniLM-L6-v2, "
-        "sentence:NAME, transformers:NAME",
+        "sentence:NAME, transformers:NAME; A+B = both side by side",
     )
-    backbone_weights: str = option("", text, '"" = official | random | /PATH/TO/FILE (state dict) or FOLDER of a model')
+    backbone_weights: str = option(
+        "", text, '"" = official | random | /PATH/TO/FILE (state dict) or FOLDER of a model; of A+B "+/PATH"'
+    )
     backbone_arguments: str = option(
-        "", network_arguments, 'of timm\'s networks, such as "img_size=224,init_values=1e-5"'
+        "", network_arguments, 'of timm\'s networks, such as "img_size=224,init_values=1e-5"; of A+B "ARGUMENTS+"'
     )
     backbone_pooling: str = option(
         "auto", one_of(*POOLINGS), "auto = the model's own | mean | cls, the first token | images: pooled | cls+mean"
@@ -166,6 +185,40 @@ class BackboneOptions(Options):
     autocast: str = option("none", one_of("none", "bf16", "fp16"), "none | bf16 | fp16")
     # The architecture's own normalisation layers, or GroupNorm in the place of BatchNorm: training asks for it.
     norm: Literal["batch", "group"] = "batch"
+
+    @functools.cached_property
+    def networks(self) -> tuple[Self, ...]:
+        """Options of each network whose features are joined; of a single one these, of several without the map.
+
+        Weights and arguments are each network's own; a pooling is for those that have several.
+
+        Raises
+        ------
+        ValueError
+            If there are weights or arguments for another number of networks.
+        """
+        if (number := len(names := split_names(self.backbone))) == 1:
+            return (self,)
+        weights = self.backbone_weights.split("+") if self.backbone_weights else [""] * number
+        arguments = _ARGUMENTS.split(self.backbone_arguments) if self.backbone_arguments else [""] * number
+        for key, given in (("backbone-weights", weights), ("backbone-arguments", arguments)):
+            if len(given) != number:
+                form = "+".join("ABC"[:number])
+                raise ValueError(
+                    f"{key}: must be {form}, one for each network of {self.backbone!r}, got {'+'.join(given)!r}"
+                )
+        pooled = [name for name in names if _has_poolings(name)] or names
+        return tuple(
+            replace(
+                self,
+                backbone=name,
+                backbone_weights=own_weights,
+                backbone_arguments=own_arguments,
+                backbone_pooling=self.backbone_pooling if name in pooled else "auto",
+                feature_map="none",
+            )
+            for name, own_weights, own_arguments in zip(names, weights, arguments, strict=True)
+        )
 
     @property
     def power(self) -> float:
@@ -203,16 +256,22 @@ class BackboneOptions(Options):
     @property
     def has_own_size(self) -> bool:
         """True if model or arguments say how large its images are, so that small samples do not."""
-        return is_folder_model(self.backbone.removeprefix("random:")) or "img_size=" in self.backbone_arguments
+        names = (name.removeprefix("random:") for name in split_names(self.backbone))
+        return any(map(is_folder_model, names)) or "img_size=" in self.backbone_arguments
 
     def problems(self) -> list[str]:
         """Refuse options of texts for images, of images for texts, and what the network's kind has not."""
         name, text, with_it = self.backbone.removeprefix("random:"), self.takes_text, f"with backbone {self.backbone!r}"
+        if len(split_names(self.backbone)) > 1:
+            try:
+                return list(dict.fromkeys(problem for network in self.networks for problem in network.problems()))
+            except ValueError as error:
+                return [str(error)]
         poolings = f"is for {TIMM}NAME, {VISION}NAME and texts"
         # Key, value if it is given, whether it may be, and for what it is.
         rules: list[tuple[str, object, bool, str]] = [
             ("backbone-arguments", self.backbone_arguments, name.startswith(TIMM), f"are for {TIMM}NAME"),
-            ("backbone-pooling", _given(self.backbone_pooling), text or name.startswith((TIMM, VISION)), poolings),
+            ("backbone-pooling", _given(self.backbone_pooling), _has_poolings(name), poolings),
             ("text-template", self.text_template, text, "is for text backbones"),
             ("feature-power", "" if self.power == 1.0 else self.power, not text, "is for images"),
             ("input-mean", self.input_mean, not text, "is for images"),
@@ -233,3 +292,17 @@ class BackboneOptions(Options):
             if self.autocast != "none":
                 problems.append(f"autocast: must be none {with_it}: it is of torch, got {self.autocast!r}")
         return problems
+
+    def conflicts(self, config: Any) -> Iterator[str]:
+        """Refuse to train networks that are joined."""
+        if len(split_names(self.backbone)) == 1:
+            return
+        tuning, personal = config.run.fine_tune, config.personal
+        of_head = tuning in ("none", "probe") or (tuning == "fedmezo" and config.fedmezo.tune == "head")
+        for key, value, allowed in (
+            ("fine-tune", tuning, of_head),
+            ("personalise", personal.personalise, not any(map(personal.passes, personal.approaches))),
+            ("label-words", config.tuning.label_words, not config.tuning.label_words),
+        ):
+            if not allowed:
+                yield f"{key}: of joined networks only a head is trained, got {value!r} with backbone {self.backbone!r}"

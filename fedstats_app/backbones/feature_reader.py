@@ -77,24 +77,34 @@ class FeatureReader:
             (b,) int64 into ``indices``.
         """
         check_kind(dataset, self.backbone)
-        cache = self._cache(dataset)
+        caches = [(network, self._cache(dataset, network)) for network in self.backbone.networks]
         with self.counter(len(indices)) as noted:
             for start in range(0, len(indices), BLOCK_SIZE):
-                block = indices[start : start + BLOCK_SIZE]
-                features, positions = self._block(dataset, block, cache, noted)
+                positions = torch.arange(start, min(start + BLOCK_SIZE, len(indices)))
+                parts: list[Tensor] = []
+                for number, (network, cache) in enumerate(caches, start=1):
+                    counts = noted if number == len(caches) else lambda number, known: None
+                    features, found = self._block(network, dataset, indices[positions.numpy()], cache, counts)
+                    parts, positions = [*(part[found] for part in parts), features], positions[found]
                 if len(positions):
-                    yield features, positions + start
+                    yield self.backbone.join(parts), positions
 
     def _block(
-        self, dataset: Dataset, indices: NDArray[np.int64], cache: FeatureCache | None, noted: Noted
+        self,
+        network: Backbone,
+        dataset: Dataset,
+        indices: NDArray[np.int64],
+        cache: FeatureCache | None,
+        noted: Noted,
     ) -> tuple[Tensor, Tensor]:
+        """Return the features of samples by one network, and positions of those that could be read."""
         cached, known = (None, np.zeros(len(indices), dtype=bool)) if cache is None else cache.lookup(indices)
         noted(int(known.sum()), True)
         if cached is not None and known.all():  # a client of a few images would pay for every copy
-            return torch.from_numpy(cached).to(self.backbone.device), torch.arange(len(indices))
-        features = torch.zeros(len(indices), self.backbone.feature_dim, device=self.backbone.device)
+            return torch.from_numpy(cached).to(network.device), torch.arange(len(indices))
+        features = torch.zeros(len(indices), network.feature_dim, device=network.device)
         if cached is not None:
-            features[torch.from_numpy(known)] = torch.from_numpy(cached[known]).to(self.backbone.device)
+            features[torch.from_numpy(known)] = torch.from_numpy(cached[known]).to(network.device)
         missing = np.flatnonzero(~known)
         contents: dict[int, bytes | None] = {}
         if cache is not None and len(missing):
@@ -102,13 +112,13 @@ class FeatureReader:
             shared, found = cache.lookup_contents([*contents.values()])
             if shared is not None and found.any():
                 here = missing[found]
-                features[torch.from_numpy(here)] = torch.from_numpy(shared[found]).to(self.backbone.device)
+                features[torch.from_numpy(here)] = torch.from_numpy(shared[found]).to(network.device)
                 cache.store(indices[here], shared[found], [contents[p] for p in here.tolist()])
                 known[here], missing = True, missing[~found]
                 noted(len(here), True)
         read: list[int] = []
         done = 0
-        for batch in self.backbone.extract_inputs(self._inputs(dataset, indices, missing, read)):
+        for batch in network.extract_inputs(self._inputs(network, dataset, indices, missing, read)):
             features[torch.tensor(read[done : done + len(batch)])] = batch
             done += len(batch)
             noted(len(batch), False)
@@ -120,12 +130,17 @@ class FeatureReader:
         return features[positions.to(features.device)], positions
 
     def _inputs(
-        self, dataset: Dataset, indices: NDArray[np.int64], missing: NDArray[np.int64], read: list[int]
+        self,
+        network: Backbone,
+        dataset: Dataset,
+        indices: NDArray[np.int64],
+        missing: NDArray[np.int64],
+        read: list[int],
     ) -> Iterator[Tensor]:
         """Yield the samples that can be read, transformed, and append their positions to ``read``."""
         for position in missing.tolist():
             try:
-                sample = self.backbone.transform(dataset.sample(int(indices[position])))
+                sample = network.transform(dataset.sample(int(indices[position])))
             except UnreadableSampleError as error:
                 self.num_unreadable += 1
                 # The name stays in this site's own log: file names can be personal data.
@@ -134,10 +149,10 @@ class FeatureReader:
             read.append(position)
             yield sample
 
-    def _cache(self, dataset: Dataset) -> FeatureCache | None:
+    def _cache(self, dataset: Dataset, network: Backbone) -> FeatureCache | None:
         if self.cache_root is None:
             return None
-        parts = (self.backbone.fingerprint, *self.backbone.computed_by)
+        parts = (network.fingerprint, *network.computed_by)
         return FeatureCache(self.cache_root, _digest((dataset.fingerprint,)), _digest((dataset.kind, *parts)))
 
 

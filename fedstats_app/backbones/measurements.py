@@ -35,12 +35,13 @@ def feature_norm(backbone: Backbone) -> FeatureNorm:
     """
     module, dim = backbone.module, backbone.feature_dim
     if (bound := getattr(module, "norm_bound", math.inf)) < math.inf:
-        return FeatureNorm(bound, f"feature-map {backbone.feature_map}")
+        plain = backbone.feature_map == "none"
+        return FeatureNorm(bound, "length one by network" if plain else f"feature-map {backbone.feature_map}")
     if getattr(module, "normalise", False):
         return FeatureNorm(1.0, "the encoder divides by the length")
     if (largest := backbone.largest_feature) < math.inf:
         return FeatureNorm(largest * math.sqrt(dim), f"{largest:g} sqrt(d): no feature is above {largest:g}")
-    probes = _images(backbone.transform.input_size) if backbone.kind == "image" else _texts()
+    probes = _images(backbone.input_size) if backbone.kind == "image" else _texts()
     longest = max(float(torch.linalg.vector_norm(block, dim=1).max()) for block in backbone.extract(probes))
     return FeatureNorm(PROBE_FACTOR * longest, f"{PROBE_FACTOR:.0f} times the largest of the probes")
 

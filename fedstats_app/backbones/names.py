@@ -36,6 +36,11 @@ PAIR_SLOTS = "{first}", "{second}"
 _ALLOWED = f"{TEXT_SLOT} once, or {' and '.join(PAIR_SLOTS)} once each, and {MASK_SLOT} at most once"
 
 
+def split_names(names: str, separator: str = "+") -> tuple[str, ...]:
+    """Split backbones by ``+``, which joins their features, or by the comma of a comparison; paths may have either."""
+    return tuple(re.split(rf"[{separator}](?=[\w.-]+(?:[:+,]|$))", names))
+
+
 def is_folder_model(name: str) -> bool:
     """Return whether the image network of this name is described by a folder, here or on a hub."""
     return name.startswith((f"{TIMM}{HUB}", f"{TIMM}{LOCAL}", VISION))
@@ -49,8 +54,8 @@ def in_folder(name: str, folder: Path) -> str:
 
 
 def is_text_backbone(name: str) -> bool:
-    """Return whether a backbone of this name, ``random:`` before it or not, takes texts."""
-    plain = name.removeprefix("random:")
+    """Return whether a backbone of this name, ``random:`` before it or not, takes texts; of joined ones the first."""
+    plain = split_names(name)[0].removeprefix("random:")
     return plain in (MINILM, TINY_TEXT) or plain.startswith((SENTENCE, TRANSFORMERS))
 
 

@@ -7,7 +7,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Unpack
 
@@ -17,6 +17,7 @@ from fedstats_app.backbones.architecture import Architecture, PoweredFeatures, g
 from fedstats_app.backbones.backbone import Backbone, InputSizeError, Running
 from fedstats_app.backbones.backbone_options import BackboneOptions, per_channel
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
+from fedstats_app.backbones.joined import JoinedBackbone
 from fedstats_app.backbones.names import (
     MINILM,
     POOLINGS,
@@ -229,25 +230,44 @@ def _weights(architecture: Architecture, name: str, weights: str) -> tuple[Mappi
 @functools.lru_cache(maxsize=1)
 def loaded_backbone(options: BackboneOptions, engine_cache: Path | None = None) -> Backbone:
     """Load a backbone as its options say; those of a run are :meth:`fedstats_app.settings.AppConfig.backbone_for`."""
+    return load_networks(options.networks, options.feature_map, engine_cache)
+
+
+def load_networks(networks: Sequence[BackboneOptions], feature_map: str, engine_cache: Path | None = None) -> Backbone:
+    """Load one network, or several whose features are joined, with a map behind them; errors of :func:`load_backbone`.
+
+    Parameters
+    ----------
+    networks : sequence of BackboneOptions
+        Of each network alone.
+    feature_map : str
+        Behind all of them.
+    engine_cache : Path, optional
+        As of :class:`Backbone`.
+    """
     started = time.perf_counter()
-    backbone = load_backbone(
-        options.backbone,
-        weights=options.backbone_weights,
-        input_size=options.input_size,
-        mean=per_channel(options.input_mean),
-        std=per_channel(options.input_std),
-        batch_size=options.batch_size,
-        device=options.device,
-        autocast=options.autocast,
-        channels_last=True,  # faster convolutions on most machines
-        norm=options.norm,
-        text=TextOptions(options.text_pooling, options.text_template),
-        arguments=options.backbone_arguments,
-        pooling=options.image_pooling,
-        feature_power=options.power,
-        feature_map=options.feature_map,
-        engine=options.engine,
-        engine_cache=engine_cache,
-    )
+    loaded = [
+        load_backbone(
+            options.backbone,
+            weights=options.backbone_weights,
+            input_size=options.input_size,
+            mean=per_channel(options.input_mean),
+            std=per_channel(options.input_std),
+            batch_size=options.batch_size,
+            device=options.device,
+            autocast=options.autocast,
+            channels_last=True,  # faster convolutions on most machines
+            norm=options.norm,
+            text=TextOptions(options.text_pooling, options.text_template),
+            arguments=options.backbone_arguments,
+            pooling=options.image_pooling,
+            feature_power=options.power,
+            feature_map=feature_map if len(networks) == 1 else "none",
+            engine=options.engine,
+            engine_cache=engine_cache,
+        )
+        for options in networks
+    ]
+    backbone = loaded[0] if len(loaded) == 1 else JoinedBackbone(loaded, feature_map)
     logger.info("loaded %r in %.1f s", backbone, time.perf_counter() - started)
     return backbone

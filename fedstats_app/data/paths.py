@@ -11,6 +11,8 @@ from fedstats_app.data.dataset import DatasetError
 DICOM = ".dcm"
 
 _PATH = re.compile(r"[/~]|\\\\|[A-Za-z]:[/\\]")  # how paths begin that a configuration can have, on any system
+# One or several (``timm:local-dir:/PATH``); a drive's letter is none.
+_PREFIXES = r"(?:[A-Za-z][\w-]+:)*"
 
 
 def absolute_path(text: str, *, owner: str) -> Path:
@@ -31,10 +33,12 @@ def absolute_path(text: str, *, owner: str) -> Path:
 def without_folders(spec: str) -> str:
     """Shorten a path, such as ``/PATH`` or ``folder:/PATH``, to its last part; other texts come back unchanged.
 
-    Paths are private: ``folder:/home/ann/flowers`` becomes ``folder:flowers``.
+    Paths are private: ``folder:/home/ann/flowers`` becomes ``folder:flowers``. Of names joined by ``+`` each is
+    shortened.
     """
-    # One prefix or several (``timm:local-dir:/PATH``); a drive's letter is none.
-    rest = re.sub(r"^(?:[A-Za-z][\w-]+:)+", "", spec)
+    if len(joined := re.split(rf"\+(?={_PREFIXES}(?:{_PATH.pattern}))", spec)) > 1:
+        return "+".join(map(without_folders, joined))
+    rest = re.sub(rf"^{_PREFIXES}", "", spec)
     if not _PATH.match(rest):
         return spec
     name = (PurePath if rest[0] in "/~" else PureWindowsPath)(rest).name

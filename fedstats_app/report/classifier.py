@@ -1,10 +1,12 @@
 """Load a head from a run folder and classify images or texts with it."""
 
+import itertools
 import json
 import logging
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar, overload
 
@@ -13,10 +15,10 @@ from PIL import Image
 from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.backbone_options import per_channel
+from fedstats_app.backbones.backbone_options import BackboneOptions
 from fedstats_app.backbones.engine import BFLOAT16
-from fedstats_app.backbones.names import TextOptions, in_folder
-from fedstats_app.backbones.registry import load_backbone
+from fedstats_app.backbones.names import in_folder
+from fedstats_app.backbones.registry import load_networks
 from fedstats_app.base.json_digest import read_json_file
 from fedstats_app.base.runs import run_named
 from fedstats_app.data import Sample, to_rgb
@@ -39,7 +41,7 @@ logger = logging.getLogger("fedstats_app")
 Number = TypeVar("Number", int, float)
 SampleLike = str | os.PathLike[str] | Image.Image
 _ONE = (str, os.PathLike, Image.Image)
-# From a header's word, which is that of the run's configuration, to load_backbone's.
+# From a header's word, which is that of the run's configuration, to that of the backbone's options.
 _NORMS: dict[str, Literal["batch", "group"]] = {"batch": "batch", "groupnorm": "group"}
 
 
@@ -263,7 +265,7 @@ def load(
     head, metadata = read_head(path)
     if SUPERSEDED in metadata:
         logger.warning("%s is superseded: %s", path, metadata[SUPERSEDED])
-    for key in ("backbone", "input-size", "backbone-fingerprint", "feature-map", "class-names"):
+    for key in ("backbone", "input-size", "backbone-fingerprint", "feature-map", "feature-power", "class-names"):
         if key not in metadata:
             raise ValueError(f"head {name!r}: its metadata must have {key!r}, got only {', '.join(sorted(metadata))}")
     given = None if weights is None else str(weights)
@@ -323,29 +325,32 @@ def _load_backbone(
         # The model's folder: its tokenizer or its config.json are not in the run folder, the tuned weights are.
         folder = Path(weights)
         name, weights = in_folder(name, folder), None
-    return load_backbone(
-        name,
-        weights=recorded if weights is None else weights,
-        input_size=_number(metadata, "input-size", "", int),
-        mean=per_channel(metadata.get("input-mean", "")),
-        std=per_channel(metadata.get("input-std", "")),
+    options = BackboneOptions(
+        backbone=name,
+        backbone_weights=recorded if weights is None else weights,
+        backbone_arguments=metadata.get("backbone-arguments", ""),
+        backbone_pooling=metadata.get("backbone-pooling", "auto"),
+        input_mean=metadata.get("input-mean", ""),
+        input_std=metadata.get("input-std", ""),
+        text_template=metadata.get("text-template", ""),
+        engine=BFLOAT16 if metadata.get(PRECISION_KEY) == "bfloat16" else engine,
         batch_size=batch_size,
         device=device,
-        engine=BFLOAT16 if metadata.get(PRECISION_KEY) == "bfloat16" else engine,
         norm=_NORMS[normalisation],
-        arguments=metadata.get("backbone-arguments", ""),
-        pooling=metadata.get("backbone-pooling", "auto"),
-        feature_power=_number(metadata, "feature-power", "1", float),
-        feature_map=metadata["feature-map"],
-        text=TextOptions(metadata.get("text-pooling", "auto"), metadata.get("text-template", "")),  # type: ignore[arg-type]  # checked there
     )
+    sizes, powers = _numbers(metadata, "input-size", int), _numbers(metadata, "feature-power", float)
+    networks = [
+        replace(network, input_size=size, feature_power=power)
+        for network, size, power in zip(options.networks, sizes, powers, strict=False)
+    ]
+    return load_networks(networks, metadata["feature-map"])
 
 
-def _number(metadata: Mapping[str, str], key: str, default: str, kind: type[Number]) -> Number:
-    """Read a number of a head's metadata."""
-    value = metadata.get(key, default)
+def _numbers(metadata: Mapping[str, str], key: str, kind: type[Number]) -> Iterator[Number]:
+    """Read a number of each network from a head's metadata, where a single one is that of all."""
+    value = metadata.get(key, "")
     try:
-        return kind(value)
+        return itertools.cycle([kind(number) for number in value.split("+")])
     except ValueError as error:
         raise ValueError(f"a head's {key} must be a number, got {value!r:.60}") from error
 

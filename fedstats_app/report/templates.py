@@ -153,7 +153,7 @@ model-index: {{ index|tojson }}
 # {{ kind|capitalize }} classifier of {{ classes|length }} classes, from federated statistics
 
 Linear heads on the features of a pre-trained network, `{{ network }}`,
-{{ "at %s x %s pixels" % (head["input-size"], head["input-size"]) if kind == "image"
+{{ "at %s pixels a side" % head["input-size"] if kind == "image"
    else "which reads up to %s tokens of a text" % head["input-size"] }}.
 {%- if head.get("backbone-features") %} The features are {{ head["backbone-features"]|plain }}.{% endif %}
 {%- if head.get("backbone-arguments") %} The network was built with `{{ head["backbone-arguments"]|plain }}`.{% endif %}

@@ -333,7 +333,7 @@ def _load_backbone(config: AppConfig, options: BackboneOptions, progress: Progre
     with progress.doing(f"loading backbone {options.backbone}"):
         backbone = loaded_backbone(options, NodeConfig().engine_root(config.cache))
         engine = backbone.engine_in_words
-    pixels = f" from images of {backbone.input_size} pixels (input-size)" if backbone.kind == "image" else ""
+    pixels = f" from images of {backbone.sizes} pixels (input-size)" if backbone.kind == "image" else ""
     progress.say(f"features by {engine}{pixels}; licence of the weights, and so of the heads: {backbone.licence}")
     return backbone
 

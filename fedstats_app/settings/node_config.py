@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedstats_app.backbones.backbone_options import backbone_name, network_arguments
+from fedstats_app.backbones.names import split_names
 from fedstats_app.base.option import ConfigError, Options, number, one_of, option, some_of, text, unknown_keys, whole
 from fedstats_app.data.data_options import CacheOptions, DataOptions
 from fedstats_app.data.feature_cache import default_cache_root
@@ -36,11 +37,12 @@ def allowed_method_list(value: object) -> tuple[str, ...] | None:
 
 
 def backbone_list(value: object) -> tuple[str, ...]:
-    """Return the backbones that an owner allows, each by its name or as ``NAME[ARGUMENTS]``."""
+    """Return the backbones that an owner allows, each by its name or as ``NAME[ARGUMENTS]``; joined, each alone."""
     found = []
     for entry in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", str(value)):
         name, _, arguments = entry.strip().removesuffix("]").partition("[")
-        found.append(with_arguments(str(backbone_name(name)), str(network_arguments(arguments))))
+        own = str(network_arguments(arguments))
+        found += [with_arguments(network, own) for network in split_names(str(backbone_name(name)))]
     return tuple(found)
 
 

@@ -37,17 +37,19 @@ def refused_choice(run: AppConfig, node: NodeConfig) -> str:
             requested, own = getattr(run.data, f"{role}_column"), getattr(node, f"{role}_column")
             if requested and requested != own:
                 return f"{role}-column: the run asks for {requested!r}, the node-config has {own or 'none'!r}"
-    name, weights = run.backbone.backbone, run.backbone.backbone_weights
+    weights = run.backbone.backbone_weights
     if weights not in ("", "random") and not node.backbone_weights:
         return f"backbone-weights: the run names {weights!r}, the node-config has none"
     # Arguments say how large a network is that must be built before its weights are seen not to fit.
-    chosen = with_arguments(name, run.backbone.backbone_arguments)
-    if node.allowed_backbones is None:
-        # Those with another prefix are looked up on a hub, or in a folder of that name.
-        if chosen != name or ":" in name.removeprefix("random:"):
-            return f"backbone: the run names {chosen!r}, which must be among allowed-backbones of the node-config"
-    elif chosen not in node.allowed_backbones:
-        return f"backbone: the run names {chosen!r}, allowed-backbones has {', '.join(node.allowed_backbones)}"
+    for network in run.backbone.networks:
+        name = network.backbone
+        chosen = with_arguments(name, network.backbone_arguments)
+        if node.allowed_backbones is None:
+            # Those with another prefix are looked up on a hub, or in a folder of that name.
+            if chosen != name or ":" in name.removeprefix("random:"):
+                return f"backbone: the run names {chosen!r}, which must be among allowed-backbones of the node-config"
+        elif chosen not in node.allowed_backbones:
+            return f"backbone: the run names {chosen!r}, allowed-backbones has {', '.join(node.allowed_backbones)}"
     return ""
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedstats_app.backbones.names import split_names
 from fedstats_app.base.option import ConfigError
 from fedstats_app.base.progress import Step
 from fedstats_app.cli.check.machine import check_local_superlink, check_versions, installed_version
@@ -68,11 +69,11 @@ def examine(arguments: argparse.Namespace, given: list[str], step: Step) -> Iter
     yield from check_versions(simulation=simulation)
     if config is not None:
         yield from _check_places(config, node)
-        name = config.backbone.backbone
-        library, extra = _LIBRARIES.get(name.partition(":")[0] + ":", ("", ""))
-        if library and not installed_version(library):
-            message = f"backbone {name!r} needs {library}, which is not installed for {sys.executable}"
-            yield Finding("libraries", "FAIL", message, f'pip install "fedstats-app[{extra}]"')
+        for name in split_names(config.backbone.backbone):
+            library, extra = _LIBRARIES.get(name.partition(":")[0] + ":", ("", ""))
+            if library and not installed_version(library):
+                message = f"backbone {name!r} needs {library}, which is not installed for {sys.executable}"
+                yield Finding("libraries", "FAIL", message, f'pip install "fedstats-app[{extra}]"')
     step.at(0, "checking certificates and the SuperLink")
     if arguments.root_certificates or arguments.superlink:
         from fedstats_app.cli.check.superlink import check_certificates, check_superlink
@@ -96,12 +97,18 @@ def _check_places(config: AppConfig, node: NodeConfig | None) -> Iterator[Findin
     places = [
         ("data", "dataset", data.dataset),
         ("data", "test-dataset", data.test_dataset),
-        ("backbone", "backbone-weights", config.backbone.backbone_weights.removeprefix("random")),
         ("run folder", "resume", config.run.resume),
         ("run folder", "extend", config.federation.extend),
     ]
     if node is not None:
-        places = [("data", "data-path", node.data_path), ("backbone", "backbone-weights", node.backbone_weights)]
+        places = [("data", "data-path", node.data_path)]
+    weights = node.backbone_weights if node else config.backbone.backbone_weights
+    try:
+        networks = config.backbone_for(own_data=node is not None, weights=weights).networks
+        paths = [network.backbone_weights.removeprefix("random") for network in networks]
+        places += [("backbone", "backbone-weights", path) for path in paths]
+    except ValueError as error:
+        yield Finding("backbone", "FAIL", str(error), "name a file for each network, joined by +")
     for check, key, spec in places:
         kind, colon, path = resolved(spec).partition(":") if key.endswith("dataset") else ("", ":", spec)
         if kind in ("builtin", "hub") or not (path and colon):

@@ -36,7 +36,7 @@ def check_data(config: AppConfig, node: NodeConfig | None, step: Step) -> Iterat
         advice = "name a file of this network in backbone-weights, or start a run once where downloads are possible"
         yield Finding("backbone", "FAIL", failure, advice)
     else:
-        size = f"{backbone.input_size} {'pixels' if backbone.kind == 'image' else 'tokens'}"
+        size = f"{backbone.sizes} {'pixels' if backbone.kind == 'image' else 'tokens'}"
         message = (
             f"{backbone.name}, {size}, {backbone.feature_dim} features ({backbone.features}), on {backbone.device}; "
             f"weights: {backbone.weights_source}, licence {backbone.licence}; fingerprint "

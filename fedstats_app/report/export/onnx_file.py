@@ -9,7 +9,7 @@ import itertools
 import json
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +48,30 @@ class _Network(nn.Module):
         self.register_buffer("weight", weight.masked_fill(~known[:, None], 0.0).to(torch.float32))
         self.register_buffer("bias", bias.masked_fill(~known, -torch.inf).to(torch.float32))
 
-    def probabilities(self, inputs: Tensor) -> Tensor:
-        return torch.softmax(self.backbone(inputs) @ self.weight.T + self.bias, dim=1)
+    def probabilities(self, *inputs: Tensor) -> Tensor:
+        return torch.softmax(self.backbone(*inputs) @ self.weight.T + self.bias, dim=1)
+
+
+class _ImageInput(nn.Module):
+    """From images (N, H, W, 3) uint8 to a network's input (N, 3, side, side) float32; an order of None leaves sizes."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, transform: ImageTransform, order: Order | None) -> None:
+        super().__init__()
+        self.side, self.interpolation, self.order = transform.input_size, transform.interpolation, order
+        # (pixel / 255 - mean) / std as one product and one sum in float32.
+        mean, std = np.array(transform.mean), np.array(transform.std)
+        for name, values in (("scale", 1.0 / (255.0 * std)), ("shift", -mean / std)):
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float32).reshape(3, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.order is None:
+            pixels = images.permute(0, 3, 1, 2)
+        else:
+            pixels = pillow_resize(images, self.side, self.interpolation, self.order)
+        return pixels.to(torch.float32) * self.scale + self.shift
 
 
 class ImageNetwork(_Network):
@@ -59,30 +81,17 @@ class ImageNetwork(_Network):
     ----------
     classifier : Classifier
         For images.
-    order : str or None
-        As `pillow_resize` takes it; None leaves resizing out, and H and W are then the backbone's input size.
+    inputs : sequence of nn.Module
+        From images to the input of each network.
     """
 
-    scale: Tensor
-    shift: Tensor
-
-    def __init__(self, classifier: Classifier, order: Order | None) -> None:
+    def __init__(self, classifier: Classifier, inputs: Sequence[nn.Module]) -> None:
         super().__init__(classifier)
-        transform = classifier.backbone.transform
-        assert isinstance(transform, ImageTransform)  # noqa: S101  # an image network has no other
-        self.side, self.interpolation, self.order = transform.input_size, transform.interpolation, order
-        # (pixel / 255 - mean) / std as one product and one sum in float32.
-        mean, std = np.array(transform.mean), np.array(transform.std)
-        for name, values in (("scale", 1.0 / (255.0 * std)), ("shift", -mean / std)):
-            self.register_buffer(name, torch.tensor(values, dtype=torch.float32).reshape(3, 1, 1))
+        self.inputs = nn.ModuleList(inputs)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the probabilities (N, C) of images (N, H, W, 3)."""
-        if self.order is None:
-            pixels = images.permute(0, 3, 1, 2)
-        else:
-            pixels = pillow_resize(images, self.side, self.interpolation, self.order)
-        return self.probabilities(pixels.to(torch.float32) * self.scale + self.shift)
+        return self.probabilities(*(own(images) for own in self.inputs))
 
 
 class TextNetwork(_Network):
@@ -155,25 +164,34 @@ def to_onnx(classifier: Classifier) -> OnnxModel:
 
 
 def _of_images(classifier: Classifier) -> OnnxModel:
-    transform = classifier.backbone.transform
-    assert isinstance(transform, ImageTransform)  # noqa: S101  # of images there is no other
-    order, size = order_of_pillow(transform.interpolation), transform.input_size
-    size_in_words = f"{size} x {size} pixels by Pillow's {transform.interpolation}"
-    sides = "resized to " + size_in_words + ", H = W" if order is None else "all of a batch of one size"
-    inside = "normalisation is" if order is None else f"the resize to {size_in_words} and the normalisation are"
+    transforms = [
+        own for network in classifier.backbone.networks if isinstance(own := network.transform, ImageTransform)
+    ]
+    orders = [order_of_pillow(transform.interpolation) for transform in transforms]
+    sizes = dict.fromkeys(
+        f"{own.input_size} x {own.input_size} pixels by Pillow's {own.interpolation}" for own in transforms
+    )
+    size, size_in_words = transforms[0].input_size, " and ".join(sizes)
+    if (outside := None in orders) and len(transforms) > 1:
+        raise ExportError(f"joined networks need their resize in the file, which has none to {size_in_words}")
+    sides = "resized to " + size_in_words + ", H = W" if outside else "all of a batch of one size"
+    inside = "normalisation is" if outside else f"the resize to {size_in_words} and the normalisation are"
     preprocessing = {
         "feed": f"images: uint8 RGB (N, H, W, 3), upright, transparency on white, {sides}; {inside} inside",
-        "resize-inside": order is not None,
+        "resize-inside": not outside,
         "resized-as-by": f"Pillow {PIL.__version__}",
-        **transform.spec,
+        **classifier.backbone.transform_spec,
     }
-    blank = torch.zeros((2, size, size, 3) if order is None else (2, 37, 51, 3), dtype=torch.uint8)
-    axes = {0: Dim("N")} if order is None else {0: Dim("N"), 1: Dim("H"), 2: Dim("W")}
-    content = _exported(classifier, ImageNetwork(classifier, order), {"images": blank}, axes, preprocessing)
-    return OnnxModel(content, preprocessing, size if order is None else None)
+    blank = torch.zeros((2, size, size, 3) if outside else (2, 37, 51, 3), dtype=torch.uint8)
+    axes = {0: Dim("N")} if outside else {0: Dim("N"), 1: Dim("H"), 2: Dim("W")}
+    network = ImageNetwork(classifier, [_ImageInput(*own) for own in zip(transforms, orders, strict=True)])
+    content = _exported(classifier, network, {"images": blank}, axes, preprocessing)
+    return OnnxModel(content, preprocessing, size if outside else None)
 
 
 def _of_texts(classifier: Classifier) -> OnnxModel:
+    if len(networks := classifier.backbone.networks) > 1:
+        raise ExportError(f"a file has one tokenizer, and {classifier.backbone.name} needs {len(networks)}")
     transform = classifier.backbone.transform
     assert isinstance(transform, TextTransform)  # noqa: S101  # of texts there is no other
     if transform.template:

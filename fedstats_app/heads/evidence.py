@@ -1,0 +1,47 @@
+"""Evidence of the labels given the features, by which networks are compared without test data."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from fedstats_app.heads.scatter import mean_product, needed_gram
+from fedstats_app.statistics import FeatureStatistics
+
+# Candidate ridges in units of the mean squared distance of a sample from the mean of all.
+RIDGES = 10.0 ** (torch.arange(-24, 17, dtype=torch.float64) / 4)
+
+
+def label_evidence(stats: FeatureStatistics) -> float:
+    """Return the evidence of one-hot labels per sample and class column, at the best ridge, in nats.
+
+    It is the logarithm of the marginal likelihood of ridge regression, up to a constant that depends on the labels
+    alone (MacKay 1992, "Bayesian interpolation"; Bishop 2006, eq. 3.86):
+    (-N log(rss / N) - log det(I + G / lambda)) / 2N with rss = tr(Y^T Y) - tr(B^T (G + lambda I)^-1 B), features and
+    labels centred. So it compares networks, and transforms of features, on the same samples and classes.
+
+    Parameters
+    ----------
+    stats : FeatureStatistics
+        Merged statistics with a Gram matrix (d, d) float64, the samples' own or a completed one.
+
+    Raises
+    ------
+    ValueError
+        Without a Gram matrix or samples.
+    """
+    gram, number = needed_gram(stats, "evidence"), float(stats.num_examples)
+    if not number:
+        raise ValueError("evidence needs samples, got none")
+    counts = stats.class_counts.to(torch.float64)
+    centred = stats.class_sums - torch.outer(counts, stats.mean)
+    eigenvalues, vectors = torch.linalg.eigh(gram - mean_product(stats))
+    eigenvalues, energies = eigenvalues.clamp(min=0.0), (vectors.T @ centred.T).square().sum(dim=1)
+    total = number - float(counts.square().sum()) / number
+
+    def evidence(ridge: float) -> float:
+        residual = max(total - float((energies / (eigenvalues + ridge)).sum()), 1e-12 * number)
+        return -(math.log(residual / number) + float(torch.log1p(eigenvalues / ridge).sum()) / number) / 2
+
+    return max(map(evidence, (max(float(eigenvalues.sum()), 1e-300) / number * RIDGES).tolist()))
