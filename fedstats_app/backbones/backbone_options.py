@@ -148,11 +148,9 @@ class BackboneOptions(Options):
         "vit_b_32, timm:NAME, vision:NAME, random:NAME (also tiny, wide, tiny-text); for texts all-MiniLM-L6-v2, "
         "sentence:NAME, transformers:NAME; A+B = both side by side",
     )
-    backbone_weights: str = option(
-        "", text, '"" = official | random | /PATH/TO/FILE (state dict) or FOLDER of a model; of A+B "+/PATH"'
-    )
+    backbone_weights: str = option("", text, '"" = official | random | /PATH/TO/FILE (state dict) or FOLDER of a model')
     backbone_arguments: str = option(
-        "", network_arguments, 'of timm\'s networks, such as "img_size=224,init_values=1e-5"; of A+B "ARGUMENTS+"'
+        "", network_arguments, 'of timm\'s networks, such as "img_size=224,init_values=1e-5"'
     )
     backbone_pooling: str = option(
         "auto", one_of(*POOLINGS), "auto = the model's own | mean | cls, the first token | images: pooled | cls+mean"

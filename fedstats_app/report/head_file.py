@@ -2,7 +2,7 @@
 
 The header's metadata are strings. For the network: `backbone`, `backbone-weights`, `backbone-arguments`,
 `backbone-pooling`, `backbone-features` (the layer that they come from, in words), `backbone-licence`,
-`backbone-fingerprint`, `input-size`, `transform` (JSON), `sample-kind` ("image" or "text"), `text-pooling` and
+`backbone-fingerprint`, `input-size`, `transform` (JSON), `sample-kind` ("image" or "text"),
 `text-template` of a language model, `batch-norm` (whether GroupNorm is in its place) and `tuned-backbone` (the file of
 weights that training changed). Of the head: `format`, `method`, `regulariser`,
 `feature-map` and `class-names` (JSON); where it was calibrated, `temperature`, which scores are divided by before the

@@ -17,6 +17,7 @@ from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.statistics import FeatureStatistics
 from tests.support.heads import head_metadata
+from tests.support.simulation import simulate
 
 _NAMES = ["red", "green", "blue", "never seen"]
 _COLOURS = [(230, 20, 20), (20, 200, 30), (25, 30, 220)]
@@ -154,3 +155,11 @@ def test_probabilities_are_the_softmax_at_the_saved_temperature(run: RunFolder, 
         assert row[0][0] == predicted
         assert [value for _, value in row] == sorted(of_image.tolist(), reverse=True)[:2]
         assert all(of_image[_NAMES.index(name)] == value for name, value in row)
+
+
+def test_joined_networks_come_back_from_a_run(tmp_path: Path) -> None:
+    name, few = "random:tiny+random:squeezenet1_1", {"samples_per_class": 5}
+    folder = simulate(tmp_path, backbone=name, method="fed3r", input_size=32, num_clients=2, partition=few)
+    classifier = fedstats_app.load(folder, device="cpu")
+    assert classifier.backbone.name == name and classifier.head.weight.shape == (10, 32 + 512)
+    assert len(classifier.predict(_images(2, seed=1)[0])) == 6

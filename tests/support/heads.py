@@ -15,6 +15,7 @@ def head_metadata(backbone: Backbone, class_names: Sequence[str], /, **changes: 
         "backbone-fingerprint": backbone.fingerprint,
         "input-size": str(backbone.input_size),
         "feature-map": backbone.feature_map,
+        "feature-power": "1",
         "class-names": json.dumps(list(class_names)),
         **{key.replace("_", "-"): value for key, value in changes.items()},
     }

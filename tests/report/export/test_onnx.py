@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.backbones.joined import JoinedBackbone
 from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.transform import ImageTransform
@@ -100,6 +101,24 @@ def test_a_filter_that_cannot_be_expressed_is_left_to_the_user_who_is_told() -> 
     assert compare(classifier, model, images()).max_difference < 1e-5
     with pytest.raises(Exception, match="invalid dimensions"):
         run(model, images=np.asarray(images()[0])[None])
+
+
+@pytest.mark.extended
+def test_joined_networks_resize_and_normalise_each_for_itself() -> None:
+    parts = [load_backbone("random:tiny", input_size=16), load_backbone("random:tiny", input_size=20, mean=(0.1,) * 3)]
+    classifier = classifier_of(JoinedBackbone(parts, "relu:24"))
+    model = to_onnx(classifier)
+    assert "16 x 16 pixels by Pillow's bilinear and 20 x 20 pixels" in model.preprocessing["feed"]
+    assert compare(classifier, model, images()).max_difference < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("kind", "match"), [("images", "joined networks need their resize"), ("texts", "one tokenizer")]
+)
+def test_what_cannot_be_fed_to_joined_networks_is_said(kind: str, match: str) -> None:
+    part = load_backbone("random:tiny-text" if kind == "texts" else "random:tiny", input_size=16)
+    with pytest.raises(ExportError, match=match):
+        to_onnx(classifier_of(JoinedBackbone(2 * [part if kind == "texts" else resized_by_pillow(part)])))
 
 
 @pytest.mark.extended
