@@ -123,7 +123,7 @@ class JoinedBackbone(Backbone):
     def join(self, features: Sequence[Tensor]) -> Tensor:
         """Return the backbone's features (b, D) from those of each network, (b, d) float32."""
         # Through a map one by one: the bits of a product of matrices depend on the number of rows.
-        rows = [own.to(self.device).split(1 if self.expands_features else max(len(own), 1)) for own in features]
+        rows = [torch.split(own.to(self.device), 1 if self.expands_features else max(len(own), 1)) for own in features]
         with torch.inference_mode():
             joined = torch.cat([self._joined.join(parts) for parts in zip(*rows, strict=True)])
         return joined.clone()
