@@ -283,7 +283,7 @@ def load(
         class_names = metadata["class-names"]
     if not isinstance(class_names, list) or not all(isinstance(class_name, str) for class_name in class_names):
         raise ValueError(f"head {name!r}: class-names must be a JSON list of strings, got {class_names!r:.200}")
-    temperature = _number(metadata, "temperature", "1.0", float)
+    temperature = next(_numbers(metadata, "temperature", float, "1.0"))
     calibrated_on = metadata.get("calibrated-on", "")
     return Classifier(backbone, head, class_names, name, temperature=temperature, calibrated_on=calibrated_on)
 
@@ -346,9 +346,9 @@ def _load_backbone(
     return load_networks(networks, metadata["feature-map"])
 
 
-def _numbers(metadata: Mapping[str, str], key: str, kind: type[Number]) -> Iterator[Number]:
+def _numbers(metadata: Mapping[str, str], key: str, kind: type[Number], default: str = "") -> Iterator[Number]:
     """Read a number of each network from a head's metadata, where a single one is that of all."""
-    value = metadata.get(key, "")
+    value = metadata.get(key, default)
     try:
         return itertools.cycle([kind(number) for number in value.split("+")])
     except ValueError as error:

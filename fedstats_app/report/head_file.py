@@ -5,7 +5,8 @@ The header's metadata are strings. For the network: `backbone`, `backbone-weight
 `backbone-fingerprint`, `input-size`, `transform` (JSON), `sample-kind` ("image" or "text"),
 `text-template` of a language model, `batch-norm` (whether GroupNorm is in its place) and `tuned-backbone` (the file of
 weights that training changed). Of the head: `format`, `method`, `regulariser`,
-`feature-map`, `feature-power` and `class-names` (JSON); where it was calibrated, `temperature`, which scores are divided by before the
+`feature-map`, `feature-power` and `class-names` (JSON); where it was calibrated, `temperature`, by which scores are
+divided before the
 softmax, and `calibrated-on`, the samples that chose it. Of the run: `dataset`, `num-examples`, `num-clients`, `seed`,
 `versions` (JSON); and `superseded` where a client or a class was taken out of it later.
 """

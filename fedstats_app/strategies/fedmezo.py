@@ -3,8 +3,8 @@
 In round t the server draws a seed, every client measures the difference quotients of its loss along the seed's
 directions, (L(theta + eps z) - L(theta - eps z)) / (2 eps) (MeZO: Malladi et al., NeurIPS 2023, algorithm 1), the
 server averages them with weights n_k, and every node applies theta <- theta - lr / P sum_p gbar_p z_p to its own
-replica. With weights n_k, a client's whole data as one batch, ``clip`` 0 and ``max_share`` 1 this is MeZO on all the data,
-however they are split.
+replica. With weights n_k, a client's whole data as one batch, ``clip`` 0 and ``max_share`` 1 this is MeZO on all the
+data, however they are split.
 """
 
 from __future__ import annotations
