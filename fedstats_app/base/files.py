@@ -262,7 +262,7 @@ def load_safetensors(path: Path, content: bytes | None = None) -> dict[str, Tens
         if others := {_code(tensor) for tensor in tensors.values()} - {*_DTYPES}:
             raise TypeError(f"dtypes must be among {', '.join(_DTYPES)}, got {', '.join(sorted(others))}")
     # safetensors' own error, and those of torch about dtypes and shapes that it does not have.
-    except (SafetensorError, OSError, KeyError, TypeError, RuntimeError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
     return dict(sorted(tensors.items()))  # safetensors gives them in any order
 
