@@ -3,9 +3,10 @@
 Importing this package imports neither torch nor flwr; the parts do, when they are used.
 """
 
-import importlib
 import sys
 from typing import TYPE_CHECKING
+
+from fedstats_app.base.lazy import lazy
 
 if TYPE_CHECKING:
     from fedstats_app.report.classifier import load
@@ -22,18 +23,7 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "load", "replay", "simulate"]
 
 # Imported on first use, because they need torch.
-_HOMES = {"load": "report.classifier", "replay": "server.mezo", "simulate": "simulation"}
-
-
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        """Import one of the names that need torch on first use."""
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    """List the public names, for completion in a notebook."""
-    return sorted([*globals(), *_HOMES])
+    __getattr__, __dir__ = lazy(
+        __name__, {"load": "report.classifier", "replay": "server.mezo", "simulate": "simulation"}
+    )

@@ -14,7 +14,6 @@ import logging
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -124,18 +123,11 @@ class ClientSamples:
         return kept[client_id][:2]
 
 
-class State(Enum):
-    """A node's part of a training when a request comes."""
-
-    NOTHING = "no start"
-    STORED = "a start in the folder, perhaps with log and replica"
-    LOADED = "a replica in this process"
-
-
 class NodeReplica:
     """A node's part in one training: start, log and replica, in memory and in files.
 
-    Transitions of :meth:`follow`, of which the first that fits is taken:
+    It is LOADED if the replica is in this process, else STORED if a start is in the folder, perhaps with log and
+    replica, else NOTHING. Transitions of :meth:`follow`, of which the first that fits is taken:
 
     =======  ================================================  ============================================  =======
     state    request                                           action                                        becomes
@@ -188,10 +180,10 @@ class NodeReplica:
 
     def follow(self, request: MezoRequest) -> bool:
         """Bring the replica to the round before the requested one; return whether it could be."""
-        state, setup, start = self._known()
+        loaded, (setup, start) = self._loaded, self._known()
         if request.setup is not None and (
             request.restart
-            or (state is State.LOADED and self.replica.round >= request.round)
+            or (loaded and self.replica.round >= request.round)
             or request.setup != setup
             or request.start.keys() != start.keys()
             or not all(torch.equal(tensor, start[name]) for name, tensor in request.start.items())
@@ -201,7 +193,7 @@ class NodeReplica:
             _forget_old(self._files.folder.parent)
         elif setup is None:
             return False
-        elif state is State.STORED:
+        elif not loaded:
             self._build(setup, start)
             kept = _unless_damaged(self._files.load_replica, None)
             if kept is not None and kept[1] < request.round:
@@ -240,12 +232,12 @@ class NodeReplica:
             scalars += projected_gradients(perturbation, batch, self.batch_size, [probe])
         return tuple(scalars)
 
-    def _known(self) -> tuple[State, MezoSetup | None, Mapping[str, Tensor]]:
-        """Return the state, and setup and start if there are any."""
+    def _known(self) -> tuple[MezoSetup | None, Mapping[str, Tensor]]:
+        """Return setup and start if there are any."""
         if self._loaded:
-            return State.LOADED, self.setup, self._start
+            return self.setup, self._start
         kept = _unless_damaged(self._files.load_start, None)
-        return (State.NOTHING, None, {}) if kept is None else (State.STORED, from_values(MezoSetup, kept[0]), kept[1])
+        return (None, {}) if kept is None else (from_values(MezoSetup, kept[0]), kept[1])
 
     def _build(self, setup: MezoSetup, start: Mapping[str, Tensor]) -> None:
         try:

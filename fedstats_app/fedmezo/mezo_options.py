@@ -26,25 +26,13 @@ class FedMeZOOptions(Options):
 
     table: ClassVar[str] = "fedmezo"
 
-    tune: str = option(
-        "head",
-        tuned_part,
-        "head | full | bias | norm (those and the head) | names:PATTERN,...",
-    )
+    tune: str = option("head", tuned_part, "head | full | bias | norm (those and the head) | names:PATTERN,...")
     num_z: int = option(1, whole(1, 1024), "directions of a round")
     directions: Literal["rademacher", "gaussian"] = option(
-        "rademacher",
-        one_of("rademacher", "gaussian"),
-        "rademacher (signs) | gaussian",
+        "rademacher", one_of("rademacher", "gaussian"), "rademacher (signs) | gaussian"
     )
     weighting: Literal["examples", "uniform"] = option(
-        "examples",
-        one_of("examples", "uniform"),
-        "examples | uniform (algorithm 2 of the thesis)",
+        "examples", one_of("examples", "uniform"), "examples | uniform (algorithm 2 of the thesis)"
     )
     batch_size: int = option(0, whole(0, 1_000_000), "samples drawn for each direction; 0 = all samples")
-    clip: float = option(
-        3.0,
-        number(0.0),
-        "scalars are cut at this many times the recent median; 0 = never",
-    )
+    clip: float = option(3.0, number(0.0), "scalars are cut at this many times the recent median; 0 = never")

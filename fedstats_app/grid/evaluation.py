@@ -233,21 +233,20 @@ def training_losses(
         return read_losses_reply(reply, clients[int(reply.metadata.src_node_id)])
 
     answers = ask(grid, training_content(request, arrays, ArrayRecord()), TRAINING_LOSSES, clients, read)
-    counted = {client: answer for client, answer in answers.by_client.items() if answer.num_examples}
+    counted = {client: answer.num_examples for client, answer in answers.by_client.items() if answer.num_examples}
     needed = max(1, min(min_clients, len(clients)))
     if len(counted) < needed:
         raise TooFewClients(
             f"{len(counted)} of {len(clients)} sites measured losses by temperature, {needed} are needed "
             f"(min-clients); {answers.reasons()}"
         )
-    for client in deciding(counted, lambda some: best_temperature(_mean_losses(some))):
+
+    def mean_losses(of: Mapping[int, int]) -> list[float]:
+        """Average over all samples; sums are exact, so that the order of the clients does not matter."""
+        columns = zip(*(answers.by_client[client].losses for client in of), strict=True)
+        return [math.fsum(map(operator.mul, of.values(), column)) / sum(of.values()) for column in columns]
+
+    for client in deciding(counted, lambda of: best_temperature(mean_losses(of))):
         answers.failures[client] = f"without it the others agree on over {DECIDES:g} times more or less"
         del counted[client]
-    return _mean_losses(counted), answers
-
-
-def _mean_losses(answers: Mapping[int, TrainingLosses]) -> list[float]:
-    """Return the mean over all samples, summed exactly: the order of the clients does not matter."""
-    counts = [answer.num_examples for answer in answers.values()]
-    columns = zip(*(answer.losses for answer in answers.values()), strict=True)
-    return [math.fsum(map(operator.mul, counts, column)) / sum(counts) for column in columns]
+    return mean_losses(counted), answers

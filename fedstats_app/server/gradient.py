@@ -17,7 +17,7 @@ from fedstats_app.server.training import Training
 from fedstats_app.strategies.fine_tuning import FineTuning, TrainingRound
 from fedstats_app.strategies.server_optimizers import load_optimizer_state, make_optimizer, optimizer_state
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.start import best_temperature, probe_rate, typical_steps
+from fedstats_app.training.start import probe_rate, typical_steps
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.training import EvaluationCounts
@@ -64,10 +64,7 @@ class GradientTraining(Training):
         if checkpoint is not None:
             temperature, self._start_loss = (checkpoint.metadata[key] for key in ("temperature", "start_loss"))
         elif self.on_features and not self.made and self.tuning.temperature == "auto":
-            losses, answers = self.losses_of(self.head.head)
-            temperature = best_temperature(losses)
-            self._start_loss = min(losses)
-            self.say(f"the head's logits are divided by {temperature:.4g}, where the sites' loss is least")
+            temperature, self._start_loss, answers = self.found_temperature()
         self._build(temperature)
         self.announce(self.size)
         done = 0 if checkpoint is None else checkpoint.round

@@ -24,7 +24,6 @@ from fedstats_app.report.training_record import TrainingResult
 from fedstats_app.server.training import Training
 from fedstats_app.strategies.fedmezo import STALLED_ROUNDS, MezoRound, MezoRounds
 from fedstats_app.training.model import TrainingRequest, TunedModel
-from fedstats_app.training.start import best_temperature
 from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, EVALUATE_MEZO
 from fedstats_app.wire.reading import from_values, to_values
@@ -110,10 +109,8 @@ class MezoTraining(Training):
         loss_answers, answers, passes = None, MezoAnswers(), 0
         temperature = 1.0 if self.made else self.tuning.temperature
         if temperature == "auto":
-            losses, loss_answers = self.losses_of(self.head.head)
-            temperature = best_temperature(losses)
+            temperature, _, loss_answers = self.found_temperature()
             passes = sum(answer.num_examples for answer in loss_answers.by_client.values())
-            self.say(f"the head's logits are divided by {temperature:.4g}, where the sites' loss is least")
         self.start_temperature = temperature
         if temperature != 1.0:
             self._take_start({key: tensor / temperature for key, tensor in self.start_tensors.items()})

@@ -110,10 +110,7 @@ class PersonalSession:
     def request(self) -> TrainingRequest:
         """Request to train a whole model, the same in all approaches."""
         return replace(
-            self.training,
-            tune="full",
-            options=self.options.local(flip=self.training.options.flip),
-            tune_bias=True,
+            self.training, tune="full", options=self.options.local(flip=self.training.options.flip), tune_bias=True
         )
 
 

@@ -26,6 +26,7 @@ from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.specification import SampleRequest
 from fedstats_app.training.evaluation import evaluate, head_logits, score_head
 from fedstats_app.training.model import TrainingRequest, Tune, TunedModel
+from fedstats_app.training.start import best_temperature
 from fedstats_app.training.trainers import Trainer
 from fedstats_app.training.training_options import MADE_HEADS, LocalOptions
 from fedstats_app.wire import StatisticsRequest
@@ -126,6 +127,13 @@ class Training(ABC):
         # The whole head goes down.
         request = replace(self.request, tune="probe", tune_bias=True, options=LocalOptions())
         return training_losses(self.run.grid, request, head, self.clients, self.min_clients)
+
+    def found_temperature(self) -> tuple[float, float, Answers[TrainingLosses]]:
+        """Return the temperature at which the clients' loss with the start is least, that loss, and the answers."""
+        losses, answers = self.losses_of(self.head.head)
+        temperature = best_temperature(losses)
+        self.say(f"the head's logits are divided by {temperature:.4g}, where the sites' loss is least")
+        return temperature, min(losses), answers
 
     def say(self, line: str) -> None:
         """Print a line about this training."""

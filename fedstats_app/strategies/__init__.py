@@ -3,9 +3,9 @@
 Trainings are imported on first use: a closed-form run loads none.
 """
 
-import importlib
 from typing import TYPE_CHECKING
 
+from fedstats_app.base.lazy import lazy
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.strategies.base import StatisticsStrategy
 from fedstats_app.strategies.closed_form import ClosedForm, Fed3R, FedCGS, FedCOF, FedNCM, FedRoot, OnePass
@@ -28,17 +28,5 @@ __all__ = [
     "StatisticsStrategy",
 ]
 
-_HOMES = {"FedMeZO": "fedmezo", "FineTuning": "fine_tuning"}
-
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> object:
-        """Import a training on first use."""
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    """List the classes, for completion in a notebook."""
-    return sorted([*globals(), *_HOMES])
+    __getattr__, __dir__ = lazy(__name__, {"FedMeZO": "fedmezo", "FineTuning": "fine_tuning"})

@@ -38,6 +38,19 @@ logger = logging.getLogger("fedstats_app")
 class WithoutEvaluation(Strategy):
     """A Strategy whose rounds only train: heads and models are scored by messages of :mod:`fedstats_app.grid`."""
 
+    num_clients: int | None
+    wait_timeout: float
+    settle_seconds: float
+    reply_timeout: float
+
+    def connected(self, grid: Grid, minimum: int, **options: Any) -> ClientGrid:
+        """Wait for nodes, if the grid is Flower's own, and return a Grid whose clients they are, with these options."""
+        if isinstance(grid, ClientGrid):
+            return grid
+        timeouts = {"wait_timeout": self.wait_timeout, "settle_seconds": self.settle_seconds}
+        wait_for_nodes(grid, minimum, expected=self.num_clients, **timeouts)
+        return ClientGrid(grid, reply_timeout=self.reply_timeout, **options)
+
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
@@ -274,20 +287,8 @@ class StatisticsStrategy(WithoutEvaluation):
         TooFewClients
             If fewer than ``min_clients`` came or were merged.
         """
-        if not isinstance(grid, ClientGrid):
-            wait_for_nodes(
-                grid,
-                max(self.min_clients - self.collection.num_merged, 1),
-                expected=self.num_clients,
-                wait_timeout=self.wait_timeout,
-                settle_seconds=self.settle_seconds,
-            )
-            grid = ClientGrid(
-                grid,
-                reply_timeout=self.reply_timeout,
-                window_bytes=self.window_bytes,
-                expected_reply_bytes=self.expected_reply_bytes,
-            )
+        sizes = {"window_bytes": self.window_bytes, "expected_reply_bytes": self.expected_reply_bytes}
+        grid = self.connected(grid, max(self.min_clients - self.collection.num_merged, 1), **sizes)
         for server_round in range(1, (self.num_rounds if num_rounds is None else num_rounds) + 1):
             messages = self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid)
             self._fold(server_round, grid.send_and_receive(messages, timeout=timeout))

@@ -13,13 +13,12 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
 from torch import Tensor, nn
 
 from fedstats_app.fedmezo.average import Averaged, ScalarAverage, TrainingDiverged, Weighting
@@ -29,13 +28,13 @@ from fedstats_app.fedmezo.mezo_options import tuned_part
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, load_start, make_replica
 from fedstats_app.grid.client_grid import ClientGrid
-from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
+from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.mezo_exchange import MezoAnswers, MezoExchange
 from fedstats_app.strategies.rounds import SampledTraining
 from fedstats_app.training.model import TrainingRequest
-from fedstats_app.training.proportion import DECIDES, capped, deciding, largest_share
+from fedstats_app.training.proportion import DECIDES, capped, deciding
 from fedstats_app.wire.arrays import to_record
-from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, MezoReply, Wanted
+from fedstats_app.wire.mezo import CURVATURE_DIRECTIONS, Wanted
 
 logger = logging.getLogger("fedstats_app")
 
@@ -231,9 +230,8 @@ class MezoRounds(SampledTraining[MezoRound]):
         if enough:
             if self.learning_rate is None:
                 raise ValueError("the learning rate is not known yet: call measure_learning_rate first")
-            share = largest_share(len(num_examples)) if self.max_share is None else self.max_share
             scalars = {client: answer.scalars for client, answer in usable.items()}
-            averaged = self._average.take(scalars, capped(num_examples, share))
+            averaged = self._average.take(scalars, capped(num_examples, self.max_share))
             self.stalled_rounds = 0 if any(averaged.means) else self.stalled_rounds + 1
             steps = tuple(self.learning_rate / len(averaged.means) * mean for mean in averaged.means)
         update = Update(self._exchange.seed(server_round), steps)
@@ -275,15 +273,15 @@ class MezoRounds(SampledTraining[MezoRound]):
                 f"(min-clients); {answers.reasons()}"
             )
 
-        def estimate(replies: Mapping[int, MezoReply]) -> float:
-            scalars = {client: answer.scalars for client, answer in replies.items()}
-            num_examples = {client: answer.num_examples for client, answer in replies.items()}
-            return statistics.fmean(self._average.mean(scalars, num_examples))
+        num_examples = {client: answer.num_examples for client, answer in usable.items()}
 
-        for client in deciding(usable, estimate) if self._average.clip else ():
+        def estimate(of: Mapping[int, int]) -> float:
+            return statistics.fmean(self._average.mean({client: usable[client].scalars for client in of}, of))
+
+        for client in deciding(num_examples, estimate) if self._average.clip else ():
             answers.failures[client] = f"without it the others agree on over {DECIDES:g} times more or less"
-            del usable[client]
-        curvature = estimate(usable)
+            del num_examples[client]
+        curvature = estimate(num_examples)
         if not curvature > 0.0:
             raise TrainingDiverged(
                 f"no learning rate follows from the loss's curvature along {CURVATURE_DIRECTIONS} directions, which is "
@@ -358,6 +356,8 @@ class FedMeZO(MezoRounds):
     (2, [])
     """
 
+    usual_rounds = 100
+
     def __init__(
         self,
         num_classes: int,
@@ -406,50 +406,17 @@ class FedMeZO(MezoRounds):
         self.num_clients, self.wait_timeout, self.settle_seconds = num_clients, wait_timeout, settle_seconds
         self.reply_timeout, self._begun = reply_timeout, False
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
-        num_rounds: int = 100,
-        timeout: float | None = None,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
-        """Run rounds and return Flower's Result, whose ``arrays`` are the state of the model.
-
-        Parameters
-        ----------
-        grid : Grid
-            Flower's, or a :class:`ClientGrid`.
-        initial_arrays : ArrayRecord, optional
-            State of the model to start from. Without, a first call starts from the model as it is, and a later one
-            continues.
-        num_rounds, timeout, train_config, evaluate_config, evaluate_fn
-            As :meth:`SampledTraining.start`.
-
-        Raises
-        ------
-        ValueError
-            If the arrays are not those of the model.
-        TooFewClients, TrainingDiverged
-            As :meth:`SampledTraining.start`.
-        """
+    def prepare(self, grid: Grid, initial_arrays: ArrayRecord | None) -> Grid:
+        """Load the arrays, and wait for nodes."""
         if initial_arrays is not None or not self._begun:
             self._load(initial_arrays or ArrayRecord())
-        if not isinstance(grid, ClientGrid):
-            wait_for_nodes(
-                grid,
-                self.min_clients,
-                expected=self.num_clients,
-                wait_timeout=self.wait_timeout,
-                settle_seconds=self.settle_seconds,
-            )
-            grid = ClientGrid(grid, reply_timeout=self.reply_timeout)
+        grid = self.connected(grid, self.min_clients)
         self._begin(grid)
-        result = super().start(grid, None, num_rounds, timeout, evaluate_fn=evaluate_fn)
+        return grid
+
+    def finish(self, grid: Grid, timeout: float | None) -> None:
+        """Bring every client to the end of the log."""
         self.synchronise(grid, timeout)
-        return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -18,7 +18,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.strategies.rounds import SampledTraining
 from fedstats_app.training.model import TrainingRequest
-from fedstats_app.training.proportion import allowances, capped, largest_share, usual_size
+from fedstats_app.training.proportion import allowances, capped, usual_size
 from fedstats_app.wire.arrays import to_record, to_tensors
 from fedstats_app.wire.reading import to_values
 from fedstats_app.wire.training import TrainingMetrics, check_training_reply
@@ -185,8 +185,7 @@ class FineTuning(SampledTraining[TrainingRound]):
             lengths[client] = math.sqrt(math.fsum(squares))
         times = times_usual(lengths, this.num_examples)
         this.clipped = {client: ratio for client, ratio in times.items() if ratio > self.clip > 0.0}
-        share = largest_share(len(taken)) if self.max_share is None else self.max_share
-        weights = capped(this.num_examples, share)
+        weights = capped(this.num_examples, self.max_share)
         for client, reply in taken.items():
             if client in this.clipped:
                 factor, changes = self.clip / this.clipped[client], self._changes(reply)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -47,6 +47,7 @@ class SampledTraining(WithoutEvaluation, Generic[R]):
         If the fraction has another value.
     """
 
+    usual_rounds: ClassVar[int] = 3
     first_round: int
     outcome: R
 
@@ -59,7 +60,7 @@ class SampledTraining(WithoutEvaluation, Generic[R]):
         self,
         grid: Grid,
         initial_arrays: ArrayRecord | None = None,
-        num_rounds: int = 3,
+        num_rounds: int | None = None,
         timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
@@ -72,9 +73,9 @@ class SampledTraining(WithoutEvaluation, Generic[R]):
         grid : Grid
             Flower's, or a :class:`ClientGrid`.
         initial_arrays : ArrayRecord, optional
-            To start from; FedMeZO's constructor has them.
-        num_rounds : int
-            How many, from ``first_round`` on.
+            To start from. FedMeZO without any starts from its model as it is, and continues in a later call.
+        num_rounds : int, optional
+            How many, from ``first_round`` on; by default 3, of FedMeZO 100.
         timeout : float, optional
             Seconds for each exchange, beside the limit of every request; none by default.
         train_config : ConfigRecord, optional
@@ -86,18 +87,21 @@ class SampledTraining(WithoutEvaluation, Generic[R]):
 
         Raises
         ------
+        ValueError
+            If the arrays are not those of FedMeZO's model.
         TooFewClients
             If there are no clients, or a round, or ten of FedMeZO in a row, has too few usable answers.
         TrainingDiverged
             By FedMeZO.
         """
-        result = Result(arrays=initial_arrays or ArrayRecord())
-        outcomes = self.rounds(grid, result, num_rounds, timeout, train_config)
+        grid, result = self.prepare(grid, initial_arrays), Result(arrays=initial_arrays or ArrayRecord())
+        outcomes = self.rounds(grid, result, num_rounds or self.usual_rounds, timeout, train_config)
         for number, _ in enumerate(outcomes, self.first_round):
             scores = evaluate_fn(number, self.shown(result.arrays)) if evaluate_fn is not None else None
             if scores is not None:
                 result.evaluate_metrics_serverapp[number] = scores
         result.arrays = self.shown(result.arrays)
+        self.finish(grid, timeout)
         return result
 
     def rounds(
@@ -130,8 +134,15 @@ class SampledTraining(WithoutEvaluation, Generic[R]):
                 if self.is_last():
                     break
 
+    def prepare(self, grid: Grid, initial_arrays: ArrayRecord | None) -> Grid:
+        """Take the arrays that :meth:`start` was given, and return the Grid for all that follows."""
+        return grid
+
     def begin(self, grid: ClientGrid, timeout: float | None) -> None:
         """Ask clients before the first round."""
+
+    def finish(self, grid: Grid, timeout: float | None) -> None:
+        """Ask clients after the last round of :meth:`start`."""
 
     def shown(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the arrays for ``evaluate_fn`` and the Result, by default those averaged last."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -94,13 +94,6 @@ class Sgd:
             parameter.add_(direction, alpha=-options.learning_rate)
 
 
-class Optimizer(Protocol):
-    """Steps that follow the gradients of some parameters."""
-
-    def step(self) -> object:
-        """Move every parameter that has a gradient."""
-
-
 def train_locally(
     model: TunedModel,
     samples: Samples,
@@ -109,7 +102,7 @@ def train_locally(
     key: Sequence[int],
     extra_loss: ExtraLoss | None = None,
     smallest_batch: int = 0,
-    optimizer: Callable[[Sequence[nn.Parameter], LocalOptions], Optimizer] = Sgd,
+    optimizer: Callable[[Sequence[nn.Parameter], LocalOptions], Any] = Sgd,
 ) -> LocalReport:
     """Train a model in place on cross-entropy, by SGD unless another optimiser is given.
 
@@ -128,7 +121,7 @@ def train_locally(
     smallest_batch : int
         A last batch of fewer samples is joined to the one before.
     optimizer : callable
-        From trained parameters and options to the optimiser.
+        From trained parameters and options to what has torch's ``step()``.
 
     Raises
     ------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
 
 # With fewer clients we cannot tell which one is the outlier.
 FEWEST_TO_COMPARE = 3
@@ -49,11 +48,12 @@ def largest_share(num_clients: int) -> float:
     return min(1.0, max(0.2, 1.5 / max(1, num_clients)))
 
 
-def capped(num_examples: Mapping[int, int], share: float) -> dict[int, int]:
+def capped(num_examples: Mapping[int, int], share: float | None) -> dict[int, int]:
     """Return weights of which none is more than a share of all: the largest counts are lowered to one number.
 
-    The share is in (0, 1]; below 1 / K for K clients all weigh the same.
+    The share is in (0, 1], by default :func:`largest_share`; below 1 / K for K clients all weigh the same.
     """
+    share = largest_share(len(num_examples)) if share is None else share
     most = max(int(_level(list(num_examples.values()), share)), min(num_examples.values(), default=1))
     return {client: min(number, most) for client, number in num_examples.items()}
 
@@ -74,29 +74,20 @@ def _level(counts: Sequence[int], share: float) -> float:
     return 0.0
 
 
-class _WithSamples(Protocol):
-    @property
-    def num_examples(self) -> int:
-        """Samples that an answer is over."""
-
-
-Answer = TypeVar("Answer", bound=_WithSamples)
-
-
-def deciding(answers: Mapping[int, Answer], estimate: Callable[[Mapping[int, Answer]], float]) -> list[int]:
+def deciding(num_examples: Mapping[int, int], estimate: Callable[[Mapping[int, int]], float]) -> list[int]:
     """List the clients that alone decide an estimate, a positive number: leaving out any other moves it little.
 
-    The list is empty for fewer than three clients. A client with half of all samples is never in it: it may rightly
-    decide.
+    Both take clients with their numbers of samples. The list is empty for fewer than three clients. A client with half
+    of all samples is never in it: it may rightly decide.
     """
-    if len(answers) < FEWEST_TO_COMPARE:
+    if len(num_examples) < FEWEST_TO_COMPARE:
         return []
-    total = sum(answer.num_examples for answer in answers.values())
-    without = {client: estimate({other: answers[other] for other in answers if other != client}) for client in answers}
+    total = sum(num_examples.values())
+    without = {client: estimate({k: n for k, n in num_examples.items() if k != client}) for client in num_examples}
     usual = statistics.median(without.values())
 
     def decides(client: int) -> bool:
         ratio = without[client] / usual if usual else math.inf
-        return not 1.0 / DECIDES <= ratio <= DECIDES and 2 * answers[client].num_examples < total
+        return not 1.0 / DECIDES <= ratio <= DECIDES and 2 * num_examples[client] < total
 
-    return [client for client in answers if decides(client)]
+    return [client for client in num_examples if decides(client)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedstats_app.training.training_options import FIXED_RATE, TuningOptions
+from fedstats_app.training.training_options import FIXED_RATE
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,6 @@ class Trainer:
         Learning rate of SGD if none is given or found. A pre-trained network gets worse at 0.01 (conf/fine-tune.toml).
     by_gradient : bool
         True if clients run SGD and the option ``optimizer`` counts; false for FedMeZO.
-    problems : callable
-        From the options of training to a line for each conflict with the trainer.
     """
 
     name: str
@@ -39,16 +36,10 @@ class Trainer:
     passes: int
     rate: float = FIXED_RATE
     by_gradient: bool = True
-    problems: Callable[[TuningOptions], list[str]] = lambda tuning: []
 
     def by(self, optimizer: str) -> str:
         """Name the optimiser if the trainer uses it, else the trainer itself."""
         return optimizer if self.by_gradient else self.name
-
-
-def _problems_of_fedmezo(tuning: TuningOptions) -> list[str]:
-    frozen = tuning.batch_norm == "frozen"
-    return [] if frozen else [f"batch-norm: fedmezo needs frozen running statistics, got {tuning.batch_norm!r}"]
 
 
 # In the order of the documents.
@@ -86,7 +77,6 @@ FEDMEZO = Trainer(
     "samples, a digest of its model), and no weights",
     passes=2,
     by_gradient=False,
-    problems=_problems_of_fedmezo,
 )
 
 TRAINERS: dict[str, Trainer] = {trainer.name: trainer for trainer in (PROBE, FULL, FEATURES, FEDMEZO)}

@@ -143,8 +143,8 @@ class TuningOptions(Options):
             yield f"label-words: need a text-template, got {self.label_words!r} without"
         if "label-words" in start and not self.label_words:
             yield "start-head: label-words needs the words in label-words, got none"
-        if config.trainer:
-            yield from config.trainer.problems(self)
+        if config.trainer and not config.trainer.by_gradient and self.batch_norm != "frozen":
+            yield f"batch-norm: fedmezo needs frozen running statistics, got {self.batch_norm!r}"
 
     @property
     def max_share(self) -> float | None:

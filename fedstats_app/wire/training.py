@@ -15,6 +15,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
+from fedstats_app.statistics.accumulation import Addable
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.start import TEMPERATURES
 from fedstats_app.wire.arrays import read_array, read_tensors, to_array, to_record
@@ -176,19 +177,12 @@ def _read_number(content: RecordDict, low: int, high: int, *others: str) -> int:
 
 
 @dataclass(frozen=True)
-class EvaluationCounts:
+class EvaluationCounts(Addable):
     """Sums over samples that can be added: how many, how many right, and the cross-entropy in nats."""
 
     num_examples: int = counted()
     num_correct: int = counted("num_examples")
     loss_sum: float = measured()
-
-    def __add__(self, other: EvaluationCounts) -> EvaluationCounts:
-        return EvaluationCounts(
-            self.num_examples + other.num_examples,
-            self.num_correct + other.num_correct,
-            self.loss_sum + other.loss_sum,
-        )
 
 
 # Replies to ``evaluate.model``.

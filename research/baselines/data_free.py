@@ -273,11 +273,7 @@ def _augmented(images: Tensor, draw: np.random.Generator) -> Tensor:
 
 
 def _disturbed(
-    ensemble: Ensemble,
-    weights: Tensor,
-    inputs: Tensor,
-    options: DataFreeOptions,
-    draw: np.random.Generator,
+    ensemble: Ensemble, weights: Tensor, inputs: Tensor, options: DataFreeOptions, draw: np.random.Generator
 ) -> Tensor:
     """Move pixels by the sign of the gradient of a random combination of the ensemble's probabilities."""
     if not options.disturbance:

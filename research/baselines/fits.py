@@ -116,11 +116,7 @@ def _check_shapes(features: Tensor, labels: Tensor) -> None:
 
 def _mixture(components: int, covariance: Covariance, seed: int) -> Any:
     return _sklearn("mixture").GaussianMixture(
-        components,
-        covariance_type=_SKLEARN_KIND[covariance],
-        tol=TOLERANCE,
-        max_iter=MOST_STEPS,
-        random_state=seed,
+        components, covariance_type=_SKLEARN_KIND[covariance], tol=TOLERANCE, max_iter=MOST_STEPS, random_state=seed
     )
 
 

@@ -83,11 +83,7 @@ class ClassMixtures:
             return values.clamp(-most, most).to(dtype).to(torch.float64)
 
         return ClassMixtures(
-            self.class_ids,
-            self.counts,
-            travelled(self.weights),
-            travelled(self.means),
-            travelled(self.covariances),
+            self.class_ids, self.counts, travelled(self.weights), travelled(self.means), travelled(self.covariances)
         )
 
     def bytes_as(self, dtype: torch.dtype) -> int:

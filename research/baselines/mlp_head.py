@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedstats_app.training.local import ExtraLoss, Optimizer, Sgd, train_locally
+from fedstats_app.training.local import ExtraLoss, Sgd, train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, TensorSamples, generator
 from fedstats_app.training.training_options import LocalOptions
@@ -57,7 +58,7 @@ def federated_average(
     fraction: float,
     seed: int = 0,
     extra_loss: ExtraLoss | None = None,
-    optimizer: Callable[[Sequence[nn.Parameter], LocalOptions], Optimizer] = Sgd,
+    optimizer: Callable[[Sequence[nn.Parameter], LocalOptions], Any] = Sgd,
     step: Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]] = lambda start, mean: mean,
     after_client: Callable[[int, dict[str, Tensor]], None] = lambda client, state: None,
     after_round: Callable[[], None] = lambda: None,

@@ -27,13 +27,7 @@ from fedstats_app.server.influence import SUSPICIOUS, find_harm
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, ScatterFactor
 from fedstats_app.strategies import StatisticsStrategy
-from fedstats_app.wire import (
-    Limits,
-    ReceivedStatistics,
-    StatisticsRequest,
-    read_statistics_request,
-    statistics_reply,
-)
+from fedstats_app.wire import Limits, ReceivedStatistics, StatisticsRequest, read_statistics_request, statistics_reply
 from research.benchmarks.answers import ask
 from research.benchmarks.features import Features, features_of, settings_of
 from research.benchmarks.lines import parser_of, printed

@@ -197,10 +197,7 @@ def _server(optimizer: str) -> Callable[[Tensor, Tensor], Tensor]:
     return step
 
 
-TRAININGS = {
-    "fedmezo": (fedmezo, 200),
-    **{name: (by_gradients(name), 15) for name in ("fedavg", "fedprox", "fedadam")},
-}
+TRAININGS = {"fedmezo": (fedmezo, 200), **{name: (by_gradients(name), 15) for name in ("fedavg", "fedprox", "fedadam")}}
 
 
 def _row(

@@ -30,12 +30,7 @@ from fedstats_app.heads.regularisation import (
     with_between_class,
     without_between_class,
 )
-from fedstats_app.heads.scatter import (
-    ClassTotals,
-    class_mean_products,
-    row_scatter,
-    within_class_freedom,
-)
+from fedstats_app.heads.scatter import ClassTotals, class_mean_products, row_scatter, within_class_freedom
 from fedstats_app.methods import FedRootMethod
 from fedstats_app.statistics import FeatureStatistics
 from research.benchmarks.features import Features, config_of, features_of

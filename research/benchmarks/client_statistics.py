@@ -31,11 +31,7 @@ NUM_CLASSES = 100
 
 
 def measure(
-    backbone: Backbone,
-    *,
-    num_batches: int = 4,
-    repeats: int = 7,
-    spec: StatisticsSpec = GRAM,
+    backbone: Backbone, *, num_batches: int = 4, repeats: int = 7, spec: StatisticsSpec = GRAM
 ) -> dict[str, float]:
     """Return seconds per image of both sides (medians), and ``overhead``, the median of the paired ratios less 1."""
     generator = torch.Generator().manual_seed(0)
@@ -91,11 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--root", action="store_true", help="FedRoot's factor instead of the Gram matrix")
     options = parser.parse_args(arguments)
     backbone = load_backbone(
-        options.backbone,
-        weights="random",
-        input_size=options.input_size,
-        batch_size=options.batch_size,
-        device="cpu",
+        options.backbone, weights="random", input_size=options.input_size, batch_size=options.batch_size, device="cpu"
     )
     measured = measure(
         backbone,

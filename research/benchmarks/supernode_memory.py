@@ -77,9 +77,7 @@ def answer(data_path: str, backbone: str, weights: str, input_size: int) -> floa
         1, 1, {"data-path": data_path}, RecordDict(), {**AppConfig().to_run_config(), **settings, "device": "cpu"}
     )
     request = StatisticsRequest(
-        NUM_CLASSES,
-        StatisticsSpec(gram=True),
-        class_names=tuple(f"class-{label}" for label in range(NUM_CLASSES)),
+        NUM_CLASSES, StatisticsSpec(gram=True), class_names=tuple(f"class-{label}" for label in range(NUM_CLASSES))
     )
     reply = app(instruction(request.to_content()), context)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6

@@ -17,13 +17,7 @@ from fedstats_app.cli import CommandError
 from fedstats_app.cli.terminal import table
 from research.reproduce.catalogue import Catalogue
 from research.reproduce.plan import PlannedRun, cells_of, planned
-from research.reproduce.preset import (
-    Preset,
-    preset_names,
-    preset_of_run_config,
-    read_preset,
-    with_sweep,
-)
+from research.reproduce.preset import Preset, preset_names, preset_of_run_config, read_preset, with_sweep
 
 DEFAULT_OUTPUT_DIR = "~/fedstats-reproduce"
 PRESETS = Path(__file__).parents[1] / "presets"

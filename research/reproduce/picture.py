@@ -7,14 +7,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from fedstats_app.report.plots.style import (
-    METHOD_COLOURS,
-    new_figure,
-    plot_style,
-    quiet_axes,
-    save_png,
-    set_title,
-)
+from fedstats_app.report.plots.style import METHOD_COLOURS, new_figure, plot_style, quiet_axes, save_png, set_title
 from research.reproduce.catalogue import MEASURES
 from research.reproduce.outcome import Comparison
 from research.reproduce.preset import Row

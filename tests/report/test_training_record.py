@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 
 from fedstats_app.base.files import to_json
 from fedstats_app.base.json_digest import read_with_digest
-from fedstats_app.report.training_record import (
-    RoundRecord,
-    TrainingResult,
-    forward_passes,
-    training_bytes,
-)
+from fedstats_app.report.training_record import RoundRecord, TrainingResult, forward_passes, training_bytes
 from fedstats_app.training.trainers import TRAINERS
 from tests.support.golden import published_costs
 from tests.support.trainings import make_training

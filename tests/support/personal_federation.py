@@ -110,12 +110,7 @@ class Federation:
 
 
 def federation(
-    data: Path,
-    state: Path,
-    *,
-    hosts: int = 1,
-    app: ClientApp | None = None,
-    **settings: object,
+    data: Path, state: Path, *, hosts: int = 1, app: ClientApp | None = None, **settings: object
 ) -> Federation:
     """Run the first stage over the images of :func:`image_folder`, with clients on some hosts."""
     logging.getLogger("flwr").setLevel(logging.ERROR)

@@ -17,11 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedstats_app.training.evaluation import evaluate
-from fedstats_app.training.local import (
-    Diverged,
-    alignment_loss,
-    train_locally,
-)
+from fedstats_app.training.local import Diverged, alignment_loss, train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, TensorSamples, batch_order
 from fedstats_app.training.training_options import LocalOptions
