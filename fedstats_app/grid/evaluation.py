@@ -241,12 +241,12 @@ def training_losses(
             f"(min-clients); {answers.reasons()}"
         )
 
-    def mean_losses(of: Mapping[int, int]) -> list[float]:
+    def mean_losses(sizes: Mapping[int, int]) -> list[float]:
         """Average over all samples; sums are exact, so that the order of the clients does not matter."""
-        columns = zip(*(answers.by_client[client].losses for client in of), strict=True)
-        return [math.fsum(map(operator.mul, of.values(), column)) / sum(of.values()) for column in columns]
+        columns = zip(*(answers.by_client[client].losses for client in sizes), strict=True)
+        return [math.fsum(map(operator.mul, sizes.values(), column)) / sum(sizes.values()) for column in columns]
 
-    for client in deciding(counted, lambda of: best_temperature(mean_losses(of))):
+    for client in deciding(counted, lambda sizes: best_temperature(mean_losses(sizes))):
         answers.failures[client] = f"without it the others agree on over {DECIDES:g} times more or less"
         del counted[client]
     return mean_losses(counted), answers

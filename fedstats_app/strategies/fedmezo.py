@@ -275,8 +275,8 @@ class MezoRounds(SampledTraining[MezoRound]):
 
         num_examples = {client: answer.num_examples for client, answer in usable.items()}
 
-        def estimate(of: Mapping[int, int]) -> float:
-            return statistics.fmean(self._average.mean({client: usable[client].scalars for client in of}, of))
+        def estimate(sizes: Mapping[int, int]) -> float:
+            return statistics.fmean(self._average.mean({client: usable[client].scalars for client in sizes}, sizes))
 
         for client in deciding(num_examples, estimate) if self._average.clip else ():
             answers.failures[client] = f"without it the others agree on over {DECIDES:g} times more or less"
