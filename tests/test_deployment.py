@@ -16,6 +16,7 @@ import torch
 
 import fedstats_app
 from fedstats_app import replay
+from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.cli.demo.certificates import make_certificates
 from fedstats_app.data import load_dataset
@@ -58,6 +59,10 @@ def beside(script: Script) -> Iterator[Deployment]:
 def data(script: Script, tmp_path_factory: pytest.TempPathFactory) -> Path:
     script.wait_for("== certificates")
     return merged_folder(tmp_path_factory.mktemp("merged"), script.folder)
+
+
+def default_network() -> Backbone:
+    return load_backbone("efficientnet_lite0", input_size=64, batch_size=16, feature_power=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +155,7 @@ def test_all_replicas_end_with_the_same_bits_whatever_was_lost(faulty_run: Fault
     for kept in faulty_run.kept.values():
         assert kept["."] == "drwx------"
         assert "start.safetensors" in kept
-    replica = replay(
-        faulty_run.folder / "mezo" / "fedncm-fedmezo", load_backbone("efficientnet_lite0", input_size=64, batch_size=16)
-    )
+    replica = replay(faulty_run.folder / "mezo" / "fedncm-fedmezo", default_network())
     assert replica.round == MEZO_ROUNDS
     notes = read_json(faulty_run.folder, "results.json")["training"]["fedncm-fedmezo"]["notes"]
     (note,) = [note for note in notes if "replicas" in note]
@@ -208,7 +211,7 @@ def test_the_head_is_that_of_a_simulation_on_the_same_folders(federation: Script
     test = load_dataset(f"folder:{data}", "test", folder_levels="class")
     assert test is not None
     pictures = [test.sample(index) for index in range(len(test))]
-    features = torch.cat(list(load_backbone("efficientnet_lite0", input_size=64, batch_size=16).extract(pictures)))
+    features = torch.cat(list(default_network().extract(pictures)))
     for method in METHODS:
         deployed_head, _ = read_head(deployed / "heads" / f"{method}.safetensors")
         simulated_head, _ = read_head(simulated / "heads" / f"{method}.safetensors")

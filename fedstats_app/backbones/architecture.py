@@ -191,7 +191,14 @@ class PoweredFeatures(nn.Module):
         Makes the features; its weights are named ``powered.*``, so the fingerprint is another.
     power : float
         Above 0.
+
+    Attributes
+    ----------
+    norm_bound : float
+        Largest norm of a feature.
     """
+
+    norm_bound = 1.0
 
     def __init__(self, network: nn.Module, power: float) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ BACKBONES = (
 )
 
 # Where the root of the features gains on average (research/regulariser.md).
-_ROOTED = ("squeezenet1_1",)
+_ROOTED = ("efficientnet_lite0", "squeezenet1_1")
 
 
 def device_name(value: object) -> object:
@@ -158,7 +158,7 @@ class BackboneOptions(Options):
     feature_power: float | Literal["auto"] = option(
         "auto",
         number(0.0, 2.0, open_low=True, word="auto"),
-        "0.5 = the root, scaled to length one; auto = 0.5 for squeezenet1_1, else 1",
+        "0.5 = the root, scaled to length one; auto = 0.5 for efficientnet_lite0 and squeezenet1_1, else 1",
     )
     feature_map: str = option(
         "none",

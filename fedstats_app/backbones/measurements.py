@@ -35,8 +35,8 @@ def feature_norm(backbone: Backbone) -> FeatureNorm:
     """
     module, dim = backbone.module, backbone.feature_dim
     if (bound := getattr(module, "norm_bound", math.inf)) < math.inf:
-        plain = backbone.feature_map == "none"
-        return FeatureNorm(bound, "length one by network" if plain else f"feature-map {backbone.feature_map}")
+        mapped = "" if backbone.feature_map == "none" else f", feature-map {backbone.feature_map}"
+        return FeatureNorm(bound, f"features have length one{mapped}")
     if getattr(module, "normalise", False):
         return FeatureNorm(1.0, "the encoder divides by the length")
     if (largest := backbone.largest_feature) < math.inf:

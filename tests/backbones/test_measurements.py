@@ -34,7 +34,9 @@ def test_other_networks_are_probed(name: str) -> None:
     assert feature_norm(backbone) == norm
 
 
-def test_an_encoder_that_divides_by_the_length_gives_one() -> None:
+def test_features_of_length_one_are_known_to_be() -> None:
+    assert feature_norm(load_backbone("random:wide", feature_power=0.5)).bound == 1.0
+
     class Encoder(nn.Module):
         normalise = True
 
