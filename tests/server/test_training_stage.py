@@ -23,7 +23,17 @@ from fedstats_app.testing import Fault
 from fedstats_app.training.samples import batch_order
 from fedstats_app.training.start import random_head
 from fedstats_app.wire.serving import clients_in
-from tests.support.simulation import Killed, clients, killed, read_json, rounds, share_right, simulate, site_folder
+from tests.support.simulation import (
+    Killed,
+    clients,
+    killed,
+    nodes_of,
+    read_json,
+    rounds,
+    share_right,
+    simulate,
+    site_folder,
+)
 
 FAST: Mapping[str, Any] = {"method": "fedncm", "num_server_rounds": 3, "fine_tune": "probe", "learning_rate": 0.1}
 
@@ -93,33 +103,57 @@ def test_several_starts_are_compared_in_one_run(tmp_path: Path) -> None:
     assert [line["forward_passes"] for line in rounds(folder, "fedncm-probe")] == [0, 0, 0, 0]
 
 
-def test_a_client_that_diverges_is_dropped_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def poison(reply: Message) -> Message:
-        for name, record in list(reply.content.array_records.items()):
-            if name.endswith("arrays"):
-                nothing = {key: Array(np.full_like(array.numpy(), np.nan)) for key, array in record.items()}
-                reply.content[name] = ArrayRecord(nothing)
-        return reply
+def test_a_bad_update_is_left_out_and_one_out_of_proportion_shortened_and_both_are_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def times(factor: float) -> Fault:
+        def tamper(reply: Message) -> Message:
+            for name, record in [item for item in reply.content.array_records.items() if item[0].endswith("arrays")]:
+                changed = {key: Array(array.numpy() * np.float32(factor)) for key, array in record.items()}
+                reply.content[name] = ArrayRecord(changed)
+            return reply
 
-    settings = {**FAST, "num_clients": 5, "partitioner": "iid"}
-    folder = simulate(tmp_path / "a", nodes=5, faults={3: Fault(tamper=poison)}, **settings)
-    said = capsys.readouterr().out
-    assert "site 3 is not in the average: head.bias: must be finite, got NaN or infinity" in said
-    assert [line["num_failed"] for line in rounds(folder, "fedncm-probe")] == [0, 1, 1, 1]
-
-
-def test_an_update_out_of_proportion_is_shortened_and_noted(tmp_path: Path) -> None:
-    def grown(reply: Message) -> Message:
-        for name, record in list(reply.content.array_records.items()):
-            if name.endswith("arrays"):
-                larger = {key: Array(array.numpy() * np.float32(1e6)) for key, array in record.items()}
-                reply.content[name] = ArrayRecord(larger)
-        return reply
+        return Fault(tamper=tamper)
 
     settings = {**FAST, "num_clients": 5, "partitioner": "iid", "num_server_rounds": 1}
-    folder = simulate(tmp_path, nodes=5, faults={3: Fault(tamper=grown)}, **settings)
+    folder = simulate(tmp_path, nodes=5, faults={2: times(np.nan), 3: times(1e6)}, **settings)
+    said = capsys.readouterr().out
+    assert "site 2 is not in the average: head.bias: must be finite, got NaN or infinity" in said
+    assert [line["num_failed"] for line in rounds(folder, "fedncm-probe")] == [0, 1]
     notes = read_json(folder, "results.json")["training"]["fedncm-probe"]["notes"]
     assert any("site 3: updates up to" in note and "were shortened (training.clip)" in note for note in notes)
+
+
+def test_fedprox_without_its_term_is_fedavg_to_the_bit(tmp_path: Path) -> None:
+    settings = {**FAST, "num_clients": 2, "num_server_rounds": 2, "local-epochs": 2}
+    heads = [
+        read_head(simulate(tmp_path / name, **settings, **options) / "heads" / "fedncm-probe.safetensors")[0].weight
+        for name, options in {
+            "fedavg": {"optimizer": "fedavg"},
+            "none": {"optimizer": "fedprox", "training.proximal-mu": 0.0},
+            "some": {"optimizer": "fedprox", "training.proximal-mu": 1.0},
+        }.items()
+    ]
+    assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
+
+
+def test_a_node_that_cannot_train_gives_statistics_alone(tmp_path: Path) -> None:
+    def cannot(reply: Message) -> Message:
+        if "node" in reply.content:
+            reply.content["node"]["trains"] = False  # type: ignore[index]
+        return reply
+
+    asked: list[tuple[str, object]] = []
+
+    def app(msg: Message, context: Context) -> Message:
+        asked.append((msg.metadata.message_type, context.node_config["data-path"]))
+        return client_app.app(msg, context)
+
+    nodes = nodes_of(tmp_path, "abc", ("ant", "bee"), images=12)
+    folder = simulate(tmp_path, node_configs=nodes, faults={1: Fault(tamper=cannot)}, app=app, **FAST)
+    assert [line["outcome"] for line in clients(folder)] == ["merged"] * 3
+    assert [line["num_clients"] for line in rounds(folder, "fedncm-probe")] == [0, 2, 2, 2]
+    assert {path for kind, path in asked if kind.startswith("train")} == {nodes[k]["data-path"] for k in (0, 2)}
 
 
 def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) -> None:

@@ -94,10 +94,25 @@ def test_the_rate_follows_curvature_steps_and_classes() -> None:
     assert probe_rate(1e-4, momentum=0.9) == pytest.approx(4e-5)
     assert probe_rate(1e-4, temperature=0.1) == pytest.approx(4e-6)
     assert probe_rate(3.0) == LARGEST_RATE == RequestLimits().max_learning_rate
-    counts, sums = torch.tensor([5, 5]), 5000.0 * torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    small, large = probe_step(counts, sums), probe_step(counts, 10 * sums)
-    assert small is not None and large is not None
-    assert small / large == pytest.approx(100, rel=1e-4)
+
+
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=8), st.integers(0, 2**32 - 1), st.floats(0.1, 100.0))
+def test_laws_of_the_step(sizes: list[int], seed: int, scale: float) -> None:
+    """l of 2 / (l + 1) is a squared length; order, empty classes and the number of equal samples do not matter."""
+    counts = torch.tensor(sizes)
+    sums = torch.from_numpy(np.random.default_rng(seed).normal(size=(len(sizes), 4))) * counts.unsqueeze(1)
+
+    def length(counts: torch.Tensor, sums: torch.Tensor) -> float:
+        step = probe_step(counts, sums)
+        assert step is not None and 0.0 < step < 2.0
+        return 2.0 / step - 1.0
+
+    found = pytest.approx(length(counts, sums), rel=1e-9, abs=1e-9)
+    assert length(counts.flip(0), sums.flip(0)) == found
+    assert length(torch.cat([counts, counts.new_zeros(1)]), torch.cat([sums, sums.new_zeros(1, 4)])) == found
+    assert length(3 * counts, 3 * sums) == found
+    assert length(counts, scale * sums) / scale**2 == found
+    assert probe_step(counts[:1], sums[:1]) is None
 
 
 @pytest.mark.parametrize("scale", [1.0, 10.0, 1000.0])
