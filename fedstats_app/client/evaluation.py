@@ -11,24 +11,25 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.site import ClientSplit, Site
 from fedstats_app.heads import ClientScores, LinearHead, margin_bins
 from fedstats_app.heads.calibration import TEMPERATURES, sample_losses, voted_temperature
+from fedstats_app.heads.leave_one_out import LeaveOneOut
 from fedstats_app.privacy import TEMPERATURE_STEP, confusion_above_floor, margins_above_floor, named_samples
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.evaluation import evaluation_reply, read_evaluation_request
 
 
 def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Score heads on the samples that the client kept for evaluation."""
+    """Score heads on the samples that the client kept for evaluation, or a ridge on the others, each left out."""
     return evaluation_reply(msg, score_heads(msg, context, client_id))
 
 
 def score_heads(msg: Message, context: Context, client_id: int | None) -> dict[str, ClientScores]:
     """Score the heads of a request as far as the node's owner allows; see :func:`evaluate_heads`."""
-    request, heads = read_evaluation_request(msg)
+    request, heads, left_out = read_evaluation_request(msg)
     site = Site.of(context, client_id)
     site.check(request)
     split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
     reader = site.reader(request.backbone_fingerprint)
-    return evaluate_heads(reader, split, request, heads, min_class_count=site.floor)
+    return evaluate_heads(reader, split, request, heads, min_class_count=site.floor, left_out=left_out)
 
 
 def evaluate_heads(
@@ -38,13 +39,17 @@ def evaluate_heads(
     heads: Mapping[str, LinearHead],
     *,
     min_class_count: int,
+    left_out: LeaveOneOut | None = None,
 ) -> dict[str, ClientScores]:
     """Count each head's predictions and margins for the held-out samples, and choose its temperature.
+
+    With ``left_out`` for those in the statistics, each judged by the head without it.
 
     Classes of which fewer than ``min_class_count`` samples can be read count without their name, in no histogram and
     for no temperature (:mod:`fedstats_app.privacy.evaluation`).
     """
-    labels = torch.from_numpy(split.dataset.labels[split.held_out])
+    indices = split.held_out if left_out is None else split.kept
+    labels = torch.from_numpy(split.dataset.labels[indices])
     named = named_samples(labels, request.num_classes, min_class_count)
     nothing = torch.empty(0, dtype=torch.int64)
     found, predictions = [nothing], {name: [nothing] for name in heads}
@@ -53,23 +58,26 @@ def evaluate_heads(
     step = TEMPERATURE_STEP if min_class_count > 1 else 1
     temperatures = TEMPERATURES[::step]
     losses = {name: [torch.empty(2, 0, len(temperatures), dtype=torch.float64)] for name in heads}
-    for features, positions in reader.blocks(split.dataset, split.held_out):
+    for features, positions in reader.blocks(split.dataset, indices):
         found.append(positions)
         features = features.cpu()
         for name, head in heads.items():
-            logits = head.logits(features)
+            logits = head.logits(features) if left_out is None else left_out.logits(head, features, labels[positions])
             predictions[name].append(logits.argmax(dim=1))
             bins[name].append(margin_bins(logits))
             kept = named[positions]
             losses[name].append(sample_losses(logits[kept], labels[positions][kept], temperatures))
     positions = torch.cat(found)
-    read = labels[positions]
+    usable = split.usable(positions) if left_out is not None else torch.ones(len(positions), dtype=torch.bool)
+    read = labels[positions][usable]
     # Where unreadable samples left a handful of a class, they have no say either.
     still_named = torch.equal(named[positions], named_samples(read, request.num_classes, min_class_count))
     scores = {}
     for name in heads:
-        confusion = confusion_above_floor(read, torch.cat(predictions[name]), request.num_classes, min_class_count)
+        confusion = confusion_above_floor(
+            read, torch.cat(predictions[name])[usable], request.num_classes, min_class_count
+        )
         vote = voted_temperature(torch.cat(losses[name], dim=1), without_each=step > 1) if still_named else None
-        margins = margins_above_floor(read, torch.cat(bins[name]), min_class_count)
+        margins = margins_above_floor(read, torch.cat(bins[name])[usable], min_class_count)
         scores[name] = ClientScores(confusion, margins, None if vote is None else step * vote)
     return scores

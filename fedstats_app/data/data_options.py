@@ -61,7 +61,7 @@ class DataOptions(Options):
         "auto", one_of(*FOLDER_LEVELS), "auto = classes, or an error in doubt | class | domain/class"
     )
     holdout_fraction: float = option(
-        0.2, number(0.0, 0.9, open_low=True), "share kept for evaluation without a test split"
+        0.2, number(0.0, 0.9), "share kept for evaluation without a test split; 0 = none, Fed3R by leave-one-out"
     )
     classes: str = option("", word_list, '"10" = the first 10; "cat,dog"; "" = all')
     left_out_domain: str = option("", empty_or(column_and_value), "COLUMN=VALUE: the test set, not trained on")

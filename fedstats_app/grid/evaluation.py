@@ -16,6 +16,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import Calibration, ClientScores, ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.heads.calibration import median_temperature
+from fedstats_app.heads.leave_one_out import LeaveOneOut
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.proportion import DECIDES, deciding
 from fedstats_app.training.start import best_temperature
@@ -59,6 +60,8 @@ class Scores:
         they say nothing.
     num_unreadable : int
         Test samples of the server that could not be read.
+    left_out : Scores or None
+        Of the ridge on the sites' training samples, each left out of it.
     """
 
     evaluated_on: str
@@ -69,6 +72,7 @@ class Scores:
     right: Mapping[str, Tensor] = field(default_factory=dict)
     calibrations: Mapping[str, Calibration | None] = field(default_factory=dict)
     num_unreadable: int = 0
+    left_out: Scores | None = None
 
     @property
     def confusion(self) -> dict[str, ConfusionMatrix]:
@@ -94,7 +98,13 @@ class Scores:
             "num_test_unreadable": self.num_unreadable,
             "evaluation_examples": {str(client): number for client, number in sorted(self.examples.items())},
             "evaluation_failures": {str(client): reason for client, reason in self.failures.items()},
+            "leave_one_out": None if self.left_out is None else self.left_out.accuracy_json(),
         }
+
+    def accuracy_json(self) -> dict[str, object]:
+        """Return the accuracy of the only head."""
+        [(name, matrix)] = self.confusion.items()
+        return {"method": name, "num_examples": matrix.num_examples, "accuracy": matrix.accuracy}
 
 
 def evaluate_on_clients(
@@ -102,23 +112,28 @@ def evaluate_on_clients(
     request: StatisticsRequest,
     heads: Mapping[str, LinearHead],
     clients: Mapping[int, int],
+    *,
+    left_out: LeaveOneOut | None = None,
 ) -> Scores:
     """Send heads to clients and add up what they count.
 
     Parameters
     ----------
     request : StatisticsRequest
-        That for the statistics, with a holdout above 0.
+        That for the statistics, with a holdout above 0 unless ``left_out`` is given.
     heads : mapping
         From a method's name to its head.
     clients : mapping
         Whom to ask, with the number of samples in its statistics: a client that claims to have kept many more for
         evaluation than go with them is left out (:func:`most_held_out`).
+    left_out : LeaveOneOut, optional
+        Judge the only head, a ridge, on the samples in the statistics, each left out of it.
     """
 
     def read(reply: Message) -> dict[str, ClientScores]:
         found = read_evaluation_reply(reply, request, tuple(heads))
-        _check_number(reply, _examples(found), clients, request.holdout)
+        share = request.holdout if left_out is None else 0.5  # as many as are in its statistics
+        _check_number(reply, _examples(found), clients, share)
         return found
 
     failures: dict[int, str] = {}
@@ -127,7 +142,7 @@ def evaluate_on_clients(
     accuracies: dict[str, dict[int, float]] = {name: {} for name in heads}
     votes: dict[str, list[tuple[int, int]]] = {name: [] for name in heads}
     right = {name: [torch.zeros(0, dtype=torch.int64)] for name in heads}
-    replies = grid.send_and_receive(to_all(evaluation_content(request, heads), EVALUATE_HEADS, clients))
+    replies = grid.send_and_receive(to_all(evaluation_content(request, heads, left_out), EVALUATE_HEADS, clients))
     for client, _, received in usable(replies, read, failures):
         examples[client] = _examples(received)
         classes = next(iter(received.values())).confusion.class_examples.nonzero().squeeze(1)

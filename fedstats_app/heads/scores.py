@@ -285,21 +285,27 @@ class HeadScores(Addable):
     ----------
     confusion : ConfusionMatrix
         True and predicted classes: accuracy, F1, specificity.
-    calibration : CalibrationSums
-        Sums for the choice of a temperature.
+    even, odd : CalibrationSums
+        Sums for the choice of a temperature, of every other sample each, so that one half judges the other's.
     margins : MarginHistograms
         Ranking by class (AUROC) of the samples that the confusion matrix counts by class.
     """
 
     confusion: ConfusionMatrix
-    calibration: CalibrationSums
+    even: CalibrationSums
+    odd: CalibrationSums
     margins: MarginHistograms
 
     @classmethod
     def zeros(cls, num_classes: int, temperatures: Sequence[float] = TEMPERATURES) -> HeadScores:
         """Return the identity of ``+``."""
         calibration = CalibrationSums.zeros(temperatures)
-        return cls(ConfusionMatrix.zeros(num_classes), calibration, MarginHistograms.zeros(num_classes))
+        return cls(ConfusionMatrix.zeros(num_classes), calibration, calibration, MarginHistograms.zeros(num_classes))
+
+    @property
+    def calibration(self) -> CalibrationSums:
+        """Sums of all samples."""
+        return self.even + self.odd
 
     def count(self, logits: Tensor, labels: Tensor, predictions: Tensor) -> HeadScores:
         """Add (n, C) logits, -inf for classes that the head does not know, (n,) labels and (n,) predictions.
@@ -307,7 +313,8 @@ class HeadScores(Addable):
         Predictions need not be the largest logit's: a run may let absent classes be predicted.
         """
         self.confusion.count_(labels, predictions)
-        self.calibration += CalibrationSums.from_logits(logits, labels, self.calibration.temperatures)
+        self.even += CalibrationSums.from_logits(logits[::2], labels[::2], self.even.temperatures)
+        self.odd += CalibrationSums.from_logits(logits[1::2], labels[1::2], self.odd.temperatures)
         self.margins.count_(margin_bins(logits), labels)
         return self
 

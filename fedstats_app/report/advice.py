@@ -13,6 +13,8 @@ from fedstats_app.methods import display_name, method_type
 from fedstats_app.report.method_result import wilson_interval
 from fedstats_app.report.text_columns import bytes_with_unit
 
+# Instead of test samples.
+LEFT_OUT = "training samples, each left out of the head in turn"
 # Test samples tell two heads apart if chance gives such a difference more rarely than this.
 LEVEL = 0.05
 # By mean accuracy over the data sets of research/results.md, where no test samples decide.
@@ -52,6 +54,8 @@ class Advice:
         Test samples; 0 if none was scored.
     at_chance : bool
         No head is better than naming the most frequent class, as far as the samples can tell.
+    samples : str
+        What the test samples are.
     """
 
     choice: Candidate
@@ -59,6 +63,7 @@ class Advice:
     p_value: float = 1.0
     num_test: int = 0
     at_chance: bool = False
+    samples: str = "test samples"
 
     @property
     def text(self) -> list[str]:
@@ -66,7 +71,7 @@ class Advice:
         name, price = display_name(self.choice.method), bytes_with_unit(self.choice.wire_bytes)
         if self.choice.accuracy is None:
             return [f"Take {name} (not scored): usually the most accurate of those that these statistics allow."]
-        samples = f"{self.num_test:,} test samples"
+        samples = f"{self.num_test:,} {self.samples}"
         if self.at_chance:
             return [f"No method is better than naming the most frequent class, as far as {samples} can tell."]
         lines = [f"Take {name}: {100 * self.choice.accuracy:.2f} % of {samples}, for {price}."]
@@ -96,7 +101,13 @@ class Advice:
         }
 
 
-def advise(candidates: Sequence[Candidate], right: Mapping[str, Tensor], num_test: int, chance: float) -> Advice | None:
+def advise(
+    candidates: Sequence[Candidate],
+    right: Mapping[str, Tensor],
+    num_test: int,
+    chance: float,
+    samples: str = "test samples",
+) -> Advice | None:
     """Recommend the most accurate method; None without candidates.
 
     Parameters
@@ -110,6 +121,8 @@ def advise(candidates: Sequence[Candidate], right: Mapping[str, Tensor], num_tes
         Samples in all cells.
     chance : float
         Accuracy of always naming the most frequent class, 0 to 1.
+    samples : str
+        What the test samples are.
     """
     scored = {candidate: candidate.accuracy for candidate in candidates if candidate.accuracy is not None}
     if not scored or num_test < 1:
@@ -120,7 +133,7 @@ def advise(candidates: Sequence[Candidate], right: Mapping[str, Tensor], num_tes
     at_chance = wilson_interval(round(scored[best] * num_test), num_test)[0] <= chance
     fewer = [candidate for candidate in scored if candidate.wire_bytes < best.wire_bytes]
     if not fewer:
-        return Advice(best, num_test=num_test, at_chance=at_chance)
+        return Advice(best, num_test=num_test, at_chance=at_chance, samples=samples)
     cheaper = min(fewer, key=lambda candidate: (-scored[candidate], candidate.wire_bytes))
     p_value = paired_p_value(right[best.method].int() - right[cheaper.method].int())
-    return Advice(best, cheaper, p_value, num_test, at_chance)
+    return Advice(best, cheaper, p_value, num_test, at_chance, samples)

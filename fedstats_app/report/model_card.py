@@ -128,18 +128,20 @@ def _escaped(name: str) -> str:
     return re.sub(r"([\\`*_\[\]<>#!~&$])", r"\\\1", _plain(name))
 
 
-def _calibrated(fitted: Mapping[str, float] | None) -> tuple[str, str, str]:
+def _calibrated(fitted: Mapping[str, Any] | None) -> tuple[str, ...]:
     if fitted is None:
-        return "not calibrated", "-", "-"
-    temperature = f"{fitted['temperature']:.4g}"
-    if fitted.get("nll_before") is None:
-        return f"{temperature} (sites' median)", "-", "-"
-    changes = (f"{fitted[f'{name}_before']:.3f} -> {fitted[f'{name}_after']:.3f}" for name in ("nll", "ece"))
-    return temperature, *changes  # type: ignore[return-value]  # two
+        return "not calibrated", "-", "-", "-"
+    chosen = f"{fitted['temperature']:.4g}", f"{fitted['num_examples']} {fitted['fitted_on']}"
+    if fitted["nll_before"] is None:
+        return *chosen, "-", "-"
+    return *chosen, *(f"{fitted[f'{name}_before']:.3f} -> {fitted[f'{name}_after']:.3f}" for name in ("nll", "ece"))
 
 
 def _evaluated_on(results: Mapping[str, Any], kind: str) -> str:
     """Return on which samples the scores are, in words."""
+    if left_out := results.get("leave_one_out") if not results.get("num_test_examples") else None:
+        share = f"right on {percent(left_out['accuracy'])} of {left_out['num_examples']} training {kind}s"
+        return f"nothing; `{left_out['method']}` is {share} of the sites, each left out of it in turn"
     if not (number := results.get("num_test_examples", 0)):
         return "nothing: no test data were there"
     on_clients = results.get("evaluated_on") == "clients"

@@ -101,7 +101,7 @@ def common_metadata(
     }
 
 
-def head_metadata(result: MethodResult, *, evaluated_on: str) -> dict[str, str]:
+def head_metadata(result: MethodResult) -> dict[str, str]:
     """Return the entries of a solved head's own, beside :func:`common_metadata`.
 
     `temperature` and `calibrated-on` are there only if the head was calibrated.
@@ -111,7 +111,7 @@ def head_metadata(result: MethodResult, *, evaluated_on: str) -> dict[str, str]:
         "regulariser": result.regulariser,
         "num-examples": str(result.num_examples),
         "num-clients": str(result.num_clients),
-        **_calibrated(result.calibration, evaluated_on),
+        **_calibrated(result.calibration),
     }
 
 
@@ -121,7 +121,6 @@ def trained_head_metadata(
     *,
     by: str,
     temperature: float,
-    evaluated_on: str,
 ) -> dict[str, str]:
     """Return the same for a trained head; ``clients`` has the number of samples of each.
 
@@ -134,15 +133,15 @@ def trained_head_metadata(
         "num-examples": str(sum(clients.values())),
         "num-clients": str(len(clients)),
         "temperature": str(temperature),
-        **_calibrated(result.calibration, evaluated_on),
+        **_calibrated(result.calibration),
     }
 
 
-def _calibrated(calibration: Calibration | None, evaluated_on: str) -> dict[str, str]:
+def _calibrated(calibration: Calibration | None) -> dict[str, str]:
     if calibration is None:
         return {}
-    samples = "samples that sites kept" if evaluated_on == "clients" else "test samples of the server"
-    return {"temperature": str(calibration.temperature), "calibrated-on": f"{calibration.num_examples} {samples}"}
+    samples = f"{calibration.num_examples} {calibration.fitted_on}"
+    return {"temperature": str(calibration.temperature), "calibrated-on": samples}
 
 
 # Settings that a resumed run may change, because they change no number.

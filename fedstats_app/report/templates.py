@@ -222,10 +222,10 @@ Bytes are those that all sites sent.
 
 ## Calibration
 
-Scores divided by the temperature, then a softmax, give the probabilities. The temperature was chosen on the {{ kind }}s
-of the evaluation themselves: one number, which changes no prediction, but the errors after it are a little too good.
+Scores divided by the temperature, then a softmax, give the probabilities. A temperature that was fitted on the test
+{{ kind }}s is that of all of them; for the errors after it each half is judged at the temperature of the other half.
 
-{{ table("head | temperature | negative log-likelihood | expected calibration error", calibrations) }}
+{{ table("head | temperature | fitted on | negative log-likelihood | expected calibration error", calibrations) }}
 
 ## Privacy
 

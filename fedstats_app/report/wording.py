@@ -16,6 +16,8 @@ from fedstats_app.report.text_columns import bytes_with_unit, counted, interval_
 
 # With fewer test samples of a class its interval spans about 30 points and more.
 FEW_SAMPLES = 30
+# Leave-one-out accuracy above the interval of a test accuracy; where both are of one population it is at most 0.02.
+FAR_ABOVE = 0.05
 _NAMED = 3
 # In results.json and for people.
 NO_NOISE = "none"
@@ -51,6 +53,13 @@ def _task(run: RunRecord) -> str:
 def _result(run: RunRecord) -> Iterator[str]:
     if run.taken:
         yield f"The head to take is {head_title(run.taken)}."
+    left_out = run.results.get("leave_one_out")
+    if not run.is_scored and left_out:
+        yield (
+            f"It is right on {percent(left_out['accuracy'])} of {left_out['num_examples']:,} training {run.kind}s of "
+            "the sites, each left out of it in turn; no others have been evaluated."
+        )
+        return
     if not run.is_scored:
         yield "Nothing has been evaluated, so how good it is remains to be seen."
         return
@@ -104,6 +113,14 @@ def _about_evaluation(run: RunRecord) -> Iterator[str]:
         yield "No method is better than always naming the most frequent class, as far as the test data can tell."
     entry = run.entry
     yield from _weak_classes(run, entry)
+    left_out = run.results.get("leave_one_out") or {}
+    bounds = run.methods.get(left_out.get("method", ""), {}).get("accuracy_interval")
+    if bounds and left_out["accuracy"] > bounds[1] + FAR_ABOVE:
+        yield (
+            f"Of the sites' training {run.kind}s, each left out of it in turn, {head_title(left_out['method'])} is "
+            f"right on {percent(left_out['accuracy'])}, of test {run.kind}s on {interval_text(bounds)} %: the former "
+            "are near copies of each other, or the latter come from elsewhere."
+        )
     yield from (f"The data: {doubt}." for doubt in run.config.get("data_doubts", []))
     examples = list(enumerate(entry.get("per_class_examples") or []))
     few = [_class(run, index) for index, number in examples if 0 < number < FEW_SAMPLES]

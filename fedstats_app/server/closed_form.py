@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.discovery import Federation
 from fedstats_app.grid.evaluation import Scores
-from fedstats_app.report.advice import Advice, Candidate, Sends, advise
+from fedstats_app.report.advice import LEFT_OUT, Advice, Candidate, Sends, advise
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
@@ -32,7 +33,7 @@ from fedstats_app.report.wording import NO_NOISE, privacy_in_words
 from fedstats_app.server.client_notes import ClientNotes
 from fedstats_app.server.influence import Examined, examine_clients
 from fedstats_app.server.run import Run
-from fedstats_app.server.scoring import method_result, method_results, score
+from fedstats_app.server.scoring import method_result, method_results, score, with_leave_one_out
 from fedstats_app.statistics.collected import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics
@@ -97,7 +98,7 @@ def evaluate(run: Run, strategy: StatisticsStrategy) -> Scores:
     if run.config.federation.sums_only and run.test_set is None:
         return NO_SCORES  # scores of single clients would reveal something about each
     with run.progress.doing("evaluating"):
-        return score(run, strategy)
+        return with_leave_one_out(run, strategy, score(run, strategy))
 
 
 def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: Scores, phases: Phases) -> None:
@@ -248,6 +249,14 @@ def _advice(strategy: StatisticsStrategy, results: Sequence[MethodResult], score
         spec = strategy.methods()[result.method].specification
         sends: Sends = "gram" if spec.gram else "directions" if spec.scatter else "means"
         candidates.append(Candidate(result.method, result.accuracy, result.wire_bytes, sends))
+    if not scores.num_examples and (left_out := scores.left_out) is not None:
+        accuracies = {name: matrix.accuracy for name, matrix in left_out.confusion.items()}
+        scored = [
+            replace(candidate, accuracy=accuracies[candidate.method])
+            for candidate in candidates
+            if candidate.method in accuracies
+        ]
+        return advise(scored, {}, left_out.num_examples, left_out.chance, LEFT_OUT)
     return advise(candidates, scores.right, scores.num_examples, scores.chance)
 
 
@@ -267,7 +276,7 @@ def _num_with(outcomes: Sequence[ClientOutcome], kind: str) -> int:
 def _save_heads(run: Run, strategy: StatisticsStrategy, scores: Scores) -> None:
     for name, head in strategy.heads.items():
         result = method_result(strategy, name, scores)
-        own = head_metadata(result, evaluated_on=scores.evaluated_on)
+        own = head_metadata(result)
         run.folder.save_head(name, head, {**run.metadata, **own})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 
 import numpy as np
@@ -14,6 +14,7 @@ from fedstats_app.base.progress import Progress
 from fedstats_app.data import Dataset
 from fedstats_app.grid.evaluation import Scores
 from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
+from fedstats_app.heads.calibration import cross_fitted
 from fedstats_app.heads.influence import evenly_spaced
 from fedstats_app.training.samples import Samples, TensorSamples
 
@@ -66,28 +67,20 @@ class ServerTestSet:
         return total
 
     def score(self, heads: Mapping[str, LinearHead]) -> Scores:
-        """Measure every head on all test samples, choose its temperature, and note the samples that it gets right.
-
-        The calibration errors after the best temperature are counted in a second pass.
-        """
+        """Measure every head on all test samples, choose its temperature, and note the samples that it gets right."""
         found, calibrations, right = {}, {}, {}
         for name, head in heads.items():
             scores, correct = HeadScores.zeros(len(self.dataset.class_names)), [torch.zeros(0, dtype=torch.bool)]
-            for logits, labels in self._logits(head):
+            for features, labels in self.blocks:
+                logits = head.logits(features)
                 predictions = logits.argmax(dim=1)
                 scores.count(logits, labels, predictions)
                 correct.append(predictions == labels)
-            fitted = scores.calibration.fit()
             found[name], right[name] = scores, torch.cat(correct)
-            calibrations[name] = fitted and fitted.counted(self._logits(head))
+            calibrations[name] = cross_fitted((scores.even, scores.odd))
         return Scores(
             "server", found, right=right, calibrations=calibrations, num_unreadable=self._reader.num_unreadable
         )
-
-    def _logits(self, head: LinearHead) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield a head's logits (b, C), -inf for absent classes, and labels (b,), block by block."""
-        for features, labels in self.blocks:
-            yield head.logits(features), labels
 
     def evenly_spaced(self, number: int) -> tuple[Tensor, Tensor]:
         """Return (m, d) features and (m,) labels of m samples, evenly spaced among those that can be read."""

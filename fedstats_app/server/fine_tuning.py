@@ -108,7 +108,6 @@ def _save(training: Training, result: TrainingResult, model: TunedModel) -> None
         training.clients,
         by=training.trainer.by(config.optimizer.optimizer),
         temperature=config.tuning.logit_temperature if training.trainer.by_gradient else 1.0,
-        evaluated_on="clients" if run.test_set is None else "server",
     )
     tuned = None if model.backbone is None else with_module(run.backbone, model.backbone, f"tuned, {result.name}")
     normalisation: Normalisation = "groupnorm" if config.tuning.batch_norm == "groupnorm" else "batch"

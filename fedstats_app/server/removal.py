@@ -176,7 +176,7 @@ def _written(
             head = _masked(head, classes) if name in masked else method.head(rest.total)
             result = _result(name, head, rest, results["methods"][name], description)
             common = {key: value for key, value in header.items() if key not in _OF_THE_SOLVE}
-            own = head_metadata(result, evaluated_on="")
+            own = head_metadata(result)
             folder.save_head(name, head, {**common, **own})
             entries[name] = result.to_json()
         folder.write_config({**record, "removed": description, "removed_from": str(old)})

@@ -203,7 +203,7 @@ def samples_counted(run: Run) -> Iterator[None]:
             often = 1 + (config.partition.training_flips == "both")
             kept = {client: often * len(part) for client, (part, _) in enumerate(splits)}
             held = {client: len(part) for client, (_, part) in enumerate(splits)}
-            samples = {QUERY_STATISTICS: kept, EVALUATE_HEADS: held}
+            samples = {QUERY_STATISTICS: kept, EVALUATE_HEADS: held if run.holdout else kept}
             if config.federation.sums_only:
                 from fedstats_app.wire.secure import CLEAR_SUMS, NOISY_SUMS, SECURE_NOISY, SECURE_SUMS  # likewise
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fedstats_app.grid.evaluation import Scores, evaluate_on_clients
+from fedstats_app.heads.calibration import judged
+from fedstats_app.heads.leave_one_out import LeaveOneOut
 from fedstats_app.methods import Need
 from fedstats_app.report.method_result import MethodResult, client_spread, quality
+from fedstats_app.report.text_columns import bytes_with_unit
 from fedstats_app.report.training_record import BYTES_PER_NUMBER
 from fedstats_app.server.run import Run
 from fedstats_app.strategies import StatisticsStrategy
@@ -14,16 +19,20 @@ from fedstats_app.training.start import probe_step
 LONG_TAIL = 10
 
 
+# The only method whose head without each sample follows from the head itself.
+RIDGE = "fed3r"
+
+
 def score(run: Run, strategy: StatisticsStrategy) -> Scores:
     """Evaluate the heads of a finished strategy on the server's test set, or on the clients' hold-out samples."""
     test_set, progress = run.test_set, run.progress
     if test_set is not None:
         progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
         return test_set.score(strategy.heads)
-    merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
-    released = run.federation.statistics_only
-    if not (able := {client: number for client, number in merged.items() if client not in released}):
+    if not (able := _able(run, strategy)):
         progress.say("not evaluated: releases hold no samples (test-dataset, or --test of fedstats merge, names some)")
+        return Scores("")
+    if not run.holdout:
         return Scores("")
     share = f"{100 * run.holdout:.0f}%"
     progress.say(f"evaluating on the {share} of their samples that sites kept for it, after {progress.elapsed}")
@@ -31,6 +40,45 @@ def score(run: Run, strategy: StatisticsStrategy) -> Scores:
     if not scores.num_examples:
         progress.say("nothing was evaluated: no site kept enough samples (holdout-fraction, min-class-count)")
     return scores
+
+
+def with_leave_one_out(run: Run, strategy: StatisticsStrategy, scores: Scores) -> Scores:
+    """Add the ridge's scores on training samples, each left out of it, and its temperature by these."""
+    left_out = _leave_one_out(run, strategy)
+    if left_out is None:
+        return scores
+    calibrations = dict(scores.calibrations)
+    if (chosen := left_out.calibrations[RIDGE]) is not None:
+        chosen = replace(chosen, fitted_on="training samples of the sites, each left out of the head")
+        parts = [(tested.calibration, chosen.temperature) for tested in [scores.heads.get(RIDGE)] if tested]
+        calibrations[RIDGE] = judged(chosen, parts) if parts else chosen
+    return replace(scores, left_out=left_out, calibrations=calibrations)
+
+
+def _leave_one_out(run: Run, strategy: StatisticsStrategy) -> Scores | None:
+    """Let sites judge the ridge on the samples in the statistics, each left out of it; None if the run does not ask.
+
+    A run asks if its holdout-fraction is 0, and the ridge has the defaults but for lambda.
+    """
+    method, head = strategy.methods().get(RIDGE), strategy.heads.get(RIDGE)
+    if run.config.data.holdout_fraction or method is None or head is None or run.config.federation.sums_only:
+        return None
+    ridge_lambda = head.report.parameters["ridge_lambda"]
+    if replace(method.options, ridge_lambda="auto") != method.options_type() or not (able := _able(run, strategy)):
+        return None
+    left_out = LeaveOneOut.of(strategy.collection.total.summed(gram=True), ridge_lambda)
+    sent = bytes_with_unit(BYTES_PER_NUMBER * len(left_out.inverse) * (len(left_out.inverse) + 1) / 2)
+    progress = run.progress
+    progress.say(f"leaving each sample out of Fed3R in turn at its site: {sent} to each, after {progress.elapsed}")
+    found = evaluate_on_clients(run.grid, strategy.request, {RIDGE: head}, able, left_out=left_out)
+    return found if found.num_examples else None
+
+
+def _able(run: Run, strategy: StatisticsStrategy) -> dict[int, int]:
+    """Return the clients in the heads that hold samples, with the number of these in the statistics."""
+    merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
+    released = run.federation.statistics_only
+    return {client: number for client, number in merged.items() if client not in released}
 
 
 def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> MethodResult:

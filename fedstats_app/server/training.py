@@ -10,6 +10,7 @@ from typing import Any
 from fedstats_app.grid.asking import Answers
 from fedstats_app.grid.evaluation import evaluate_on_clients, training_losses
 from fedstats_app.heads import Calibration, HeadScores, LinearHead
+from fedstats_app.heads.calibration import cross_fitted
 from fedstats_app.report.method_result import QUALITY, client_spread, quality
 from fedstats_app.report.state import SolvedHead
 from fedstats_app.report.training_record import (
@@ -24,7 +25,7 @@ from fedstats_app.report.training_record import (
 from fedstats_app.server.run import Run
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.specification import SampleRequest
-from fedstats_app.training.evaluation import evaluate, head_logits, score_head
+from fedstats_app.training.evaluation import evaluate, score_head
 from fedstats_app.training.model import TrainingRequest, Tune, TunedModel
 from fedstats_app.training.start import best_temperature
 from fedstats_app.training.trainers import Trainer
@@ -240,10 +241,7 @@ class Training(ABC):
         head = self.model.to_head(self.head.head.present)
         if self._test is not None:
             scores = score_head(self.model, head, self._test, batch_size=self._batch_size)
-            fitted = scores.calibration.fit()
-            if fitted is not None and self.on_features:  # they are at hand: the errors after it are counted again
-                fitted = fitted.counted(head_logits(self.model, head, self._test, batch_size=FEATURE_BATCH))
-            return scores, {}, fitted
+            return scores, {}, cross_fitted((scores.even, scores.odd))
         if not request.holdout or not self.on_features:
             return None, {}, None
         same: dict[str, Any] = {field.name: getattr(request, field.name) for field in fields(SampleRequest)}

@@ -81,14 +81,6 @@ def score_head(model: TunedModel, head: LinearHead, samples: Samples, *, batch_s
     return total
 
 
-def head_logits(
-    model: TunedModel, head: LinearHead, samples: Samples, *, batch_size: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the logits (b, C) of a head and the labels (b,) of samples; arguments as :func:`score_head`."""
-    for features, labels in _features(model, samples, batch_size):
-        yield head.logits(features.cpu()), labels
-
-
 def _features(model: TunedModel, samples: Samples, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the features (b, D) of samples in evaluation mode, on the model's device, and their labels (b,)."""
     check_labels(samples.labels, model.num_classes)

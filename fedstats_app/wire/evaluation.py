@@ -13,8 +13,10 @@ from torch import Tensor
 
 from fedstats_app.heads import ClientScores, ConfusionMatrix, LinearHead
 from fedstats_app.heads.calibration import TEMPERATURES
+from fedstats_app.heads.leave_one_out import LeaveOneOut
 from fedstats_app.heads.scores import NUM_MARGIN_BINS
 from fedstats_app.methods import MOST_METHODS
+from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array, to_array
 from fedstats_app.wire.reading import MAX_COUNT, Malformed, check_keys, reads_replies, reads_requests, record_of, whole
 from fedstats_app.wire.statistics import StatisticsRequest, read_statistics_request
@@ -23,9 +25,18 @@ EVALUATE_HEADS = "evaluate.heads"
 MAX_HEADS = MOST_METHODS
 
 
-def evaluation_content(request: StatisticsRequest, heads: Mapping[str, LinearHead]) -> RecordDict:
-    """Write a request to evaluate heads; the request for statistics tells which samples are held out."""
+def evaluation_content(
+    request: StatisticsRequest, heads: Mapping[str, LinearHead], left_out: LeaveOneOut | None = None
+) -> RecordDict:
+    """Write a request to evaluate heads; the request for statistics tells which samples are held out.
+
+    Or, with ``left_out``, to judge the only head on the samples in the statistics, each left out of it: d (d + 1) / 2
+    numbers, of which float32 is enough, go down.
+    """
     content = request.to_content()
+    if left_out is not None:
+        triangle = pack_upper(left_out.inverse).to(torch.float32)
+        content["leave-one-out"] = ArrayRecord({"inverse": to_array(triangle), "lengths": to_array(left_out.lengths)})
     for name, head in heads.items():
         content[f"head.{name}"] = ArrayRecord(
             {
@@ -38,13 +49,22 @@ def evaluation_content(request: StatisticsRequest, heads: Mapping[str, LinearHea
 
 
 @reads_requests("to evaluate heads")
-def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, LinearHead]]:
-    """Return the request for statistics and the heads, by method."""
+def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, LinearHead], LeaveOneOut | None]:
+    """Return the request for statistics, the heads by method, and what leave-one-out scores take."""
     request = read_statistics_request(msg)
     names = [name for name in msg.content if name.startswith("head.")]
     if len(names) > MAX_HEADS:
         raise Malformed(f"a message brings at most {MAX_HEADS} heads, got {len(names)}")
-    return request, {name.removeprefix("head."): _read_head(msg.content, name, request) for name in names}
+    heads = {name.removeprefix("head."): _read_head(msg.content, name, request) for name in names}
+    if "leave-one-out" not in msg.content:
+        return request, heads, None
+    if len(heads) != 1:
+        raise Malformed(f"leave-one-out: must come with one head, got {len(heads)}")
+    [head], record = heads.values(), record_of(msg.content, "leave-one-out", ArrayRecord, {"inverse", "lengths"})
+    dim = head.feature_dim
+    inverse = read_array(record, "inverse", torch.float32, (dim * (dim + 1) // 2,)).to(torch.float64)
+    lengths = read_array(record, "lengths", torch.float64, (request.num_classes,))
+    return request, heads, LeaveOneOut(unpack_upper(inverse, dim), lengths)
 
 
 def _read_head(content: RecordDict, name: str, request: StatisticsRequest) -> LinearHead:

@@ -37,7 +37,7 @@ def scoring_app(hostile: int | None = None, liar: int | None = None) -> ClientAp
     @app.evaluate("heads")
     @per_client
     def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
-        _, heads = read_evaluation_request(msg)
+        _, heads, _ = read_evaluation_request(msg)
         features, labels = CLIENTS.part(int(client_id or 0))
         logits = {name: head.logits(features) for name, head in heads.items()}
         found = {

@@ -16,6 +16,7 @@ from fedstats_app.heads import CalibrationSums, calibration
 from fedstats_app.heads.calibration import (
     NUM_BINS,
     TEMPERATURES,
+    cross_fitted,
     median_temperature,
     sample_losses,
     voted_temperature,
@@ -53,8 +54,9 @@ def reference_ece(logits: Tensor, labels: Tensor, temperature: float) -> float:
 @pytest.mark.parametrize("seed", [0, 4])
 def test_the_minimum_is_that_of_an_optimiser_on_all_scores(seed: int) -> None:
     logits, labels = drawn(300, 0.3 * 2**seed, seed=seed)
-    fitted = measured(logits, labels).fit()
-    assert fitted is not None
+    sums = measured(logits, labels)
+    found = sums.best_temperature()
+    assert found is not None
 
     def objective(log_temperature: float) -> float:
         t = math.exp(log_temperature)
@@ -62,11 +64,13 @@ def test_the_minimum_is_that_of_an_optimiser_on_all_scores(seed: int) -> None:
         return mean_nll(logits, labels, t) + one_more / len(labels)
 
     best = minimize_scalar(objective, bounds=(math.log(1e-3), math.log(1e3)), method="bounded", options={"xatol": 1e-9})
-    assert objective(math.log(fitted.temperature)) <= best.fun + 1e-5
-    assert fitted.nll_before == pytest.approx(mean_nll(logits, labels, 1.0), rel=1e-12)
-    assert fitted.nll_after == pytest.approx(mean_nll(logits, labels, fitted.temperature), abs=1e-5)
-    assert fitted.ece_before == pytest.approx(reference_ece(logits, labels, 1.0), rel=1e-9)
-    assert fitted.ece_after == pytest.approx(reference_ece(logits, labels, fitted.temperature), abs=0.02)
+    assert objective(math.log(found)) <= best.fun + 1e-5
+    assert sums.mean_nll(1.0) == pytest.approx(mean_nll(logits, labels, 1.0), rel=1e-12)
+    assert sums.expected_calibration_error(1.0) == pytest.approx(reference_ece(logits, labels, 1.0), rel=1e-9)
+    for temperature in (1e-3, found, 1e3):
+        nll, gaps = sums.between(temperature)
+        assert nll / 300 == pytest.approx(mean_nll(logits, labels, temperature), rel=1e-6, abs=1e-5)
+        assert float(gaps.abs().sum()) / 300 == pytest.approx(reference_ece(logits, labels, temperature), abs=0.02)
 
 
 @settings(max_examples=5, deadline=None)
@@ -88,11 +92,10 @@ def test_all_right_is_no_certainty() -> None:
     """Without the pseudo-sample the temperature would be the least there is, and every probability 1."""
     labels = torch.arange(30) % 3
     logits = torch.nn.functional.one_hot(labels, 3).double()
-    fitted = measured(logits, labels).fit()
-    assert fitted is not None
-    wrong = 1 - float(torch.softmax(logits / fitted.temperature, dim=1).amax(dim=1).mean())
+    temperature = measured(logits, labels).best_temperature()
+    assert temperature is not None and min(TEMPERATURES) < temperature < 1
+    wrong = 1 - float(torch.softmax(logits / temperature, dim=1).amax(dim=1).mean())
     assert 0.2 / 30 < wrong < 2 / 30
-    assert min(TEMPERATURES) < fitted.temperature < 1
 
 
 @pytest.mark.parametrize(
@@ -105,7 +108,7 @@ def test_all_right_is_no_certainty() -> None:
     ids=["no samples", "one class", "only an absent class"],
 )
 def test_nothing_to_choose_from_gives_no_temperature(sums: CalibrationSums) -> None:
-    assert sums.fit() is None
+    assert sums.best_temperature() is None and cross_fitted((sums, EMPTY)) is None
     assert sums.num_examples or math.isnan(sums.mean_nll(1.0))
 
 
@@ -123,26 +126,32 @@ def test_what_cannot_be_measured_is_refused(make: Callable[[], object], message:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 60))
-def test_errors_that_are_counted_are_those_of_the_very_temperature(seed: int, n: int) -> None:
+def test_each_half_is_judged_at_the_temperature_of_the_other(seed: int, n: int) -> None:
     draw = np.random.default_rng(seed)
     logits, labels = torch.from_numpy(3.0 * draw.normal(size=(n, 4))), torch.from_numpy(draw.integers(0, 4, n))
-    fitted = CalibrationSums.from_logits(logits, labels).fit()
-    assert fitted is not None and not fitted.exact
-    counted = fitted.counted((logits[part], labels[part]) for part in (slice(0, n // 2), slice(n // 2, n)))
-    assert counted.ece_after == pytest.approx(reference_ece(logits, labels, fitted.temperature))
-    assert counted.exact and counted.temperature == fitted.temperature and counted.ece_before == fitted.ece_before
-    assert counted.nll_after == pytest.approx(fitted.nll_after, abs=1e-4)
+    halves = [measured(logits[part], labels[part]) for part in (slice(0, n // 2), slice(n // 2, n))]
+
+    fitted = cross_fitted(halves)
+
+    assert fitted is not None and fitted.temperature == measured(logits, labels).best_temperature()
+    others = [half.best_temperature() or fitted.temperature for half in halves]
+    nll = [
+        mean_nll(logits[part], labels[part], other) * len(labels[part])
+        for part, other in zip((slice(0, n // 2), slice(n // 2, n)), reversed(others), strict=True)
+        if len(labels[part])
+    ]
+    assert fitted.nll_after == pytest.approx(sum(nll) / n, rel=1e-4, abs=1e-4)
 
 
 def test_a_vote_is_the_temperature_that_sums_choose() -> None:
     logits, labels = drawn(200, 30.0)
     logits[:, 3] = -math.inf  # a class that the head does not know; samples of it are left out
-    fitted = measured(logits, labels).fit()
+    fitted = measured(logits, labels).best_temperature()
 
     vote = voted_temperature(sample_losses(logits, labels), without_each=False)
 
     assert fitted is not None and vote is not None
-    assert abs(math.log10(TEMPERATURES[vote] / fitted.temperature)) <= 0.5 / calibration.PER_DECADE + 1e-3
+    assert abs(math.log10(TEMPERATURES[vote] / fitted)) <= 0.5 / calibration.PER_DECADE + 1e-3
 
 
 @settings(deadline=None, max_examples=50)

@@ -21,7 +21,7 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
         0.86,
         ridge_effective=310.0,
         condition_number=float("inf"),
-        calibration=Calibration(0.12, 1.7, 0.61, 0.63, 0.03, 2000),
+        calibration=Calibration(0.12, 1.7, 0.61, 0.63, 0.03, 2000, "test samples"),
         notes=["two clients failed"],
         parameters={"ridge_lambda": 310.0},
         accuracy_interval=wilson_interval(86, 100),
@@ -32,7 +32,7 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
     assert set(entry) == {item.name for item in fields(MethodResult)} - {"method"}
     assert (entry["accuracy"], entry["per_class_accuracy"], entry["macro_auroc"]) == (0.86, [0.86, None], None)
     assert (entry["condition_number"], entry["ridge_effective"]) == ("inf", 310.0)
-    assert entry["calibration"]["temperature"] == 0.12 and entry["calibration"]["exact"] is False
+    assert entry["calibration"]["temperature"] == 0.12 and entry["calibration"]["fitted_on"] == "test samples"
     assert (entry["notes"], entry["parameters"]) == (["two clients failed"], {"ridge_lambda": 310.0})
     assert entry["accuracy_interval"] == pytest.approx([0.7786, 0.9147], abs=1e-4)
     spread = {"mean": 0.875, "minimum": 0.75, "maximum": 1.0, "std": pytest.approx(0.125 * 2**0.5)}

@@ -39,6 +39,7 @@ def metadata(method: str, **changes: str) -> dict[str, str]:
 
 def results(**changes: Any) -> dict[str, Any]:
     calibration = {"temperature": 0.125, "nll_before": 1.7, "nll_after": 0.6, "ece_before": 0.62, "ece_after": 0.03}
+    calibration["fitted_on"] = "test samples of the server"
     scores = {"accuracy": 0.8, "macro_accuracy": 0.7, "wire_bytes": 12_345_678}
     return {
         "methods": {
@@ -88,8 +89,10 @@ def test_numbers_are_those_of_the_run(card: str) -> None:
     assert "torch 2.6.0" in section(card, "Training") and "ray" not in section(card, "Training")
     assert "On 2000 test images of the server." in section(card, "Evaluation")
     assert "| `fedncm` | FedNCM | 75.00 % | - | 70.00 % | - | - |" in section(card, "Evaluation")
-    assert "| `fed3r` | 0.125 | 1.700 -> 0.600 | 0.620 -> 0.030 |" in section(card, "Calibration")
-    assert "| `fedncm` | not calibrated | - | - |" in section(card, "Calibration")
+    assert "| `fed3r` | 0.125 | 2000 test samples of the server | 1.700 -> 0.600 | 0.620 -> 0.030 |" in section(
+        card, "Calibration"
+    )
+    assert "| `fedncm` | not calibrated | - | - | - |" in section(card, "Calibration")
 
 
 def test_a_trained_head_says_what_its_training_sent_and_nothing_else() -> None:

@@ -14,6 +14,7 @@ from fedstats_app import wire
 from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.heads import ClientScores, ConfusionMatrix, HeadScores, LinearHead
+from fedstats_app.heads.leave_one_out import LeaveOneOut
 from fedstats_app.methods.fed3r import Fed3RMethod, Fed3ROptions
 from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
 from fedstats_app.testing import instruction
@@ -52,6 +53,7 @@ SHAPES = {name: tuple(tensor.shape) for name, tensor in ARRAYS.items()}
 MOST = torch.arange(NUM_CLASSES) != 2
 SHARED = personal.Prototypes(torch.rand(NUM_CLASSES, DIM), MOST, 0.5)
 HEAD = LinearHead(torch.rand(NUM_CLASSES, DIM).double(), torch.zeros(NUM_CLASSES).double(), MOST)
+LEFT_OUT = LeaveOneOut(torch.eye(DIM, dtype=torch.float64), torch.ones(NUM_CLASSES, dtype=torch.float64))
 STATISTICS = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES)
 SETUP = MezoSetup(REQUEST, tuned="norm", epsilon=0.01, num_directions=2, distribution="gaussian")
 MEZO_REQUEST = mezo.MezoRequest(0, 2, 6, (Update(5, (0.5, 0.25)),), "curvature", True, setup=SETUP, start=ARRAYS)
@@ -177,7 +179,14 @@ KINDS: dict[str, Kind] = {
     "heads": _request(
         lambda: evaluation.evaluation_content(ASKED_FOR, {"x": HEAD}),
         evaluation.read_evaluation_request,
-        (ASKED_FOR, {"x": HEAD}),
+        (ASKED_FOR, {"x": HEAD}, None),
+        "head.x",
+    ),
+    "leave one out": _request(
+        lambda: evaluation.evaluation_content(ASKED_FOR, {"x": HEAD}, LEFT_OUT),
+        evaluation.read_evaluation_request,
+        (ASKED_FOR, {"x": HEAD}, LEFT_OUT),
+        "leave-one-out",
         "head.x",
     ),
     "train": _request(

@@ -15,10 +15,16 @@ from fedstats_app.heads import (
     filled_bins,
     margin_bins,
 )
+from fedstats_app.heads.leave_one_out import LeaveOneOut
 from fedstats_app.privacy import confusion_above_floor, margins_above_floor
 from fedstats_app.testing import instruction
-from fedstats_app.wire import StatisticsRequest
-from fedstats_app.wire.evaluation import evaluation_content, evaluation_reply, read_evaluation_reply
+from fedstats_app.wire import RejectedRequest, StatisticsRequest
+from fedstats_app.wire.evaluation import (
+    evaluation_content,
+    evaluation_reply,
+    read_evaluation_reply,
+    read_evaluation_request,
+)
 
 C, D = 4, 3
 REQUEST = StatisticsRequest(C, holdout=0.25)
@@ -61,6 +67,13 @@ def test_counts_arrive(scores: ClientScores) -> None:
     assert len(reply.content["confusion.fedncm"]["cells"].numpy()) == int((scores.confusion.matrix > 0).sum())
     # Empty bins do not travel: at most one of 16 bytes for each sample and class.
     assert len(reply.content["margins.fedncm"]["bins"].numpy()) <= C * scores.confusion.num_examples
+
+
+def test_one_head_is_judged_without_each_sample() -> None:
+    left_out = LeaveOneOut(torch.eye(D, dtype=torch.float64), torch.ones(C, dtype=torch.float64))
+    content = evaluation_content(REQUEST, {"fedncm": HEAD, "fed3r": HEAD}, left_out)
+    with pytest.raises(RejectedRequest, match="leave-one-out: must come with one head, got 2"):
+        read_evaluation_request(instruction(content, "evaluate.heads"))
 
 
 def test_thousands_of_classes_that_a_client_makes_up_cost_what_its_samples_fill(
