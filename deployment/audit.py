@@ -186,22 +186,28 @@ class Run:
                     yield f"epsilon of {name}", *self._charged(facts)
                 if len(same) == 1 and same[0] in unmasking and self.masked:
                     own = {one for key, one in facts.items() if key.startswith("secure-identity|")}
-                    over = {one for key, one in facts.items() if key.startswith(("secure-sums|sums|", "dp-survivors|"))}
-                    agreed.append((own, {one for one in over if len(json.loads(one)) == len(self.merged)}))
+                    over = {
+                        _parties(one) for key, one in facts.items() if key.startswith(("secure-set|", "dp-survivors|"))
+                    }
+                    agreed.append((own, {one for one in over if len(one) == len(self.merged)}))
         if agreed:
-            common = [set(json.loads(one)) for one in set.intersection(*(over for _, over in agreed))]
+            common = set.intersection(*(over for _, over in agreed))
             fits = any(all(own & one for own, _ in agreed) for one in common)
             yield "sites' own records of the sum", fits, f"all were summed over the same {len(self.merged)}"
 
-    def _charged(self, facts: dict[str, str]) -> tuple[bool | None, str]:
+    def _charged(self, facts: dict[str, str]) -> tuple[bool, str]:
         """Check that a site wrote down noise for this run, and no more than the run says it told."""
-        if self.config["run_config"].get("dp-where") == "server":
-            return None, "the server added the noise, so no record of a site can show it"
         run = math.hypot(*(float(one) for key, one in facts.items() if key.startswith(f"dp-of-run|{self.id}|")))
         ever = math.hypot(*(json.loads(one)[1] for key, one in facts.items() if key.startswith("dp-spent|")))
         delta, found = self.noise["delta"], f"{_epsilon_of(run, self.noise['delta']):g} in this run"
         found += f" at delta {delta:.2g}, {_epsilon_of(ever, delta):g} in all"
         return 0 < run <= self.noise["mu"] * (1 + 1e-9), found
+
+
+def _parties(text: str) -> frozenset[str]:
+    """Read the parties of a sum from a site's record of it."""
+    found = json.loads(text)
+    return frozenset(found["parties"] if isinstance(found, dict) else found)
 
 
 def _delta_of(epsilon: float, mu: float) -> float:

@@ -120,7 +120,6 @@ ANSWERS = {
     "query.secure_sums": ("client.secure_sums", "sums"),
     "query.secure_noisy": ("client.noisy_sums", "sums"),
     "query.noisy_sums": ("client.noisy_sums", "clear"),
-    "query.clear_sums": ("client.noisy_sums", "clear"),
     "query.secure_unmask": ("client.secure", "unmask"),
     "evaluate.heads": ("client.evaluation", "evaluate"),
     "train": ("client.training", "train"),

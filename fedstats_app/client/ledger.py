@@ -217,39 +217,35 @@ class Ledger:
         for data, signer in here.items() - seen:
             self._file.fact(f"secure-signer|{data}|{signer}", "")
 
-    def summed_over(self) -> list[bytes]:
-        """List all sums of the data in any version, each with its kind and parties, as the wire's history has them."""
-        facts = self._file.among("secure-sums")
-        return [f"{name.split('|')[1]}|".encode() + bytes.fromhex("".join(json.loads(facts[name]))) for name in facts]
+    def summed_sets(self) -> list[bytes]:
+        """List the sets of parties of all sums with these data in any version (:mod:`fedstats_app.secure.sets`)."""
+        return sorted(text.encode() for text in self._file.among("secure-set").values())
 
-    def keep_rules(self, rules: object) -> None:
-        """Refuse rules of which samples are summed that differ from the first, told apart by their text.
+    def check_set(self, content: bytes, others: Collection[bytes], least: int, *, note: bool = False) -> None:
+        """Refuse a sum over a set of parties that, with earlier ones, would tell one over fewer than ``least``.
 
-        Sums over the same clients by two rules differ by the samples that only one lets in, perhaps of one client.
+        ``others`` are the sets that other parties' data were in. With ``note`` this one is kept among them, for good;
+        what is refused waits for the owner's word.
         """
-        rules = repr([rules, sorted(self._data.reading.items())])
-        if self._file.fact(f"secure-rules|{self.layout().generation}", rules) != rules:
-            raise RefusedByPolicy(
-                "this node's data are summed by other rules before (min-class-count, folders, columns)"
-            )
+        from fedstats_app.secure.sets import classes_of_few, digest_of_set
 
-    def sum_over(self, kind: str, parties: Sequence[str], least: int, earlier: Collection[Sequence[str]]) -> None:
-        """Note over which parties, each with a version of its data, this node's data are summed, or refuse.
+        digest, few = digest_of_set(content).hex(), list[str]()
+        allowed = f"secure-allowed|{digest}" in self._file.among("secure-allowed")
 
-        Parties are identities. Sums of different kinds cannot be subtracted. Fewer parties than ``least`` are in no
-        combination of all such sums, those ``earlier`` ones among them over whom data of the parties were summed, this
-        node's or not.
-        """
-        from fedstats_app.secure.graph import smallest_cell
+        def check(values: Iterable[str]) -> None:
+            few[:] = classes_of_few(content, [*map(str.encode, values), *others], least)
+            if few and not allowed:
+                raise RefusedByPolicy("a sum over other clients or data than before waits for this node's owner")
 
-        def check(values: list[str]) -> None:
-            if smallest_cell([*map(json.loads, values), *earlier]) < least:
-                raise RefusedByPolicy(
-                    f"with earlier sums over other clients this one would give a sum of fewer than {least} clients "
-                    "(secure-min-clients): take part with the same clients and data as before"
-                )
-
-        self._file.note_among(f"secure-sums|{kind}", json.dumps(list(parties)), check)
+        try:
+            if note:
+                self._file.note_among("secure-set", content.decode(), lambda values: check(values[:-1]))
+            else:
+                check(self._file.among("secure-set").values())
+        except RefusedByPolicy:
+            text = f"with earlier sums it tells what fewer than {least} clients have of {', '.join(few)}"
+            self._file.fact(f"secure-waits|{digest}", text)
+            raise
 
     def noise_key(self, question: str) -> bytes:
         """Return the key of the noise that answers a question: the same for the same one, and known to nobody else."""

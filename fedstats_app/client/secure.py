@@ -1,6 +1,7 @@
 """A client's part in secure sums beside the sums themselves: keys, their shares, and unmasking.
 
-Keys last as long as the run, in the state that Flower keeps of a node: they are on no disk. No torch is imported here.
+Keys last as long as the run, in the state that Flower keeps of a node: they are on no disk. Shares are sealed and
+opened without torch.
 """
 
 from __future__ import annotations
@@ -9,22 +10,27 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 
 from fedstats_app.client.ledger import ledger_of
-from fedstats_app.secure.graph import MIN_HOLDERS
 from fedstats_app.secure.party import Party, Unsafe
-from fedstats_app.secure.plan import IDENTITY_BYTES
+from fedstats_app.secure.plan import IDENTITY_BYTES, Entry
+from fedstats_app.secure.sets import digest_of_set, set_of
 from fedstats_app.settings.node_config import LEAST_CLIENTS, NodeConfig
 from fedstats_app.settings.of_message import node_of, run_of
+from fedstats_app.training.limits import RefusedByPolicy
 from fedstats_app.wire.reading import RejectedRequest
 from fedstats_app.wire.secure import (
+    NoisyRequest,
+    class_names_in,
     keys_reply,
-    parties_in,
     read_keys_request,
+    read_question,
     read_shares_request,
     read_unmask_request,
     shares_reply,
@@ -32,44 +38,68 @@ from fedstats_app.wire.secure import (
 )
 
 if TYPE_CHECKING:
+    from fedstats_app.client.site import Site
     from fedstats_app.secure.peers import Peers
+    from fedstats_app.wire.statistics import StatisticsRequest
 
 logger = logging.getLogger("fedstats_app")
+
+# The same for all reasons, some of which would tell of the data.
+REFUSED = "this client gives nothing to this sum; the reason is in its log, and `fedstats node allow` shows what waits"
 
 
 def keys(msg: Message, context: Context, client_id: int | None) -> Message:
     """Begin a run of masks with new keys; those of an earlier one are gone."""
-    keys_request = read_keys_request(msg)
-    run = run_of(context.run_config)
-    ledger, noisy = ledger_of(run, node_of(context.node_config)), run.federation.is_noisy
+    from fedstats_app.client.site import Site  # needs torch
+
+    named, question = read_keys_request(msg)
+    request, sum_request = read_question(question)
+    site = Site.of(context, client_id)
+    site.check(request)
+    ledger, noisy = site.ledger, isinstance(sum_request, NoisyRequest)
+    if not noisy and (site.node.dp_max_epsilon is not None or (ledger and site.config.federation.min_class_count)):
+        raise RejectedRequest("class lists leave this node by its owner's rules alone: min-class-count must be 0")
+    peers = _peers(site.node)
+    if noisy and ledger is not None and peers is None:
+        # A server that is all the others takes their shares of noise off.
+        raise RejectedRequest("a share of the noise is enough among secure-peers only: dp-where = 'local' needs none")
+    if named.num_classes != (0 if noisy else request.num_classes):
+        raise RejectedRequest(f"num-classes must be {request.num_classes}, or 0 with noise, got {named.num_classes}")
     identity = (client_id or 0).to_bytes(IDENTITY_BYTES) if ledger is None else ledger.identity(noisy=noisy)
-    party = Party.new(keys_request.nonce, keys_request.rounds, identity)
-    if peers := _peers(node_of(context.node_config)):
-        party.signer = peers.public
-        party.signature = peers.own.sign(party.public.signed_by(keys_request.nonce))
-    history = [] if ledger is None else ledger.summed_over()
-    party.notes["history"] = [digest.hex() for digest in history]
+    sets = [] if ledger is None or noisy else ledger.summed_sets()
+    classes, earlier = b"" if noisy else _class_list(site, request), tuple(sorted(map(digest_of_set, sets)))
+    least = max(site.node.secure_min_clients, LEAST_CLIENTS)
+
+    def entry(channel: bytes, masks: tuple[bytes, ...]) -> Entry:
+        own = Entry(identity, channel, masks, classes, earlier, least)
+        if peers is None:
+            return own
+        own = replace(own, signer=peers.public)
+        return replace(own, signature=peers.own.sign(own.signed_by(named.nonce, question)))
+
+    party = Party.new(named.nonce, named.rounds, question, entry)
     remember(context, client_id, party)
-    return keys_reply(msg, party.public, history)
+    return keys_reply(msg, party.own, sets)
 
 
 def shares(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Give the neighbours shares of all keys."""
-    plan, history = read_shares_request(msg)
+    """Give the neighbours shares of all keys, if nothing forbids a sum over all parties of the plan."""
+    plan, sets = read_shares_request(msg)
     with remembered(context, client_id) as party:
-        node = node_of(context.node_config)
-        number, least = len(plan.parties), max(node.secure_min_clients, LEAST_CLIENTS)
-        if number < least:
-            raise Unsafe(f"{number} clients take part, secure-min-clients of this node's owner wants {least} or more")
-        common_history = [digest.hex() for digest in history]
-        if not set(party.notes["history"]) <= set(common_history):
-            raise Unsafe("sums that this client was in before are left out of the history")
-        party.notes["history"] = common_history
+        node, everybody = node_of(context.node_config), range(len(plan.parties))
+        if len(everybody) < plan.least:
+            raise Unsafe(f"{len(everybody)} clients take part, {plan.least} are wanted (secure-min-clients)")
+        ledger = ledger_of(run_of(context.run_config), node)
         if peers := _peers(node):
-            peers.check_keys(plan)
-            if (ledger := ledger_of(run_of(context.run_config), node)) is not None:
+            peers.check_entries(plan, party.question)
+            if ledger is not None:
                 ledger.keep_signers(plan, peers.allowed)
-        sealed = party.sealed_shares(plan)
+        party, sealed = party.sealed_shares(plan)
+        party = replace(party, sets=tuple(sets))
+        if ledger is not None and plan.num_classes:
+            content = set_of(plan, class_names_in(party.question), everybody, everybody)
+            ledger.check_set(content, party.sets, party.own.least)
+        remember(context, client_id, party)
     return shares_reply(msg, sealed)
 
 
@@ -81,55 +111,56 @@ def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
     plan, turn, active, survivors, sealed, signatures = read_unmask_request(msg)
     node = node_of(context.node_config)
     with remembered(context, client_id) as party:
-        kind, holders, names = party.notes.get(str(turn), ("", None, []))
-        if (left := len(survivors)) < (least := max(node.secure_min_clients, LEAST_CLIENTS)):
-            raise Unsafe(f"{left} clients are left, secure-min-clients of this node's owner wants {least} or more")
-        if holders is not None and holders - (party.notes["present"] - left) < MIN_HOLDERS:
-            raise Unsafe(f"of a class fewer than {MIN_HOLDERS} clients that have it may be left")
-        others = plan.neighbours_among(party.index(plan), active)
-        if len(sealed) != len(others):
-            raise Unsafe(f"shares of {len(others)} neighbours must come with the question, got {len(sealed)}")
-        answer = party.answer(plan, turn, active, survivors, dict(zip(others, sealed, strict=True)))
-        ledger, noise = ledger_of(run_of(context.run_config), node), party.notes.get(f"noise|{turn}")
-        if ledger is not None and noise is not None:
-            # Differences of noisy sums have noise of their own, and each is charged.
-            ledger.keep_survivors(noise, plan.identities(survivors))
-        elif ledger is not None:
-            for name in names:
-                ledger.sum_over(name, plan.identities(survivors), least, parties_in(party.notes["history"], name))
-        if party.notes.setdefault("unmasked", {}).setdefault(kind, turn) != turn:
-            raise Unsafe(f"{kind} of this run of masks are known, and are not unmasked twice")
-        if kind == "presence":
-            party.notes["present"] = left
-        if peers := _peers(node):
-            about = [plan.digest, turn, active, survivors, party.notes["history"], party.notes[str(turn)]]
+        party, answer = party.answer(plan, turn, active, survivors, sealed)
+        sent, peers = party.sent[turn], _peers(node)
+        if peers is not None:
+            about = [plan.digest, party.question, sent.kind, turn, list(active), list(survivors)]
             statement = f"sum|{json.dumps(about)}".encode()
             if not signatures:
+                remember(context, client_id, party)
                 return unmask_reply(msg, [], peers.own.sign(statement))
             peers.check_agreed(plan, survivors, statement, signatures)
-    return unmask_reply(msg, [answer[other] for other in others])
+        ledger = ledger_of(run_of(context.run_config), node)
+        if ledger is not None and sent.note:
+            # Differences of noisy sums have noise of their own, and each is charged.
+            ledger.keep_survivors(sent.note, plan.identities(survivors))
+        elif ledger is not None:
+            content = set_of(plan, class_names_in(party.question), active, survivors)
+            ledger.check_set(content, party.sets, party.own.least, note=True)
+        remember(context, client_id, party)
+    return unmask_reply(msg, answer)
+
+
+def _class_list(site: Site, request: StatisticsRequest) -> bytes:
+    """Return one bit for each class, set for those that this client adds to a sum."""
+    split = site.split(request.class_names, holdout=0.0, seed=request.seed)
+    present = np.bincount(split.dataset.labels[split.kept], minlength=request.num_classes) > 0
+    if len(present) != request.num_classes:
+        raise ValueError(f"the data have {len(present)} classes, the request {request.num_classes}")
+    return np.packbits(present).tobytes()
 
 
 @contextmanager
-def remembered(context: Context, client_id: int | None) -> Iterator[Party]:
-    """Give what a client remembers of the run of masks, and keep it as it is then; of what is unsafe nothing is kept.
+def remembered(
+    context: Context, client_id: int | None, hidden: tuple[type[Exception], ...] = (ValueError, RefusedByPolicy)
+) -> Iterator[Party]:
+    """Give what a client remembers of the run of masks; where it refuses, its keys are destroyed.
 
     Raises
     ------
     RejectedRequest
-        If there is no such run, or what is asked for is unsafe: the run of masks is over then.
+        If there is no such run, or for any of the ``hidden`` errors, which only the client's own log tells.
     """
     record = context.state.get(_name(client_id))
     if not isinstance(record, ConfigRecord):
-        raise RejectedRequest("this client has no keys for secure sums: they were never asked for, or are destroyed")
-    party = Party.from_json(str(record["party"]))
+        logger.error("no keys for secure sums: they were never asked for, or are destroyed")
+        raise RejectedRequest(REFUSED)
     try:
-        yield party
-    except ValueError as error:
+        yield Party.from_json(str(record["party"]))
+    except hidden as error:
         del context.state[_name(client_id)]
-        logger.error("keys of secure sums destroyed: %s", error)
-        raise RejectedRequest(f"refused, and keys destroyed: {error}") from error
-    remember(context, client_id, party)
+        logger.error("refused, and keys of secure sums destroyed: %s", error)
+        raise RejectedRequest(REFUSED) from error
 
 
 def remember(context: Context, client_id: int | None, party: Party) -> None:

@@ -13,7 +13,7 @@ from fedstats_app.base.threads import machine_bytes
 from fedstats_app.methods import cannot_add, cannot_be_noisy
 from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON, PLACES, Promise
 
-_OF_NOISE = ("dp-delta", "dp-unit", "dp-where", "dp-samples")
+_OF_NOISE = ("dp-delta", "dp-where", "dp-samples")
 # Of HeadScores: a histogram of 1,281 bins of samples of each class, one of the others, and a row of a matrix.
 _BYTES_PER_CLASS, _BYTES_PER_CELL = 2 * 8 * 1281, 8
 
@@ -47,20 +47,11 @@ class FederationOptions(Options):
         "float64 | float32 | float16 | int8, on the wire",
     )
     exact_sums: bool = option(False, flag, "rounds features: the same bits for any split (float64)")
-    secure_sums: str = option(
-        "off",
-        one_of("off", "on", "exact", "means-1", "means-2", "means-3"),
-        "off | on = the server sees only sums | exact, means-1, means-2, means-3 = other forms of the Gram matrix",
-    )
-    dp_epsilon: float = option(0.0, number(0.0, MOST_EPSILON), "above 0: noise hides every sample or client")
+    secure_sums: str = option("off", one_of("off", "on"), "off | on = the server sees only sums")
+    dp_epsilon: float = option(0.0, number(0.0, MOST_EPSILON), "above 0: noise hides every sample")
     dp_delta: float = option(0.0, number(0.0, MOST_DELTA), "0 = dp-samples to the power of -1.1")
-    dp_unit: Literal["sample", "client"] = option(
-        "sample", one_of("sample", "client"), "sample | client: of what the noise hides each"
-    )
-    dp_where: Literal["sites", "server", "local"] = option(
-        "sites",
-        one_of(*PLACES),
-        "who adds it: sites, in shares | server, trusted | local, each site all of it",
+    dp_where: Literal["sites", "local"] = option(
+        "sites", one_of(*PLACES), "who adds it: sites, in shares | local, each site all of it"
     )
     dp_samples: int = option(0, whole(0, 10**9), "of all clients, declared; 0 = a simulation's own")
     fraction_train: float = option(1.0, number(0.0, 1.0, open_low=True), "share of clients asked per round")
@@ -82,8 +73,8 @@ class FederationOptions(Options):
         """True if noise is added to sums."""
         return self.dp_epsilon > 0
 
-    def promise(self, num_samples: int, num_clients: int) -> Promise | None:
-        """Make the promise to each of so many samples or clients, unless ``dp-samples`` declares another number.
+    def promise(self, num_samples: int) -> Promise | None:
+        """Make the promise to each of so many samples, unless ``dp-samples`` declares another number.
 
         Raises
         ------
@@ -96,10 +87,9 @@ class FederationOptions(Options):
         if not number:
             raise ValueError("dp-samples: SuperNodes with data of their own need a declared number of samples, got 0")
         delta = self.dp_delta or number**-1.1
-        units = number if self.dp_unit == "sample" else num_clients
-        if not delta < min(1 / units, MOST_DELTA):
-            raise ValueError(f"dp-delta: must be below 1 / {units:,} {self.dp_unit}s and {MOST_DELTA}, got {delta:.3g}")
-        return Promise(self.dp_epsilon, delta, number, self.dp_unit, num_clients, self.dp_where)
+        if not delta < min(1 / number, MOST_DELTA):
+            raise ValueError(f"dp-delta: must be below 1 / {number:,} samples and {MOST_DELTA}, got {delta:.3g}")
+        return Promise(self.dp_epsilon, delta, number, self.dp_where)
 
     def problems(self) -> list[str]:
         """List what is wrong with the values together."""
@@ -126,6 +116,7 @@ class FederationOptions(Options):
             ("save-statistics", config.run.save_statistics, not config.run.saves_clients, "sum or none"),
             ("resume", config.run.resume, not config.run.resume, "empty"),
             ("extend", self.extend, not self.extend, "empty"),
+            ("min-class-count", self.min_class_count, not self.min_class_count, "0"),
             ("fraction-train", self.fraction_train, self.fraction_train == 1.0, "1"),
         ):
             if not is_allowed:

@@ -213,9 +213,7 @@ def privacy_in_words(promise: object) -> str:
     """Return the entry `differential_privacy` of results.json in one line: "none", or epsilon, delta and the unit."""
     if not isinstance(promise, Mapping):
         return NO_NOISE
-    number = f"{promise['num_samples']:,}"
-    whole = f"{promise['num_clients']:,} with {number} samples" if "num_clients" in promise else number
-    unit = f"for one {promise['unit']} more or less of {whole} (declared)"
+    unit = f"for one {promise['unit']} more or less of {promise['num_samples']:,} (declared)"
     return f"epsilon {promise['epsilon']:g}, delta {promise['delta']:.2g}, {unit}; noise: {promise['noise']}"
 
 

@@ -121,40 +121,31 @@ def signal_to_noise(num_samples: int, num_classes: int, dim: int, mu: float) -> 
     return num_samples * mu / (2 * num_classes * math.sqrt(dim))
 
 
-Place = Literal["sites", "server", "local"]
+Place = Literal["sites", "local"]
 # Where noise is added, as results.json has it.
 PLACES: dict[Place, str] = {
     "sites": "shares of the sites, in secure sums",
-    "server": "added by the server, which sees exact sums",
     "local": "added by each site, all of it",
 }
-# Clients shorten their sums to this share of an average client's samples (research/noise.md), or to the second number.
-CLIPPED, LEAST_CLIP = 0.1, 2.0
 
 
 @dataclass(frozen=True)
 class Promise:
-    """Privacy that a run promises each sample, or each client, of its sites.
+    """Privacy that a run promises each sample of its sites.
 
     Attributes
     ----------
     epsilon, delta : float
-        For one unit more or less.
+        For one sample more or less.
     num_samples : int
         N, of all sites together, as declared.
-    unit : {"sample", "client"}
-        Unit that is hidden.
-    num_clients : int
-        Clients of the run.
-    where : {"sites", "server", "local"}
-        Who adds the noise: the sites a share each, the server all, or each site as much as all.
+    where : {"sites", "local"}
+        Who adds the noise: the sites a share each, or each site as much as all.
     """
 
     epsilon: float
     delta: float
     num_samples: int
-    unit: Literal["sample", "client"] = "sample"
-    num_clients: int = 0
     where: Place = "sites"
 
     @property
@@ -162,21 +153,14 @@ class Promise:
         """Privacy parameter of all answers of the run together."""
         return mu_of(self.epsilon, self.delta)
 
-    @property
-    def clip(self) -> float:
-        """Length, in samples, to which each client shortens its sums; 0 for no limit. It does not depend on data."""
-        return max(CLIPPED * self.num_samples / self.num_clients, LEAST_CLIP) if self.unit == "client" else 0.0
-
-    def adding(self, parties: int, left: int) -> tuple[int, int]:
-        """Count the shares of noise that are enough, and those in a sum over the rest of this many parties."""
-        enough = least_honest(parties) if self.where == "sites" else 1
-        return enough, 1 if self.where == "server" else left
+    def enough(self, parties: int) -> int:
+        """Return how many of so many parties' shares of noise are enough."""
+        return least_honest(parties) if self.where == "sites" else 1
 
     def to_json(self) -> dict[str, object]:
         """Return the entry of results.json."""
         numbers = {"epsilon": self.epsilon, "delta": self.delta, "mu": self.mu, "num_samples": self.num_samples}
-        clients = {"num_clients": self.num_clients} if self.unit == "client" else {}
-        return {**numbers, **clients, "unit": self.unit, "noise": PLACES[self.where]}
+        return {**numbers, "unit": "sample", "noise": PLACES[self.where]}
 
 
 def _erfcx(value: float) -> float:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections import Counter
-from collections.abc import Collection
 
 CORRUPT, LOST = 0.1, 0.3
 SECRECY_BITS, SUCCESS_BITS = 40, 30
@@ -72,17 +70,6 @@ def neighbours(keys: tuple[bytes, ...], nonce: bytes) -> tuple[tuple[int, ...], 
     steps = [step for step in range(-(degree // 2), degree // 2 + 1) if step]
     found = {party: sorted(ring[(place + step) % number] for step in steps) for place, party in enumerate(ring)}
     return tuple(tuple(found[party]) for party in range(number))
-
-
-def smallest_cell(sets: Collection[Collection[str]]) -> int:
-    """Return the size of the smallest cell into which sets cut their union.
-
-    Sums over these sets, added and subtracted in any way, count all members of a cell alike. Comparing pairs of sets
-    is not enough: of A, A and B, A and C, and A, B, C and x, each two differ by many, and all four together give x.
-    """
-    kept = [frozenset(parties) for parties in sets]
-    cells = Counter(tuple(member in parties for parties in kept) for member in frozenset[str]().union(*kept))
-    return min(cells.values(), default=0)
 
 
 def _tail(most: int, population: int, marked: int, drawn: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -22,7 +22,7 @@ _ZEROS, _FIRST_COUNTER = bytes(_BLOCK), bytes(16)
 # Every key seals one message only.
 _ONLY_NONCE = bytes(12)
 
-Words = Sequence[NDArray[np.unsignedinteger]]
+Words = list[NDArray[np.uint64]]
 
 
 class Unsealable(ValueError):
@@ -57,12 +57,12 @@ def stream(key: bytes, number: int) -> bytes:
 
 
 def add_mask(words: Words, key: bytes, sign: int) -> None:
-    """Add a key's mask to arrays of unsigned words, in place, or take it away.
+    """Add a key's mask to arrays of 64-bit words, in place, or take it away: modulo 2^64, and so modulo any 2^k.
 
     Parameters
     ----------
     words : sequence of ndarray
-        One-dimensional, of 2, 4 or 8 bytes a word; each continues the key's stream where the previous array ended.
+        One-dimensional; each continues the key's stream where the previous array ended.
     key : bytes
         32 bytes; one key makes one mask.
     sign : int

@@ -1,6 +1,6 @@
 """A party of secure sums: its keys, all from 32 random bytes, its shares and its masked words.
 
-A party keeps :class:`Party` from message to message. Requests that would reveal too much are refused here.
+A party keeps :class:`Party`, a value, from message to message. Requests that would reveal too much are refused here.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from fedstats_app.secure.masks import (
     KEY_BYTES,
@@ -23,7 +23,7 @@ from fedstats_app.secure.masks import (
     secrets_with,
     unseal,
 )
-from fedstats_app.secure.plan import MOST_ROUNDS, SIGNATURE_BYTES, Plan, PublicKeys
+from fedstats_app.secure.plan import MOST_ROUNDS, Entry, Plan
 from fedstats_app.secure.shamir import SHARE_BYTES, shares
 
 # Of one neighbour and round: a share of the key of its own mask, and one of its key for masks with others.
@@ -34,9 +34,28 @@ class Unsafe(ValueError):
     """An answer would reveal a sum over too few parties, or the data of a single party."""
 
 
-@dataclass
+@dataclass(frozen=True)
+class Sent:
+    """Words that a party sent in a round.
+
+    Attributes
+    ----------
+    kind : str
+        Of sum.
+    active : str
+        Digest of the round's parties.
+    note : str
+        By which the caller knows them.
+    """
+
+    kind: str
+    active: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Party:
-    """State that a party keeps of a run.
+    """State that a party keeps of a run; every step returns the next.
 
     Attributes
     ----------
@@ -46,34 +65,40 @@ class Party:
         Of the run.
     rounds : int
         Number of rounds of masks.
-    identity : bytes
-        Its identity in all runs.
+    question : str
+        Text of all that the run asks for.
+    own : Entry
+        Its entry in the plan, with its keys.
     plan : str
         Digest of the plan, once it gave shares of its keys to the others; "" before.
-    sent : dict
-        From each round in which it sent words to the digest of the round's parties.
-    survivors : dict
+    sent : mapping
+        By round, the words that it sent.
+    survivors : mapping
         From each round that it helped to unmask to the digest of the parties in the sum.
-    notes : dict
-        Further state of the caller.
-    signer, signature : bytes
-        Of its public keys.
+    sets : tuple of bytes
+        Sets of parties of earlier sums (:mod:`fedstats_app.secure.sets`), of all parties' data.
     """
 
     seed: bytes
     nonce: bytes
     rounds: int
-    identity: bytes
+    question: str
+    own: Entry
     plan: str = ""
-    sent: dict[str, str] = field(default_factory=dict)
-    survivors: dict[str, str] = field(default_factory=dict)
-    notes: dict[str, Any] = field(default_factory=dict)
-    signer: bytes = bytes(KEY_BYTES)
-    signature: bytes = bytes(SIGNATURE_BYTES)
+    sent: Mapping[int, Sent] = field(default_factory=dict)
+    survivors: Mapping[int, str] = field(default_factory=dict)
+    sets: tuple[bytes, ...] = ()
 
     @classmethod
-    def new(cls, nonce: bytes, rounds: int, identity: bytes) -> Self:
+    def new(cls, nonce: bytes, rounds: int, question: str, own: Callable[[bytes, tuple[bytes, ...]], Entry]) -> Self:
         """Begin a run with new keys.
+
+        Parameters
+        ----------
+        nonce, rounds, question
+            As above.
+        own : callable
+            From the public keys of channel and masks to the party's entry.
 
         Raises
         ------
@@ -82,25 +107,42 @@ class Party:
         """
         if len(nonce) != KEY_BYTES or not 1 <= rounds <= MOST_ROUNDS:
             raise ValueError(f"a run takes a nonce of 32 bytes and 1 to {MOST_ROUNDS} rounds, got {rounds} rounds")
-        return cls(secrets.token_bytes(KEY_BYTES), nonce, rounds, identity)
+        seed = secrets.token_bytes(KEY_BYTES)
+        privates = [derived(seed, nonce, purpose) for purpose in ("channel", *map("mask|{}".format, range(rounds)))]
+        channel, *masks = map(public_key, privates)
+        return cls(seed, nonce, rounds, question, own(channel, tuple(masks)))
 
     def to_json(self) -> str:
         """Write the state."""
-        values = vars(self).items()
-        return json.dumps({key: value.hex() if isinstance(value, bytes) else value for key, value in values})
+        values = {
+            "seed": self.seed.hex(),
+            "nonce": self.nonce.hex(),
+            "rounds": self.rounds,
+            "question": self.question,
+            "own": self.own.to_bytes().hex(),
+            "num-classes": 8 * len(self.own.classes),
+            "plan": self.plan,
+            "sent": {turn: [sent.kind, sent.active, sent.note] for turn, sent in self.sent.items()},
+            "survivors": dict(self.survivors),
+            "sets": [content.decode() for content in self.sets],
+        }
+        return json.dumps(values)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what :meth:`to_json` wrote."""
         values = json.loads(text)
-        names = ("seed", "nonce", "identity", "signer", "signature")
-        return cls(**{**values, **{name: bytes.fromhex(values[name]) for name in names}})
-
-    @property
-    def public(self) -> PublicKeys:
-        """Its public keys."""
-        masks = tuple(public_key(self._mask_key(turn)) for turn in range(self.rounds))
-        return PublicKeys(self.identity, public_key(self._channel), masks, self.signer, self.signature)
+        return cls(
+            bytes.fromhex(values["seed"]),
+            bytes.fromhex(values["nonce"]),
+            values["rounds"],
+            values["question"],
+            Entry.from_bytes(bytes.fromhex(values["own"]), values["rounds"], values["num-classes"]),
+            values["plan"],
+            {int(turn): Sent(*sent) for turn, sent in values["sent"].items()},
+            {int(turn): digest for turn, digest in values["survivors"].items()},
+            tuple(content.encode() for content in values["sets"]),
+        )
 
     def index(self, plan: Plan) -> int:
         """Return its place among the parties.
@@ -108,18 +150,15 @@ class Party:
         Raises
         ------
         Unsafe
-            If its keys are not among theirs, or it gave shares to other parties in this run.
+            If its entry is not among theirs, or it gave shares to other parties in this run.
         """
         if self.plan not in ("", plan.digest):
             raise Unsafe("the parties of this run have changed")
-        channel = public_key(self._channel)
-        place = next((index for index, party in enumerate(plan.parties) if party.channel == channel), None)
-        # Once shares were given, the plan's digest stands for all keys.
-        if plan.nonce != self.nonce or place is None or (not self.plan and plan.parties[place] != self.public):
+        if plan.nonce != self.nonce or self.own not in plan.parties:
             raise Unsafe("this party's keys of this run are not among those of the parties")
-        return place
+        return plan.parties.index(self.own)
 
-    def sealed_shares(self, plan: Plan) -> list[bytes]:
+    def sealed_shares(self, plan: Plan) -> tuple[Self, list[bytes]]:
         """Seal a share of each key for each neighbour; one entry for each round, neighbours ascending.
 
         Raises
@@ -129,7 +168,6 @@ class Party:
         """
         own = self.index(plan)
         others = plan.neighbours(own)
-        self.plan = plan.digest
         points, channels = [other + 1 for other in others], self._channels(plan, others)
         found = []
         for turn in range(self.rounds):
@@ -138,13 +176,23 @@ class Party:
             keys = (self._channel_key(channels[other], f"{turn}|{own}|{other}") for other in others)
             sealed = (seal(own_share + share, key) for own_share, share, key in zip(of_own, of_mask, keys, strict=True))
             found.append(b"".join(sealed))
-        return found
+        return replace(self, plan=plan.digest), found
 
-    def mask(self, plan: Plan, turn: int, active: Sequence[int], words: Words, query: str) -> None:
+    def mask(
+        self,
+        plan: Plan,
+        turn: int,
+        active: Sequence[int],
+        words: Words,
+        kind: str,
+        *,
+        known: bytes = b"",
+        note: str = "",
+    ) -> Self:
         """Mask the words of a round in place, and note that they were sent.
 
-        Masks of two parties cancel only if both got the same query. Otherwise a server that sends one party another
-        query would learn that party's words from the difference of two sums.
+        Masks of two parties cancel only if both got the same query, of :func:`query_of`. Otherwise a server that sends
+        one party another query would learn that party's words from the difference of two sums.
 
         Parameters
         ----------
@@ -156,8 +204,12 @@ class Party:
             The parties of this round, ascending, itself among them.
         words : sequence of ndarray
             See :func:`fedstats_app.secure.masks.add_mask`.
-        query : str
-            Digest of the query that the words answer.
+        kind : str
+            Of sum.
+        known : bytes
+            What the server sent for it.
+        note : str
+            By which the caller knows the words.
 
         Raises
         ------
@@ -166,17 +218,17 @@ class Party:
         """
         own = self.index(plan)
         _check_parties(plan, own, active)
-        if not 0 <= turn < self.rounds or str(turn) in self.sent or not self.plan:
+        if not 0 <= turn < self.rounds or turn in self.sent or not self.plan:
             raise Unsafe(f"the masks of round {turn} are used, or were never shared")
-        self.sent[str(turn)] = digest_of(active)
         add_mask(words, self._own_key(turn), 1)
-        others = plan.neighbours_among(own, active)
+        others, query = plan.neighbours_among(own, active), query_of(self.question, kind, active, known)
         for other, key in pair_keys(plan, self._mask_key(turn), own, others, turn, query):
             add_mask(words, key, 1 if own < other else -1)
+        return replace(self, sent={**self.sent, turn: Sent(kind, digest_of(active), note)})
 
     def answer(
-        self, plan: Plan, turn: int, active: Sequence[int], survivors: Sequence[int], sealed: Mapping[int, bytes]
-    ) -> dict[int, bytes]:
+        self, plan: Plan, turn: int, active: Sequence[int], survivors: Sequence[int], sealed: Sequence[bytes]
+    ) -> tuple[Self, list[bytes]]:
         """Give out one share of each neighbour: of its own mask's key if it is in the sum, else of its pair key.
 
         Parameters
@@ -189,34 +241,35 @@ class Party:
             As when its words were masked.
         survivors : sequence of int
             Those of them whose words are in the sum, ascending.
-        sealed : mapping
-            From each neighbour in the round to the shares that it sealed for this party and this round.
+        sealed : sequence of bytes
+            What each neighbour in the round, ascending, sealed for this party and this round.
 
         Raises
         ------
         Unsafe
-            If the answer would reveal more than the sum of the survivors.
+            If the answer would reveal more than the sum of the survivors, or that of a class over too few of them.
         Unsealable
             If a sealed share is not its sender's.
         """
         own = self.index(plan)
         _check_parties(plan, own, survivors)
-        if self.sent.get(str(turn)) != digest_of(active) or not set(survivors) <= set(active):
+        sent = self.sent.get(turn)
+        if sent is None or sent.active != digest_of(active) or not set(survivors) <= set(active):
             raise Unsafe(f"round {turn} was masked among other parties")
-        if self.survivors.setdefault(str(turn), digest_of(survivors)) != digest_of(survivors):
+        if self.survivors.get(turn, digest_of(survivors)) != digest_of(survivors):
             raise Unsafe(f"round {turn} was unmasked for other survivors")
+        if any(self.sent[other].kind == sent.kind for other in self.survivors if other != turn):
+            raise Unsafe(f"{sent.kind} of this run of masks are known, and are not unmasked twice")
+        if plan.leaves_few(active, survivors):
+            raise Unsafe(f"of a class fewer than {plan.least} clients that have it are left")
         left, wanted = set(survivors), plan.neighbours_among(own, active)
-        if set(sealed) != set(wanted):
+        if len(sealed) != len(wanted):
             raise Unsafe(f"the request must have shares of {len(wanted)} neighbours, got {len(sealed)}")
-        found, channels = {}, self._channels(plan, wanted)
-        for other in wanted:
-            opened = unseal(sealed[other], self._channel_key(channels[other], f"{turn}|{other}|{own}"))
-            found[other] = opened[:SHARE_BYTES] if other in left else opened[SHARE_BYTES:]
-        return found
-
-    @property
-    def _channel(self) -> bytes:
-        return self._derived("channel")
+        found, channels = [], self._channels(plan, wanted)
+        for other, share in zip(wanted, sealed, strict=True):
+            opened = unseal(share, self._channel_key(channels[other], f"{turn}|{other}|{own}"))
+            found.append(opened[:SHARE_BYTES] if other in left else opened[SHARE_BYTES:])
+        return replace(self, survivors={**self.survivors, turn: digest_of(survivors)}), found
 
     def _own_key(self, turn: int) -> bytes:
         return self._derived(f"own|{turn}")
@@ -228,7 +281,7 @@ class Party:
         return derived(self.seed, self.nonce, purpose)
 
     def _channels(self, plan: Plan, others: Sequence[int]) -> dict[int, bytes]:
-        secrets = secrets_with(self._channel, (plan.parties[other].channel for other in others))
+        secrets = secrets_with(self._derived("channel"), (plan.parties[other].channel for other in others))
         return dict(zip(others, secrets, strict=True))
 
     def _channel_key(self, secret: bytes, way: str) -> bytes:
@@ -245,6 +298,12 @@ def pair_keys(
     secrets = secrets_with(private, (plan.parties[other].masks[turn] for other in others))
     for other, secret in zip(others, secrets, strict=True):
         yield other, derived(secret, plan.nonce, f"pair|{turn}|{min(own, other)}|{max(own, other)}|{query}")
+
+
+def query_of(question: str, kind: str, active: Sequence[int], known: bytes = b"") -> str:
+    """Return the SHA-256 of all that words answer."""
+    parts = [question, kind, list(active), hashlib.sha256(known).hexdigest()]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def digest_of(parties: Sequence[int]) -> str:

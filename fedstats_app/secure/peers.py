@@ -56,8 +56,8 @@ class Peers:
         """The public key."""
         return self.own.public_key().public_bytes_raw()
 
-    def check_keys(self, plan: Plan) -> None:
-        """Refuse a party that is no peer, takes part twice, or did not sign its keys.
+    def check_entries(self, plan: Plan, question: str) -> None:
+        """Refuse a party that is no peer, takes part twice, or did not sign its entry for this question.
 
         Raises
         ------
@@ -69,8 +69,10 @@ class Peers:
             raise Unsafe(f"among peers at most {MOST_COMPLETE} clients take part, got {len(plan.parties)}")
         if not set(signers) <= self.allowed or len(set(signers)) < len(signers):
             raise Unsafe("a party of this run is not among this node's secure-peers, or takes part twice")
-        if not all(_is_signed(party.signer, party.signature, party.signed_by(plan.nonce)) for party in plan.parties):
-            raise Unsafe("the keys of a party are not signed by it")
+        if not all(
+            _is_signed(party.signer, party.signature, party.signed_by(plan.nonce, question)) for party in plan.parties
+        ):
+            raise Unsafe("the entry of a party is not signed by it")
 
     def check_agreed(self, plan: Plan, survivors: Sequence[int], content: bytes, signatures: Sequence[bytes]) -> None:
         """Refuse survivors if too few of them have signed.

@@ -1,4 +1,7 @@
-"""Common knowledge of all parties of a run: the nonce and all public keys, from which the neighbours follow."""
+"""Common knowledge of all parties of a run: nonce, public keys and class lists, from which all else follows.
+
+Neighbours, the classes that are summed and their weights are computed by every party itself.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,26 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from fedstats_app.secure.graph import degree_and_threshold, most_lost, neighbours
+import numpy as np
+from numpy.typing import NDArray
+
+from fedstats_app.secure.graph import MIN_HOLDERS, degree_and_threshold, most_lost, neighbours
 from fedstats_app.secure.masks import KEY_BYTES, secrets_with
 
-# Of a party's identity, which is the same in all runs.
+# Of a party's identity, which is the same in all runs while its data are.
 IDENTITY_BYTES = 16
 # Of Ed25519.
 SIGNATURE_BYTES = 64
 # Rounds of masks in a run: each sum takes one, and so does each repetition of one that lost too many.
 MOST_ROUNDS = 8
+# Earlier sums that a party's data were in, each by its SHA-256.
+MOST_EARLIER, DIGEST_BYTES = 256, 32
+_LEAST_BYTES = 4
 
 
 @dataclass(frozen=True)
-class PublicKeys:
-    """Public keys of a party.
+class Entry:
+    """A party's entry in the plan.
 
     Attributes
     ----------
@@ -31,38 +40,52 @@ class PublicKeys:
         Its shares travel under keys agreed on with this one.
     masks : tuple of bytes
         One key for each round. With a single key, a party lost in one round would be unmasked in earlier ones.
+    classes : bytes
+        One bit for each class, set for those that it has; none where noise hides them.
+    earlier : tuple of bytes
+        SHA-256 of each set of parties whose sum was unmasked before with its data in it, ascending.
+    least : int
+        Fewer parties than this are in no sum of a class, whatever the others want.
     signer, signature : bytes
-        A lasting key, and its signature of all others (:mod:`fedstats_app.secure.peers`); zeros for none.
+        A lasting key, and its signature of all else (:mod:`fedstats_app.secure.peers`); zeros for none.
     """
 
     identity: bytes
     channel: bytes
     masks: tuple[bytes, ...]
+    classes: bytes = b""
+    earlier: tuple[bytes, ...] = ()
+    least: int = MIN_HOLDERS
     signer: bytes = bytes(KEY_BYTES)
     signature: bytes = bytes(SIGNATURE_BYTES)
 
     def to_bytes(self) -> bytes:
-        """Concatenate signature, identity and keys."""
-        return b"".join((self.signature, self.identity, self.signer, self.channel, *self.masks))
+        """Concatenate all fields."""
+        head = (self.signature, self.identity, self.signer, self.least.to_bytes(_LEAST_BYTES), self.channel)
+        return b"".join((*head, *self.masks, self.classes, *self.earlier))
 
-    def signed_by(self, nonce: bytes) -> bytes:
-        """Return the signed bytes, in the run with this nonce."""
-        return b"keys|" + nonce + self.to_bytes()[SIGNATURE_BYTES:]
+    def signed_by(self, nonce: bytes, question: str) -> bytes:
+        """Return the signed bytes, in the run with this nonce and question."""
+        return b"keys|" + nonce + hashlib.sha256(question.encode()).digest() + self.to_bytes()[SIGNATURE_BYTES:]
 
     @classmethod
-    def from_bytes(cls, data: bytes, rounds: int) -> Self:
-        """Read the bytes of :meth:`to_bytes` for this number of rounds.
+    def from_bytes(cls, data: bytes, rounds: int, num_classes: int) -> Self:
+        """Read the bytes of :meth:`to_bytes` for these numbers of rounds and classes.
 
         Raises
         ------
         ValueError
             If the length is wrong.
         """
-        if len(data) != cls.size(rounds):
-            raise ValueError(f"keys of {rounds} rounds take {cls.size(rounds)} bytes, got {len(data)}")
-        first = SIGNATURE_BYTES + IDENTITY_BYTES
-        signer, channel, *masks = (data[start : start + KEY_BYTES] for start in range(first, len(data), KEY_BYTES))
-        return cls(data[SIGNATURE_BYTES:first], channel, tuple(masks), signer, data[:SIGNATURE_BYTES])
+        sizes = (SIGNATURE_BYTES, IDENTITY_BYTES, KEY_BYTES, _LEAST_BYTES, *[KEY_BYTES] * (1 + rounds))
+        ends = np.cumsum([*sizes, (num_classes + 7) // 8]).tolist()
+        rest = len(data) - ends[-1]
+        if rest < 0 or rest % DIGEST_BYTES or rest > MOST_EARLIER * DIGEST_BYTES:
+            raise ValueError(f"a party's entry takes {ends[-1]} bytes and 32 for each earlier sum, got {len(data)}")
+        parts = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        signature, identity, signer, least, channel, *masks, classes = parts
+        earlier = tuple(data[start : start + DIGEST_BYTES] for start in range(ends[-1], len(data), DIGEST_BYTES))
+        return cls(identity, channel, tuple(masks), classes, earlier, int.from_bytes(least), signer, signature)
 
     def check(self) -> None:
         """Refuse keys with which no other party can agree on a secret.
@@ -77,11 +100,6 @@ class PublicKeys:
         except ValueError:
             raise ValueError("keys: must agree with others, got one that agrees with none") from None
 
-    @staticmethod
-    def size(rounds: int) -> int:
-        """Return the length of :meth:`to_bytes`."""
-        return SIGNATURE_BYTES + IDENTITY_BYTES + KEY_BYTES * (2 + rounds)
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -93,7 +111,9 @@ class Plan:
         32 bytes of this run only.
     rounds : int
         Of masks.
-    parties : tuple of PublicKeys
+    num_classes : int
+        Length of the class lists, 0 where noise hides them.
+    parties : tuple of Entry
         In an order on which all agree; a party is known by its index.
 
     Raises
@@ -104,7 +124,8 @@ class Plan:
 
     nonce: bytes
     rounds: int
-    parties: tuple[PublicKeys, ...]
+    num_classes: int
+    parties: tuple[Entry, ...]
 
     def __post_init__(self) -> None:
         degree_and_threshold(len(self.parties))
@@ -113,25 +134,26 @@ class Plan:
             raise ValueError("keys and identities of all parties must differ, got one twice")
 
     @classmethod
-    def from_bytes(cls, nonce: bytes, rounds: int, table: bytes) -> Self:
-        """Make the plan of the parties' keys, one after another."""
-        size = PublicKeys.size(rounds)
-        parts = (table[start : start + size] for start in range(0, len(table), size))
-        return cls(nonce, rounds, tuple(PublicKeys.from_bytes(part, rounds) for part in parts))
+    def from_table(cls, nonce: bytes, rounds: int, num_classes: int, table: Sequence[bytes]) -> Self:
+        """Make the plan of the parties' entries."""
+        return cls(nonce, rounds, num_classes, tuple(Entry.from_bytes(entry, rounds, num_classes) for entry in table))
 
     @functools.cached_property
-    def table(self) -> bytes:
-        """All parties' keys, one after another."""
-        return b"".join(party.to_bytes() for party in self.parties)
+    def table(self) -> list[bytes]:
+        """All parties' entries."""
+        return [party.to_bytes() for party in self.parties]
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of nonce and keys."""
-        return hashlib.sha256(self.nonce + bytes([self.rounds]) + self.table).hexdigest()
+        """SHA-256 of all of it."""
+        found = hashlib.sha256(self.nonce + bytes([self.rounds]) + self.num_classes.to_bytes(8))
+        for entry in self.table:
+            found.update(hashlib.sha256(entry).digest())
+        return found.hexdigest()
 
     @property
     def is_signed(self) -> bool:
-        """True if a party signed its keys."""
+        """True if a party signed its entry."""
         return any(any(party.signature) for party in self.parties)
 
     @property
@@ -139,10 +161,28 @@ class Plan:
         """Number of shares that restore a key."""
         return degree_and_threshold(len(self.parties))[1]
 
+    @functools.cached_property
+    def least(self) -> int:
+        """Least number of parties that a sum of a class may be over: 3, or what the most careful party wants."""
+        return max(MIN_HOLDERS, *(party.least for party in self.parties))
+
     @property
     def least_left(self) -> int:
         """Least number of parties left for which a round is unmasked."""
-        return len(self.parties) - most_lost(len(self.parties))
+        return max(len(self.parties) - most_lost(len(self.parties)), self.least)
+
+    def holders(self, parties: Sequence[int]) -> NDArray[np.int64]:
+        """Count in how many of some parties' lists each class is; (C,)."""
+        counts: NDArray[np.int64] = self.lists[list(parties)].sum(axis=0, dtype=np.int64)
+        return counts
+
+    def classes(self, active: Sequence[int]) -> NDArray[np.bool_]:
+        """Return which classes a sum over these parties has, (C,): those that enough of them have."""
+        return self.holders(active) >= self.least
+
+    def leaves_few(self, active: Sequence[int], survivors: Sequence[int]) -> bool:
+        """Return whether too few of the survivors have some class of a sum over the active parties."""
+        return bool((self.holders(survivors)[self.classes(active)] < self.least).any())
 
     def neighbours(self, party: int) -> tuple[int, ...]:
         """Return the parties with whom a party masks, ascending."""
@@ -152,6 +192,12 @@ class Plan:
         """Return a party's neighbours among the active ones, ascending."""
         among = frozenset(active)
         return [other for other in self.neighbours(party) if other in among]
+
+    @functools.cached_property
+    def lists(self) -> NDArray[np.uint8]:
+        """(K, C) of 0 and 1: which classes each party has."""
+        rows = np.frombuffer(b"".join(party.classes for party in self.parties), np.uint8)
+        return np.unpackbits(rows.reshape(len(self.parties), -1), axis=1, count=self.num_classes)
 
     @functools.cached_property
     def _neighbours(self) -> tuple[tuple[int, ...], ...]:

@@ -18,21 +18,21 @@ class MaskedSum:
 
     Parameters
     ----------
-    like : sequence
-        Length and type of each array of words.
+    lengths : sequence of int
+        Words of each array.
     query : str
-        Digest of the query that the words answer; the masks of a party with another query remain.
+        What the words answer (:func:`fedstats_app.secure.party.query_of`); masks of a party with another query remain.
 
     Attributes
     ----------
     words : list of ndarray
-        The sum so far, of unsigned words that wrap around.
+        The sum so far, of 64-bit words that wrap around.
     survivors : list of int
         Parties whose words are in it, in the order of their replies.
     """
 
-    def __init__(self, like: Sequence[tuple[int, np.dtype[np.unsignedinteger]]], query: str) -> None:
-        self.words: list[NDArray[np.unsignedinteger]] = [np.zeros(number, dtype) for number, dtype in like]
+    def __init__(self, lengths: Sequence[int], query: str) -> None:
+        self.words: list[NDArray[np.uint64]] = [np.zeros(number, np.uint64) for number in lengths]
         self.survivors: list[int] = []
         self._query = query
 
@@ -43,8 +43,8 @@ class MaskedSum:
         self.survivors.append(party)
 
     def unmask(
-        self, plan: Plan, turn: int, active: Sequence[int], answers: Mapping[int, Mapping[int, bytes]]
-    ) -> list[NDArray[np.unsignedinteger]]:
+        self, plan: Plan, turn: int, active: Sequence[int], answers: Mapping[int, Sequence[bytes]]
+    ) -> list[NDArray[np.uint64]]:
         """Remove all masks, and return the sum of the survivors' words.
 
         Parameters
@@ -56,7 +56,7 @@ class MaskedSum:
         active : sequence of int
             Its parties.
         answers : mapping
-            From each survivor that answered to the shares that it gave, by neighbour.
+            From each survivor that answered to the shares that it gave, one for each neighbour in the round.
 
         Raises
         ------
@@ -65,7 +65,7 @@ class MaskedSum:
         """
         of_party: dict[int, dict[int, bytes]] = {party: {} for party in active}
         for holder, given in answers.items():
-            for party, share in given.items():
+            for party, share in zip(plan.neighbours_among(holder, active), given, strict=True):
                 of_party[party][holder + 1] = share
         left = set(self.survivors)
         keys = {party: combined(of_party[party], plan.threshold) for party in active}

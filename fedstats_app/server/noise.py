@@ -10,15 +10,12 @@ from fedstats_app.methods import display_name
 from fedstats_app.secure.account import PLACES, Promise, epsilon_of, signal_to_noise
 
 # At a signal-to-noise ratio of at least so much, heads kept at least these shares of their accuracy without noise, on
-# ten sets of data (FedCGS on seven), or of two divided among clients (research/noise.md).
+# ten sets of data (FedCGS on seven; research/noise.md).
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-KEPT: dict[str, dict[str, tuple[float, ...]]] = {
-    "sample": {
-        "fedncm": (0.63, 0.76, 0.89, 0.93, 0.93, 0.95, 0.95),
-        "fed3r": (0.60, 0.61, 0.71, 0.77, 0.83, 0.90, 0.93),
-        "fedcgs": (0.54, 0.60, 0.69, 0.76, 0.82, 0.88, 0.91),
-    },
-    "client": {"fedncm": (0.36, 0.41, 0.54, 0.67, 0.78, 0.78, 0.78)},
+KEPT: dict[str, tuple[float, ...]] = {
+    "fedncm": (0.63, 0.76, 0.89, 0.93, 0.93, 0.95, 0.95),
+    "fed3r": (0.60, 0.61, 0.71, 0.77, 0.83, 0.90, 0.93),
+    "fedcgs": (0.54, 0.60, 0.69, 0.76, 0.82, 0.88, 0.91),
 }
 # Below the first much is lost; from the second on a larger epsilon gains little.
 ENOUGH, GOOD = 2.0, 8.0
@@ -29,18 +26,14 @@ def noise_in_words(promise: Promise, methods: Sequence[str], num_classes: int, d
 
     All parties, the clients, may add noise, though a part of them would be enough.
     """
-    enough, adding = promise.adding(parties, parties)
-    added = math.sqrt(enough / adding)
-    ratio = signal_to_noise(promise.num_samples, num_classes, dim, promise.mu * added) / (promise.clip or 1)
+    added = math.sqrt(promise.enough(parties) / parties)
+    ratio = signal_to_noise(promise.num_samples, num_classes, dim, promise.mu * added)
     found = bisect.bisect_right(RATIOS, ratio) - 1
-    shares = KEPT[promise.unit]
-    shown = [f"{display_name(method)} {100 * shares[method][found]:.0f} %" for method in methods if method in shares]
-    kept = ", ".join(shown)
-    accuracy = f"at least, where it was measured: {kept}" if kept else "what was not measured for this unit"
-    accuracy = accuracy if found >= 0 else "little: it was never measured so low"
+    kept = ", ".join(f"{display_name(method)} {100 * KEPT[method][found]:.0f} %" for method in methods)
+    accuracy = f"at least, where it was measured: {kept}" if found >= 0 else "little: it was never measured so low"
     yield (
-        f"noise ({PLACES[promise.where]}) for epsilon {promise.epsilon:g} at delta {promise.delta:.2g} for one "
-        f"{promise.unit}, {promise.num_samples:,} samples: signal to noise {ratio:.2g}; of the accuracy it leaves "
+        f"noise ({PLACES[promise.where]}) for epsilon {promise.epsilon:g} at delta {promise.delta:.2g} for one sample "
+        f"of {promise.num_samples:,}: signal to noise {ratio:.2g}; of the accuracy it leaves "
         f"{accuracy}"
     )
     aim = ENOUGH if ratio < ENOUGH else GOOD

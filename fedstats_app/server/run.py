@@ -130,7 +130,7 @@ class Run:
 
     @property
     def promise(self) -> Promise | None:
-        """Promise of the noise to each sample or client; None for runs without noise.
+        """Promise of the noise to each sample; None for runs without noise.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class Run:
         """
         simulated = self.federation.simulated
         number = len(training_set(self.config.data)) if simulated else 0
-        return self.config.federation.promise(number, len(self.federation.hosts))
+        return self.config.federation.promise(number)
 
     def statistics_strategy(self) -> StatisticsStrategy:
         """Make the strategy that serves all methods of the run."""
@@ -161,8 +161,8 @@ class Run:
         if federation.sums_only:
             from fedstats_app.strategies.secure_sums import SecureStatisticsStrategy  # other runs do without
 
-            gram: Any = {"on": "triangle"}.get(federation.secure_sums, federation.secure_sums)
-            return SecureStatisticsStrategy(classes, methods, exact_samples=self.most_samples, gram=gram, **shared)
+            shared["class_names"] = self.class_names  # of lists that go in clear
+            return SecureStatisticsStrategy(classes, methods, exact_samples=self.most_samples, **shared)
         return StatisticsStrategy(
             classes,
             methods,
@@ -205,9 +205,9 @@ def samples_counted(run: Run) -> Iterator[None]:
             held = {client: len(part) for client, (_, part) in enumerate(splits)}
             samples = {QUERY_STATISTICS: kept, EVALUATE_HEADS: held if run.holdout else kept}
             if config.federation.sums_only:
-                from fedstats_app.wire.secure import CLEAR_SUMS, NOISY_SUMS, SECURE_NOISY, SECURE_SUMS  # likewise
+                from fedstats_app.wire.secure import NOISY_SUMS, SECURE_NOISY, SECURE_SUMS  # likewise
 
-                samples |= dict.fromkeys((SECURE_SUMS, SECURE_NOISY, NOISY_SUMS, CLEAR_SUMS), kept)
+                samples |= dict.fromkeys((SECURE_SUMS, SECURE_NOISY, NOISY_SUMS), kept)
             run.grid.counted = Counted(tally, f"{run.backbone.kind}s", samples)
         yield
 

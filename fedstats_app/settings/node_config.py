@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from fedstats_app.backbones.backbone_options import backbone_name, network_arguments
 from fedstats_app.backbones.names import split_names
@@ -115,8 +114,6 @@ class NodeConfig(Options):
     dp_max_epsilon, dp_max_delta : float or None
         What all sums with noise, of all versions of the data together, may tell of one sample; then nothing else is
         answered. None for no account.
-    dp_unit : str
-        What all of it must hide: each "sample", or the "client" with all of its samples.
     dp_classes : tuple of str
         That the owner declares, so that their list says nothing of the data; () for none.
     release : str
@@ -151,7 +148,6 @@ class NodeConfig(Options):
     secure_peers: str = option("", str)
     dp_max_epsilon: float | None = option(None, number(0.0, MOST_EPSILON, open_low=True))
     dp_max_delta: float | None = option(None, number(0.0, MOST_DELTA, open_low=True))
-    dp_unit: Literal["sample", "client"] = option("sample", one_of("sample", "client"))
     dp_classes: tuple[str, ...] = option((), class_list)
     release: str = ""
     any_app: bool = False
@@ -244,8 +240,8 @@ class NodeConfig(Options):
             raise ConfigError("node-config: secure-key goes with secure-peers")
         if node.dp_max_epsilon is not None and not (node.data_path and node.dp_max_delta and node.dp_classes):
             raise ConfigError("node-config: dp-max-epsilon goes with data-path, dp-max-delta and dp-classes")
-        if node.dp_max_epsilon is None and (node.dp_max_delta is not None or node.dp_unit != "sample"):
-            raise ConfigError("node-config: dp-max-delta and dp-unit go with dp-max-epsilon")
+        if node.dp_max_epsilon is None and node.dp_max_delta is not None:
+            raise ConfigError("node-config: dp-max-delta goes with dp-max-epsilon")
         if node.data_path or node.release:
             return node.without_partition()
         if node.partition_id is None or node.num_partitions is None:

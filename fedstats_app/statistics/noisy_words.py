@@ -6,10 +6,6 @@ vectors, and of their products, are whole numbers: nothing is rounded afterwards
 1. ``mean``: the sum of unit features.
 2. ``moments``: of each sample's deviation z from a mean that all know by then, scaled to length 1, the sums by class,
    and the triangle of the sum of z z^T, which is as long as |z|^2 = 1.
-
-Where the noise hides whole clients, each shortens its own sums, mean, class sums and triangle by themselves, to the
-length of ``clip`` samples, and the noise is as many times larger. Two vectors come no further apart by that, but by
-rounding: a sample of a client is hidden at least as well as the client.
 """
 
 from __future__ import annotations
@@ -27,14 +23,15 @@ from torch import Tensor
 from fedstats_app.secure.discrete_gaussian import DiscreteGaussian
 from fedstats_app.secure.masks import derived
 from fedstats_app.statistics.accumulation import mirror_upper, normalize_rows
-from fedstats_app.statistics.secure_words import Unsigned, Words, as_words, numbers_of
+from fedstats_app.statistics.secure_words import WORD_BYTES, Shapes, Words, as_words, numbers_of
 
 NoisyKind = Literal["mean", "moments"]
 # Steps of a length of 1: shrinking by half a step for every feature costs 0.9 % at 1,280 features.
 _STEPS = 2.0**11
 # For the rounding of float64 when lengths are computed.
 _SLACK = 2.0**-30
-_WIDE = np.dtype(np.uint64)
+# Smaller numbers are 0: none of them is a feature's, and lengths of subnormal ones are wrong.
+_TINY = 2.0**-500
 # Random words beside those that have no mask: without them a digest of what a site sent tells what it sent.
 _SALT = 4
 
@@ -84,34 +81,15 @@ class NoisyLayout:
         Whether second moments are released.
     mu : float
         Of all parts together.
-    clip : float
-        Length in samples to which a client shortens each sum; 0 where one sample is hidden, and nothing is shortened.
     salted : bool
         Whether words travel without a mask, and random ones behind them.
-
-    Raises
-    ------
-    ValueError
-        If with rounding one sample may move a sum by more than ``clip``.
     """
 
     num_classes: int
     feature_dim: int
     moments: bool
     mu: float
-    clip: float = 0.0
     salted: bool = False
-
-    def __post_init__(self) -> None:
-        # Rounding moves each number by less than a step, most of all in the class sums.
-        least = 1 + math.sqrt(self.num_classes * self.feature_dim) / _STEPS
-        if not (self.clip == 0 or self.clip >= least):
-            raise ValueError(f"clip must be 0 or at least {least:.3g} samples, so that it hides one, got {self.clip}")
-
-    @property
-    def kinds(self) -> tuple[NoisyKind, ...]:
-        """The sums, in their order."""
-        return ("mean", "moments")
 
     def charge(self, kind: NoisyKind) -> float:
         """Return the mu of a sum."""
@@ -123,9 +101,9 @@ class NoisyLayout:
         """The mu of the mean, the class sums and the second moments."""
         return Division().parts(self.mu, self.num_classes, self.feature_dim, moments=self.moments)
 
-    def words(self, kind: NoisyKind, allowed: int = 0) -> list[tuple[int, Unsigned]]:
-        """List length and type of each array of a sum."""
-        return [(number, _WIDE) for number in (*self._sizes(kind), *([_SALT] if self.salted else []))]
+    def shapes(self, kind: NoisyKind) -> Shapes:
+        """List number and bytes of the words of each array of a sum."""
+        return [(number, WORD_BYTES) for number in (*self._sizes(kind), *([_SALT] if self.salted else []))]
 
     def _sizes(self, kind: NoisyKind) -> list[int]:
         dim = self.feature_dim
@@ -148,8 +126,8 @@ class NoisyLayout:
         Returns
         -------
         list of Tensor
-            (n,) float64 whole numbers, as :meth:`words` lists them: the mean's; or class sums row by row, diagonal, and
-            the rest of the triangle.
+            (n,) float64 whole numbers, as :meth:`shapes` lists them: the mean's; or class sums row by row, diagonal,
+            and the rest of the triangle.
         """
         dim = self.feature_dim
         total = torch.zeros(dim, dtype=torch.float64)
@@ -166,34 +144,26 @@ class NoisyLayout:
             if self.moments:
                 products += steps.T @ steps
         if kind == "mean":
-            return [self._clipped(total, _STEPS)]
-        found = [self._clipped(of_class.flatten(), _STEPS)]
-        if self.moments:
-            products, (row, column) = self._clipped(products, _STEPS**2), torch.triu_indices(dim, dim, offset=1)
-            found += [products.diagonal(), products[row, column]]
-        return found
-
-    def _clipped(self, total: Tensor, unit_length: float) -> Tensor:
-        """Shorten a sum of whole numbers, if it is longer, to ``clip`` times a length: whole numbers again."""
-        most, length = self.clip * unit_length * (1 - _SLACK), float(total.norm())
-        return (total * (most / length)).trunc() if 0 < most < length else total
+            return [total]
+        row, column = torch.triu_indices(dim, dim, offset=1)
+        triangle = [products.diagonal(), products[row, column]] if self.moments else []
+        return [of_class.flatten(), *triangle]
 
     def noise(self, kind: NoisyKind, honest: int) -> list[float]:
         """Return the deviation, in steps, of what each of so many honest parties adds to each array of a sum."""
         mean, sums, moments = self.parts
-        hidden = self.clip or 1.0
         if kind == "mean":
             wanted = [_STEPS / mean]
         else:
             # An entry off the diagonal is in the matrix twice: it takes a root of 2 less for the same length.
             square = [_STEPS**2 / moments, _STEPS**2 / moments / math.sqrt(2.0)] if self.moments else []
             wanted = [_STEPS / sums, *square]
-        return [hidden * deviation / math.sqrt(honest) for deviation in wanted]
+        return [deviation / math.sqrt(honest) for deviation in wanted]
 
     def exact(self, sums: list[Tensor]) -> Words:
         """Write whole numbers as words, without noise."""
-        salt = [np.frombuffer(bytearray(os.urandom(8 * _SALT)), _WIDE)] if self.salted else []
-        return [*(as_words(total, _WIDE) for total in sums), *salt]
+        salt = [np.frombuffer(bytearray(os.urandom(WORD_BYTES * _SALT)), np.uint64)] if self.salted else []
+        return [*(as_words(total) for total in sums), *salt]
 
     def noisy(self, kind: NoisyKind, sums: list[Tensor], honest: int, key: bytes | None) -> Words:
         """Add one party's share of noise to whole numbers, the same for the same key; drawn anew for None."""
@@ -211,11 +181,6 @@ class NoisyLayout:
     def read_mean(self, words: Words, num_samples: int) -> Tensor:
         """Return the (d,) float64 mean of so many unit features."""
         return numbers_of(words[0]) / (self._scale * num_samples)
-
-    def known(self, words: Words, survivors: int, honest: int) -> float:
-        """Return the share of the squared length of a mean that is not its noise (James and Stein 1961), 0 to 1."""
-        noise = self.noise("mean", honest)[0] ** 2 * survivors * self.feature_dim
-        return 1 - noise / max(float(numbers_of(words[0]).square().sum()), noise)
 
     def read_moments(self, words: Words) -> tuple[Tensor, Tensor | None]:
         """Return (C, d) class sums and the (d, d) matrix of second moments, both float64; None where there is none."""
@@ -246,13 +211,19 @@ class NoisyLayout:
         return _STEPS * (1 - math.sqrt(self.feature_dim) / (2 * _STEPS) - _SLACK)
 
     def _steps(self, vectors: Tensor) -> Tensor:
-        """Round (n, d) float64 vectors no longer than 1 to vectors of whole numbers no longer than all steps."""
-        return (vectors * self._scale).round()
+        """Round (n, d) float64 unit vectors to vectors of whole numbers no longer than all steps, whatever they are."""
+        steps = (vectors * self._scale).round()
+        length = torch.linalg.vector_norm(steps, dim=1, keepdim=True)
+        return torch.where(length > _STEPS, (steps * (_STEPS * (1 - _SLACK) / length)).trunc(), steps)
 
 
 def unit(features: Tensor) -> Tensor:
-    """Scale rows to length 1; a row of zeros stays."""
-    return normalize_rows(features)[0]
+    """Scale rows to length 1; a row of zeros stays, and so does one that is too short to have a direction.
+
+    Twice: of subnormal numbers the first length is wrong by far, of what comes out the second is not.
+    """
+    scaled = normalize_rows(torch.where(features.abs() < _TINY, 0.0, features))[0]
+    return normalize_rows(scaled)[0]
 
 
 def deviations(features: Tensor, mean: Tensor) -> Tensor:

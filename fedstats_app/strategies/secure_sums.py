@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-import math
 import secrets
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstats_app.grid.asking import first_reasons, num_bytes, to_all, usable
@@ -23,38 +23,25 @@ from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads.scatter import ClassTotals, SummedRows
 from fedstats_app.methods import Need, cannot_add
-from fedstats_app.secure.graph import MIN_HOLDERS
-from fedstats_app.secure.masks import KEY_BYTES
-from fedstats_app.secure.party import SEALED_BYTES
-from fedstats_app.secure.plan import SIGNATURE_BYTES, Plan, PublicKeys
+from fedstats_app.secure.masks import KEY_BYTES, Words
+from fedstats_app.secure.party import SEALED_BYTES, query_of
+from fedstats_app.secure.plan import SIGNATURE_BYTES, Entry, Plan
 from fedstats_app.secure.unmasking import MaskedSum
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.collected import StatisticsSum
-from fedstats_app.statistics.noisy_words import NoisyKind
-from fedstats_app.statistics.secure_words import (
-    PRODUCTS,
-    Gram,
-    Kind,
-    Known,
-    Product,
-    SecureLayout,
-    Unsigned,
-    Words,
-    approximated_by,
-    check_sum,
-)
+from fedstats_app.statistics.secure_words import SecureLayout, Shapes, fedcof_scatter, mean_weights
 from fedstats_app.strategies.base import StatisticsStrategy
-from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.secure import (
     SECURE_KEYS,
+    SECURE_NOISY,
     SECURE_SHARES,
     SECURE_SUMS,
     SECURE_UNMASK,
     Round,
     SumRequest,
-    asked_digest,
     keys_content,
     keys_reader,
+    question_text,
     read_unmask_reply,
     shares_content,
     shares_reader,
@@ -65,41 +52,17 @@ from fedstats_app.wire.secure import (
 
 logger = logging.getLogger("fedstats_app")
 
-# What is said while a sum is formed.
-IN_WORDS: dict[Kind | NoisyKind, str] = {
-    "presence": "how many clients have each class",
-    "sums": "class sums",
-    "scatter": "scatter about the class means",
-    "spread": "spread of clients' means",
-    **dict.fromkeys(PRODUCTS, "scatter in the directions of the class means, or of the product before"),
-    "mean": "mean of all samples, with noise",
-    "moments": "class sums and second moments, with noise",
-}
 # For sums that lost so many clients that a class might be of too few, and begin anew without it.
 SPARE_ROUNDS = 2
 
 
-class Layout(Protocol):
-    """In which words sums travel."""
-
-    @property
-    def num_classes(self) -> int:
-        """C."""
-
-    @property
-    def kinds(self) -> Sequence[str]:
-        """The sums, in their order."""
-
-    def words(self, kind: Any, allowed: int) -> list[tuple[int, Unsigned]]:
-        """List length and type of each array of a sum over so many classes."""
-
-
-LayoutType = TypeVar("LayoutType", bound=Layout)
+class NothingUnmasked(TooFewClients):
+    """So many clients were lost that a sum was given up: the masks of all stay on it."""
 
 
 @dataclass(frozen=True)
-class Parties:
-    """The clients of a sum.
+class Agreed:
+    """State of a run of masks: what its parties have agreed on, and how far they are.
 
     Attributes
     ----------
@@ -107,37 +70,19 @@ class Parties:
         By party.
     active : tuple of int
         The parties that are not lost, ascending.
-    """
-
-    clients: tuple[int, ...]
-    active: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Agreed(Parties):
-    """State of a run of masks: what its parties have agreed on, and how far they are.
-
-    Attributes
-    ----------
     plan : Plan
-        Their public keys.
+        Their entries.
     sealed : mapping
         From party to the sealed shares of its keys, by round of masks.
     turn : int
         Rounds of masks that are used.
-    num_counted : int
-        Parties whose classes were counted; 0 before.
     """
 
+    clients: tuple[int, ...]
+    active: tuple[int, ...]
     plan: Plan
     sealed: Mapping[int, Sequence[bytes]]
     turn: int = 0
-    num_counted: int = 0
-
-    @property
-    def num_lost(self) -> int:
-        """Parties lost since their classes were counted."""
-        return max(self.num_counted - len(self.active), 0)
 
     def sealed_for(self, party: int) -> bytes:
         """Return what the neighbours of a party sealed for it in this round, ascending."""
@@ -148,124 +93,104 @@ class Agreed(Parties):
         return b"".join(parts)
 
 
-PartiesType = TypeVar("PartiesType", bound=Parties)
-
-
 @dataclass(frozen=True)
-class Summed(Generic[PartiesType]):
+class Summed:
     """A sum.
 
     Attributes
     ----------
     words : Words
         Of the sum.
-    classes : Tensor
+    holders : ndarray
+        (C,) how many of the clients that were asked have each class.
+    classes : ndarray
         (C,) bool, those that are in it.
     over : tuple of int
         The parties that are in it, ascending.
-    parties : Parties
+    agreed : Agreed
         The state after it.
     """
 
     words: Words
-    classes: Tensor
+    holders: NDArray[np.int64]
+    classes: NDArray[np.bool_]
     over: tuple[int, ...]
-    parties: PartiesType
-
-
-class NothingUnmasked(TooFewClients):
-    """So many clients were lost that a sum was given up: the masks of all stay on it.
-
-    Attributes
-    ----------
-    agreed : Agreed or None
-        The state after it.
-    """
-
-    agreed: Agreed | None = None
+    agreed: Agreed
 
 
 @dataclass
-class SummingRun(Generic[LayoutType]):
-    """Sums over clients, and an account of it.
+class Account:
+    """Questions to clients, and an account of what came.
 
     Attributes
     ----------
     grid : Grid
         Whose nodes are the clients.
-    request : StatisticsRequest
-        For features that are rounded.
-    layout : Layout
-        In which words they travel.
     failures : dict
         From every client that was lost to the reason.
-    bytes_by_client, bytes_by_kind : Counter
-        Received, by client and by kind of sum; "keys" is everything else.
+    bytes_by_client : Counter
+        Received.
     """
 
     grid: Grid
-    request: StatisticsRequest
-    layout: LayoutType
-    failures: dict[int, str] = field(init=False, default_factory=dict)
-    bytes_by_client: Counter[int] = field(init=False, default_factory=Counter)
-    bytes_by_kind: Counter[str] = field(init=False, default_factory=Counter)
+    failures: dict[int, str] = field(default_factory=dict)
+    bytes_by_client: Counter[int] = field(default_factory=Counter)
 
     def doing(self, step: str) -> AbstractContextManager[object]:
         """Show progress of a step."""
         return self.grid.progress.doing(step) if isinstance(self.grid, ClientGrid) else nullcontext()
 
-    def add_up(self, parties: Parties, kind: str, content: RecordDict, message_type: str, classes: Tensor) -> MaskedSum:
-        """Ask the active parties for their words of a sum, and add them up as they come."""
-        shapes = self.layout.words(kind, int(classes.sum()))
-        total, read = MaskedSum(shapes, asked_digest(content)), words_reader(shapes)
-        party_of = {parties.clients[party]: party for party in parties.active}
-        replies = self.grid.send_and_receive(to_all(content, message_type, party_of.keys()))
-        for client, reply, words in usable(replies, read, self.failures, set(party_of)):
-            total.add(party_of[client], words)
-            self.count(client, kind, reply)
-        return total
+    def ask(self, messages: Iterable[Message], read: Callable[[Message], Any]) -> Iterable[tuple[int, Any]]:
+        """Yield the answers that can be used as they come, and count their bytes."""
+        messages = list(messages)
+        clients = {int(message.metadata.dst_node_id) for message in messages}
+        for client, reply, answer in usable(self.grid.send_and_receive(messages), read, self.failures, clients):
+            size = num_bytes(reply.content) + sum(
+                len(value)
+                for record in reply.content.config_records.values()
+                for value in record.values()
+                if isinstance(value, bytes)
+            )
+            self.bytes_by_client[client] += size
+            yield client, answer
 
-    def count(self, client: int, kind: str, reply: Message) -> None:
-        """Count the bytes of a reply."""
-        size = num_bytes(reply.content) + sum(
-            len(value)
-            for record in reply.content.config_records.values()
-            for value in record.values()
-            if isinstance(value, bytes)
-        )
-        self.bytes_by_client[client] += size
-        self.bytes_by_kind[kind] += size
+    def added(
+        self, content: RecordDict, message_type: str, party_of: Mapping[int, int], shapes: Shapes, query: str = ""
+    ) -> MaskedSum:
+        """Ask clients for their words of a sum, and add them up as they come."""
+        total = MaskedSum([number for number, _ in shapes], query)
+        for client, words in self.ask(to_all(content, message_type, party_of), words_reader(shapes)):
+            total.add(party_of[client], words)
+        return total
 
     def reasons(self) -> str:
         """Return the first failures in words, each reason once."""
         clients: dict[str, list[int]] = {}
         for client, reason in self.failures.items():
             clients.setdefault(reason, []).append(client)
-        return first_reasons(
-            [
-                f"client {same[0]}: {reason}" if len(same) == 1 else f"{len(same)} clients: {reason}"
-                for reason, same in clients.items()
-            ]
+        named = (
+            f"client{'s' * (len(same) > 1)} {', '.join(map(str, same[:5]))}: {why}" for why, same in clients.items()
         )
+        return first_reasons(list(named))
 
 
 @dataclass
-class MaskedRun(SummingRun[LayoutType], ABC):
-    """One run of masks, for exact sums or sums with noise. Its state is passed on and returned."""
+class MaskedRun(Account):
+    """One run of masks, for exact sums or sums with noise. Its state is passed on and returned.
 
-    @abstractmethod
-    def question(self, agreed: Agreed, kind: Any, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
-        """Return the request for the words of a sum, and the message's type.
+    Attributes
+    ----------
+    question : str
+        All that is asked for.
+    class_names : sequence of str
+        Of the class lists in the plan; none with noise.
+    rounds : int
+        Of masks.
+    """
 
-        Parameters
-        ----------
-        agreed : Agreed
-            The state before it.
-        kind : str
-            Which sum.
-        known : dict
-            What clients need for it.
-        """
+    question: str = ""
+    class_names: Sequence[str] = ()
+    rounds: int = 1 + SPARE_ROUNDS
 
     def begin(self, clients: Sequence[int]) -> Agreed:
         """Ask for keys, and for shares of them: clients that answer both are parties that can be lost later.
@@ -273,28 +198,30 @@ class MaskedRun(SummingRun[LayoutType], ABC):
         Raises
         ------
         NothingUnmasked
-            If too few do.
+            If too few do, or too few classes are left.
         """
-        nonce, rounds = secrets.token_bytes(KEY_BYTES), len(self.layout.kinds) + SPARE_ROUNDS
+        nonce, number = secrets.token_bytes(KEY_BYTES), len(self.class_names)
+        content = keys_content(Round(nonce, self.rounds, number), self.question)
         with self.doing("exchanging keys"):
-            answers = self._ask(keys_content(Round(nonce, rounds)), SECURE_KEYS, clients, keys_reader(rounds))
-        keys = self.different({client: keys for client, (keys, _) in answers.items()})
-        if len(keys) < 3:
-            raise NothingUnmasked(f"secure sums take at least 3 clients, got {len(keys)}; {self.reasons()}")
-        plan = Plan(nonce, rounds, tuple(keys.values()))
-        content = shares_content(plan, sorted({share for client in keys for share in answers[client][1]}))
+            answers = dict(self.ask(to_all(content, SECURE_KEYS, clients), keys_reader(self.rounds, number)))
+        entries = self.different({client: answers[client][0] for client in sorted(answers)})
+        if len(entries) < 3:
+            raise NothingUnmasked(f"secure sums take at least 3 clients, got {len(entries)}; {self.reasons()}")
+        plan = Plan(nonce, self.rounds, number, tuple(entries.values()))
+        self._say_classes(plan)
+        content = shares_content(plan, sorted({found for client in entries for found in answers[client][1]}))
         with self.doing("exchanging shares of keys"):
-            shares = self._ask(content, SECURE_SHARES, keys, shares_reader(plan))
-        sealed = {party: shares[client] for party, client in enumerate(keys) if client in shares}
-        agreed = Agreed(tuple(keys), tuple(sealed), plan, sealed)
+            shares = dict(self.ask(to_all(content, SECURE_SHARES, entries), shares_reader(plan)))
+        sealed = {party: shares[client] for party, client in enumerate(entries) if client in shares}
+        agreed = Agreed(tuple(entries), tuple(sealed), plan, sealed)
         self._check_number(agreed, agreed.active)
         return agreed
 
-    def different(self, keys: Mapping[int, PublicKeys]) -> dict[int, PublicKeys]:
-        """Leave out clients that have a key or an identity of a client before them."""
+    def different(self, entries: Mapping[int, Entry]) -> dict[int, Entry]:
+        """Leave out clients that have an identity or a key of an earlier one: no plan has both of them."""
         seen: set[bytes] = set()
         kept = {}
-        for client, own in keys.items():
+        for client, own in entries.items():
             values = {own.identity, own.channel, *own.masks}
             if values & seen or len(values) < 2 + len(own.masks):
                 self.failures[client] = "its keys are those of another client"
@@ -303,66 +230,59 @@ class MaskedRun(SummingRun[LayoutType], ABC):
             kept[client] = own
         return kept
 
-    def summed(
-        self,
-        agreed: Agreed,
-        kind: Any,
-        holders: Tensor | None,
-        known: dict[str, Tensor],
-        *,
-        over: tuple[int, ...] = (),
-    ) -> Summed[Agreed]:
-        """Return a sum; it begins anew if it lost so many clients that a class may be left with too few.
+    def summed(self, agreed: Agreed, kind: str, shapes: Callable[[int], Shapes], mean: Tensor | None = None) -> Summed:
+        """Return a sum; it begins anew if it lost so many clients that a class is left with too few.
+
+        Parameters
+        ----------
+        agreed : Agreed
+            The state before it.
+        kind : str
+            "sums", "mean" or "moments".
+        shapes : callable
+            From a number of classes to the words of a sum over them.
+        mean : Tensor or None
+            (d,) float64, for "moments".
 
         Raises
         ------
         NothingUnmasked
-            If too few are left, no round of masks is, or the sum must be over some parties and they are not all left.
+            If too few are left, or no round of masks is.
         """
-        step = f"secure sum {self.layout.kinds.index(kind) + 1} of {len(self.layout.kinds)}, {IN_WORDS[kind]}"
-        everyone = torch.ones(self.layout.num_classes, dtype=torch.bool)
+        message_type = SECURE_SUMS if kind == "sums" else SECURE_NOISY
+        known = b"" if mean is None else mean.numpy().tobytes()
         while agreed.turn < agreed.plan.rounds:
-            used = replace(agreed, turn=agreed.turn + 1)
-            classes = everyone if holders is None else holders - agreed.num_lost >= MIN_HOLDERS
-            try:
-                with self.doing(step):
-                    total = self.add_up(agreed, kind, *self.question(agreed, kind, known), classes)
-                left = tuple(sorted(total.survivors))
-                self._check_number(agreed, left)
-                if over and left != over:
-                    raise NothingUnmasked(
-                        f"clients were lost between two sums that must be of the same; {self.reasons()}"
-                    )
-                lost = agreed.num_counted - len(left)
-                if holders is not None and bool((holders[classes] - lost < MIN_HOLDERS).any()):
-                    logger.warning("%s begins anew: %d clients were lost, and some classes are of few", kind, lost)
-                    agreed = replace(used, active=left)
-                    continue
-                with self.doing(f"{step}, taking the masks off"):
-                    words, active = self.unmasked(agreed, total, left)
-            except NothingUnmasked as error:
-                error.agreed = used
-                raise
-            counted = len(left) if kind == "presence" else agreed.num_counted
-            return Summed(words, classes, left, replace(used, active=active, num_counted=counted))
+            plan, active = agreed.plan, agreed.active
+            classes, party_of = plan.classes(active), {agreed.clients[party]: party for party in active}
+            content, query = sums_content(plan, agreed.turn, active, mean), query_of(self.question, kind, active, known)
+            with self.doing(f"secure sum ({kind})"):
+                total = self.added(content, message_type, party_of, shapes(int(classes.sum())), query)
+            left = tuple(sorted(total.survivors))
+            self._check_number(agreed, left)
+            if plan.leaves_few(active, left):
+                logger.warning("the sum begins anew: clients were lost, and fewer than %d have some class", plan.least)
+                agreed = replace(agreed, active=left, turn=agreed.turn + 1)
+                continue
+            with self.doing(f"secure sum ({kind}), taking the masks off"):
+                words, helped = self.unmasked(agreed, total, left)
+            after = replace(agreed, active=helped, turn=agreed.turn + 1)
+            return Summed(words, plan.holders(active), classes, left, after)
         raise NothingUnmasked(f"too many clients were lost in turn; {self.reasons()}")
 
     def unmasked(self, agreed: Agreed, total: MaskedSum, left: tuple[int, ...]) -> tuple[Words, tuple[int, ...]]:
         """Take the masks off a sum over the parties that are left; return its words and the parties that helped."""
         signatures, parties = b"", left
         if agreed.plan.is_signed:
-            signed = {
-                party: signature for party, (_, signature) in self._unmask_replies(agreed, left, left, b"").items()
-            }
+            signed = {party: own for party, (_, own) in self._unmask_replies(agreed, left, left, b"").items()}
             signatures = b"".join(signed.get(party) or bytes(SIGNATURE_BYTES) for party in left)
             parties = tuple(sorted(signed))
-        answers: dict[int, dict[int, bytes]] = {}
+        answers: dict[int, list[bytes]] = {}
         for party, (shares, _) in self._unmask_replies(agreed, left, parties, signatures).items():
-            others = agreed.plan.neighbours_among(party, agreed.active)
-            if len(shares) != len(others):
-                self.failures[agreed.clients[party]] = f"it must give {len(others)} shares, got {len(shares)}"
-                continue
-            answers[party] = dict(zip(others, shares, strict=True))
+            wanted = len(agreed.plan.neighbours_among(party, agreed.active))
+            if len(shares) == wanted:
+                answers[party] = shares
+            else:
+                self.failures[agreed.clients[party]] = f"it must give {wanted} shares, got {len(shares)}"
         try:
             words = total.unmask(agreed.plan, agreed.turn, agreed.active, answers)
         except ValueError as error:
@@ -377,61 +297,35 @@ class MaskedRun(SummingRun[LayoutType], ABC):
             sealed = agreed.sealed_for(party)
             content = unmask_content(agreed.plan, agreed.turn, agreed.active, left, sealed, signatures)
             messages.append(Message(content, dst_node_id=client, message_type=SECURE_UNMASK))
-        found, replies = {}, self.grid.send_and_receive(messages)
-        for client, reply, answer in usable(replies, read_unmask_reply, self.failures, set(party_of)):
-            found[party_of[client]] = answer
-            self.count(client, "keys", reply)
-        return found
+        return {party_of[client]: answer for client, answer in self.ask(messages, read_unmask_reply)}
 
-    def _ask(
-        self, content: RecordDict, message_type: str, clients: Iterable[int], read: Callable[[Message], Any]
-    ) -> dict[int, Any]:
-        expected, answers = set(clients), {}
-        replies = self.grid.send_and_receive(to_all(content, message_type, expected))
-        for client, reply, answer in usable(replies, read, self.failures, expected):
-            answers[client] = answer
-            self.count(client, "keys", reply)
-        return dict(sorted(answers.items()))
+    def _say_classes(self, plan: Plan) -> None:
+        """Name the classes that are left out before anything is summed."""
+        summed = plan.classes(range(len(plan.parties)))
+        few = [name for name, is_summed in zip(self.class_names, summed, strict=True) if not is_summed]
+        if not few:
+            return
+        named = ", ".join(few[:10]) + (f" and {len(few) - 10} more" if len(few) > 10 else "")
+        left_out = f"secure sums leave out classes that fewer than {plan.least} clients have: {named}"
+        if summed.sum() < 2:
+            raise NothingUnmasked(f"{left_out}; fewer than two are left: let sites with the same classes take part")
+        logger.warning("%s", left_out)
 
     def _check_number(self, agreed: Agreed, parties: Sequence[int]) -> None:
         if len(parties) < agreed.plan.least_left:
             raise NothingUnmasked(
                 f"{len(parties)} of {len(agreed.clients)} clients are left, secure sums need {agreed.plan.least_left} "
-                f"of them: nothing more was unmasked; {self.reasons()}"
+                f"of them: nothing was unmasked; {self.reasons()}"
             )
 
 
-@dataclass
-class SecureRun(MaskedRun[SecureLayout]):
-    """One run of masks for exact sums.
-
-    Attributes
-    ----------
-    most_samples : int
-        Of one client.
-    norm : float
-        Of the longest feature.
-    """
-
-    most_samples: int
-    norm: float
-
-    def question(self, agreed: Agreed, kind: Kind, known: dict[str, Tensor]) -> tuple[RecordDict, str]:
-        """Return the request of :meth:`MaskedRun.question` as ``query.secure_sums``."""
-        layout, lost = self.layout, agreed.num_lost
-        sum_request = SumRequest(kind, layout.gram, layout.narrow, self.most_samples, self.norm, lost)
-        return sums_content(agreed.plan, agreed.turn, agreed.active, self.request, sum_request, known), SECURE_SUMS
-
-
 class SecureStatisticsStrategy(StatisticsStrategy):
-    """Serves methods whose statistics add up from secure sums: the server sees no client's part.
+    """Serves methods whose statistics add up from one secure sum: the server sees no client's part.
 
     Parameters
     ----------
     exact_samples : int
         As many samples as all clients can have together.
-    gram : str
-        What is summed of Gram matrices, as :class:`fedstats_app.statistics.secure_words.SecureLayout` has it.
     num_classes, methods, options
         Of :class:`StatisticsStrategy`.
 
@@ -441,19 +335,16 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         If a method needs statistics that do not add up.
     """
 
-    def __init__(
-        self, num_classes: int, methods: Sequence[Any], *, exact_samples: int, gram: Gram = "triangle", **options: Any
-    ) -> None:
+    def __init__(self, num_classes: int, methods: Sequence[Any], *, exact_samples: int, **options: Any) -> None:
         for method in methods:
             if reason := cannot_add(method):
                 raise ValueError(f"secure-sums: {reason}")
-        self._spreads = any(method.keeps_rows for method in methods)
         super().__init__(num_classes, methods, exact_samples=exact_samples, **options)
         if self.feature_dim is None:
             raise ValueError("secure-sums: need the feature dimension, got None")
         self._samples = exact_samples
-        self._gram = gram
-        self._by_kind: Counter[str] = Counter()
+        spread = any(method.keeps_rows for method in methods)
+        self._layout = SecureLayout(self.feature_dim, exact_samples, self._limits.norm, self.request.spec.gram, spread)
 
     def collect(
         self,
@@ -476,43 +367,28 @@ class SecureStatisticsStrategy(StatisticsStrategy):
 
     def _sum(self, grid: Grid, clients: Sequence[int]) -> None:
         """Take a sum over clients into the collection."""
-        run = self._prepared(grid, len(clients))
-        presence = run.summed(run.begin(clients), "presence", None, {})
-        agreed, holders = presence.parties, torch.from_numpy(presence.words[0].astype("int64"))
-        if not bool(((holders >= 0) & (holders <= agreed.num_counted)).all()):
-            raise ValueError("a sum is out of its range: a class has more clients than there are")
-        if few := int((holders < MIN_HOLDERS).sum()):
-            left_out = f"secure sums leave out classes that fewer than {MIN_HOLDERS} clients have"
-            if few == len(holders):
-                raise NothingUnmasked(f"{left_out}, and no class is at more: let sites with the same classes take part")
-            logger.warning("%s: %d of %d classes", left_out, few, len(holders))
-        sums = run.summed(agreed, "sums", holders, {"holders": holders})
-        agreed, total = sums.parties, run.layout.read_sums(sums.words, sums.classes)
-        check_sum(total, self._samples, run.norm)
-        if run.layout.gram == "triangle":
-            total, agreed = _with_scatter(run, agreed, total, holders)
-        elif run.layout.products:
-            total, agreed = _with_products(run, agreed, total, holders)
-        if self._spreads:
-            self._summed_rows = _summed_rows(run, agreed, total, holders, sums)
-        merged = [agreed.clients[party] for party in sums.over]
-        self._take(run, agreed.clients, total, merged, int(holders[sums.classes].sum()))
-
-    def _prepared(self, grid: Grid, parties: int) -> SecureRun:
-        spec, dim, norm = self.request.spec, self.feature_dim or 0, self._limits.norm
-        gram = self._gram if spec.gram else "none"
-        layout = SecureLayout.of(self.num_classes, dim, gram, parties, self._samples, norm)
-        layout = replace(layout, spread=self._spreads)
-        request = replace(self.request, spec=replace(spec, fraction_bits=layout.bits))
-        most = min(self._limits.max_samples, self._samples)
-        return SecureRun(grid, request, layout, most, norm)
+        layout = self._layout
+        request = replace(self.request, spec=replace(self.request.spec, fraction_bits=layout.bits))
+        question = question_text(request, SumRequest(layout.samples, layout.norm, layout.spread))
+        names = self.request.class_names or [str(number) for number in range(self.num_classes)]
+        run = MaskedRun(grid, question=question, class_names=names)
+        found = run.summed(run.begin(clients), "sums", layout.shapes)
+        classes = torch.from_numpy(found.classes)
+        total, products = layout.read(found.words, classes)
+        left = torch.from_numpy(found.agreed.plan.holders(found.over))
+        if products is not None:
+            weights = mean_weights(torch.from_numpy(found.holders), classes)
+            counts = total.class_counts.to(torch.float64)
+            totals = ClassTotals(counts, torch.where(classes, left, 0).double(), total.class_sums, total.class_means)
+            self._summed_rows = SummedRows(totals, fedcof_scatter(products, total, weights, left))
+        merged = [found.agreed.clients[party] for party in found.over]
+        self._take(run, found.agreed.clients, total, merged, int(left[classes].sum()))
 
     def _take(
-        self, run: SummingRun[Any], clients: Sequence[int], total: FeatureStatistics, merged: Sequence[int], pairs: int
+        self, run: Account, clients: Sequence[int], total: FeatureStatistics, merged: Sequence[int], pairs: int
     ) -> None:
         summed = StatisticsSum.resumed(total, None, num_rows=pairs, num_pairs=pairs)
         self.collection.take_sum(summed, merged, sum(run.bytes_by_client[client] for client in clients))
-        self._by_kind = run.bytes_by_kind
         for client in sorted(self._asked):
             outcome = _outcome(
                 client, run.failures.get(client, ""), run.bytes_by_client[client], merged=client in merged
@@ -523,64 +399,11 @@ class SecureStatisticsStrategy(StatisticsStrategy):
 
     def wire_bytes(self, method: str) -> int:
         """Return the bytes, of all that was received, that a method needed."""
-        configured = self.methods()[method]
-        scatter = 0 if Need.GRAM in configured.needs else sum(self._by_kind[kind] for kind in ("scatter", *PRODUCTS))
-        return self.collection.total_wire_bytes - scatter - (0 if configured.keeps_rows else self._by_kind["spread"])
-
-
-def _with_scatter(
-    run: SecureRun, agreed: Agreed, total: FeatureStatistics, holders: Tensor
-) -> tuple[FeatureStatistics, Agreed]:
-    """Sum the scatter about the class means, and add the Gram matrix."""
-    known = Known.of(total)
-    means, scales = known.means.to(torch.float32), known.scales.to(torch.float32)
-    scatter = run.summed(agreed, "scatter", holders, {"holders": holders, "means": means, "scales": scales})
-    return run.layout.read_scatter(scatter.words, total, known), scatter.parties
-
-
-def _with_products(
-    run: SecureRun, agreed: Agreed, total: FeatureStatistics, holders: Tensor
-) -> tuple[FeatureStatistics, Agreed]:
-    """Approximate the Gram matrix; if clients are lost between two products, from those before."""
-    known = Known.of(total)
-    means, scales = known.means.to(torch.float32), known.scales.to(torch.float32)
-    over: tuple[int, ...] = ()
-
-    def product_with(kind: Product, directions: Tensor) -> Tensor | None:
-        nonlocal agreed, over
-        content = {"holders": holders, "means": means, "scales": scales, "directions": directions.to(torch.float32)}
-        try:
-            product = run.summed(agreed, kind, holders, content, over=over)
-        except NothingUnmasked as error:
-            if not over or error.agreed is None:
-                raise
-            agreed = error.agreed
-            logger.warning("the Gram matrix is approximated from %d products: %s", int(kind[-1]) - 1, error)
-            return None
-        agreed, over = product.parties, product.over
-        return run.layout.read_product(product.words, known, directions)
-
-    return approximated_by(total, known, run.layout.products, product_with), agreed
-
-
-def _summed_rows(
-    run: SecureRun, agreed: Agreed, total: FeatureStatistics, holders: Tensor, sums: Summed[Agreed]
-) -> SummedRows:
-    """Sum the spread of clients' means about the class means, which FedCOF takes in place of rows.
-
-    Clients that are lost before class sums are known take their share of the holders with them, those lost after it
-    leave their share of the spread to the others: which classes they had is not known.
-    """
-    counts, known = total.class_counts.to(torch.float64), total.class_means.to(torch.float32)
-    num_means = torch.where(sums.classes, holders * (len(sums.over) / agreed.num_counted), 0.0)
-    totals = ClassTotals(counts, num_means, total.class_sums, total.class_means)
-    weights, means = totals.fedcof_weights, known.to(torch.float64)
-    # No client's mean is further from a class's than this.
-    apart = run.norm + torch.linalg.vector_norm(means, dim=1)
-    steps = 2.0 ** math.floor(61 - math.log2(max(float((weights * counts * apart**2).sum()), 1.0)))
-    spread = run.summed(agreed, "spread", holders, {"holders": holders, "means": known, "weights": weights * steps})
-    totals = totals._replace(num_means=num_means * spread.classes)
-    return SummedRows(totals, run.layout.read_spread(spread.words, steps) * (len(sums.over) / len(spread.over)))
+        configured, shapes = self.methods()[method], self._layout.shapes(0)
+        sizes = dict(zip(("gram",) * self._layout.gram + ("spread",) * self._layout.spread, shapes[2:], strict=True))
+        unused = {"gram": Need.GRAM not in configured.needs, "spread": not configured.keeps_rows}
+        each = sum(number * size for name, (number, size) in sizes.items() if unused[name])
+        return self.collection.total_wire_bytes - each * self.collection.num_merged
 
 
 def _outcome(client: int, reason: str, sent: int, *, merged: bool) -> ClientOutcome:

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from scipy.stats import beta  # type: ignore[import-untyped]  # scipy has no types of its own
 
 from fedstats_app.secure.unmasking import MaskedSum
-from fedstats_app.statistics.noisy_words import NoisyLayout, unit
+from fedstats_app.statistics.noisy_words import NoisyKind, NoisyLayout, unit
 from fedstats_app.statistics.secure_words import numbers_of
 
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
+KINDS: tuple[NoisyKind, ...] = ("mean", "moments")
 
 
 def scores(
@@ -28,13 +29,10 @@ def scores(
     *,
     parties: int = 10,
     others: int = 20,
-    copies: int = 1,
     seed: int | None = None,
     present: bool,
 ) -> Floats:
     """Return the logarithms of the odds that the canary is there, once a run, up to a constant.
-
-    Where the layout hides clients, the canary is one, and the others are one.
 
     Parameters
     ----------
@@ -46,8 +44,6 @@ def scores(
         That add a share of noise each; one of them has all samples.
     others : int
         Samples besides the canary, drawn once, the same for all calls.
-    copies : int
-        Of the canary.
     seed : int, optional
         Of the noise; drawn anew by default.
     present : bool
@@ -58,12 +54,12 @@ def scores(
     labels = torch.arange(others) % layout.num_classes
     # Opposite to the mean of all others: the unlikeliest of all.
     opposite = -unit(features).mean(dim=0, keepdim=True)
-    rest, canary = (features, labels), (opposite.repeat(copies, 1), labels[:1].repeat(copies))
+    rest, canary = (features, labels), (opposite, labels[:1])
     keys = None if seed is None else np.random.default_rng([seed, present])
     found = []
     for _ in range(runs):
         mean, odds = None, 0.0
-        for kind in layout.kinds:
+        for kind in KINDS:
             known, hers = layout.sums(kind, [rest], mean), layout.sums(kind, [canary], mean)
             own = [words + more for words, more in zip(known, hers, strict=True)] if present else known
             nothing = [torch.zeros_like(words) for words in known]
@@ -71,7 +67,7 @@ def scores(
                 layout.noisy(kind, nothing if party else own, parties, None if keys is None else keys.bytes(32))
                 for party in range(parties)
             ]
-            summed = MaskedSum(layout.words(kind), query="")
+            summed = MaskedSum([number for number, _ in layout.shapes(kind)], query="")
             for party, own_words in enumerate(words):
                 summed.add(party, own_words)
             sizes = layout.noise(kind, parties)

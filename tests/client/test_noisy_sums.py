@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 
 from fedstats_app import client_app
 from fedstats_app.backbones.registry import loaded_backbone
@@ -28,23 +28,30 @@ from fedstats_app.data.clients import own_dataset
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.secure.account import Place, epsilon_of, mu_of
+from fedstats_app.secure.party import query_of
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.noisy_words import NoisyKind, NoisyLayout
 from fedstats_app.statistics.secure_words import Words, numbers_of
-from fedstats_app.strategies.noisy_sums import ClearRun, NoisyRun
-from fedstats_app.strategies.secure_sums import NothingUnmasked
+from fedstats_app.strategies.noisy_sums import clear_sum
+from fedstats_app.strategies.secure_sums import Account, MaskedRun, NothingUnmasked
 from fedstats_app.testing import FIRST_NODE_ID, Fault, LocalGrid, instruction
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.reading import RejectedRequest
-from fedstats_app.wire.secure import SECURE_NOISY, NoisyRequest, read_noisy_request, sums_content
-from tests.support.simulation import nodes_of, site_folder
+from fedstats_app.wire.secure import (
+    SECURE_NOISY,
+    NoisyRequest,
+    question_text,
+    read_noisy_request,
+    read_question,
+    sums_content,
+)
+from tests.support.simulation import nodes_of, site_folder, with_keys
 
 CLASSES, DELTA = ("ant", "bee", "cat"), 1e-3
 MU = mu_of(1.0, DELTA)
 ACCOUNT: dict[str, object] = {"dp-max-epsilon": 1.0, "dp-max-delta": DELTA, "dp-classes": ",".join(CLASSES)}
-OPEN: dict[str, object] = {"min-class-count": 0, "min-gram-samples": 0}
 OVER = "account of its data would come to epsilon"
 
 
@@ -53,14 +60,20 @@ class Begun:
     """Sums that have begun, with the state after the last one."""
 
     sums: Any
-    parties: Any
+    layout: NoisyLayout
+    question: str
+    clients: Sequence[int]
+    parties: Any = None
     over: tuple[int, ...] = ()
 
     def summed(self, kind: NoisyKind, mean: torch.Tensor | None = None) -> Words:
-        found = self.sums.summed(self.parties, kind, None, {} if mean is None else {"mean": mean})
-        self.parties, self.over = found.parties, found.over
-        words: Words = found.words
-        return words
+        if self.parties is None:
+            words, clients = clear_sum(self.sums, self.question, self.clients, self.layout, kind, mean, 1)
+            self.over = tuple(clients)
+            return words
+        found = self.sums.summed(self.parties, kind, lambda number: self.layout.shapes(kind), mean)
+        self.parties, self.over = found.agreed, found.over
+        return list(found.words)
 
 
 @dataclass
@@ -71,11 +84,14 @@ class Sites:
     rules: dict[str, object] = field(default_factory=dict)
     names: str = "abcde"
     where: Place = "sites"
+    known: bool = True  # to each other, by their keys
 
     def __post_init__(self) -> None:
         nodes = nodes_of(self.root, self.names, CLASSES, images=2)
         own = [{"state-dir": str(self.root / "state" / name)} for name in self.names]
         self.nodes = [{**node, **state, **self.rules} for node, state in zip(nodes, own, strict=True)]
+        if self.where == "sites" and self.known:
+            with_keys(self.root, self.nodes)
         masks = "on" if self.where == "sites" else "off"
         self.settings = AppConfig.of(
             backbone="random:tiny",
@@ -94,26 +110,30 @@ class Sites:
         seed: int = 0,
         faults: dict[int, Fault] | None = None,
         moments: bool = True,
-        clip: float = 0.0,
     ) -> Begun:
         """A run of masks that has begun; its nodes are processes of their own."""
         grid = LocalGrid(client_app.app, self.nodes, self.settings.to_run_config(), faults=faults or {})
         hosts = {number: FIRST_NODE_ID + number for number in range(len(self.nodes))}
-        spec = StatisticsSpec(moments)
         request = StatisticsRequest(
-            3, spec, "float64", seed=seed, backbone_fingerprint=self.backbone.fingerprint, class_names=CLASSES
+            3,
+            StatisticsSpec(moments),
+            "float64",
+            seed=seed,
+            backbone_fingerprint=self.backbone.fingerprint,
+            class_names=CLASSES,
         )
-        layout = NoisyLayout(3, self.backbone.feature_dim, moments=True, mu=mu, clip=clip)
-        run: NoisyRun | ClearRun = NoisyRun(ClientGrid(grid, hosts), request, layout)
-        if self.where != "sites":
-            run = ClearRun(run.grid, request, replace(layout, salted=True), 1, self.where == "server")
-        return Begun(run, run.begin(range(len(self.nodes))))
+        question, clients = question_text(request, NoisyRequest(mu)), range(len(self.nodes))
+        layout = NoisyLayout(3, self.backbone.feature_dim, moments=True, mu=mu, salted=self.where == "local")
+        if self.where == "local":
+            return Begun(Account(ClientGrid(grid, hosts)), layout, question, clients)
+        run = MaskedRun(ClientGrid(grid, hosts), question=question, rounds=2)
+        return Begun(run, layout, question, clients, run.begin(clients))
 
     def release(self, mu: float = MU, **options: Any) -> tuple[Words, Words]:
         """Both sums, as they come out."""
         run = self.run(mu, **options)
         mean = run.summed("mean")
-        return mean, run.summed("moments", run.sums.layout.read_mean(mean, 30))
+        return mean, run.summed("moments", run.layout.read_mean(mean, 30))
 
     def facts(self, place: int = 0) -> dict[str, str]:
         (path,) = (self.root / "state" / self.names[place]).glob("ledger-*.sqlite")
@@ -194,7 +214,7 @@ def test_the_same_question_gets_the_same_noise_and_is_charged_once(tmp_path: Pat
     assert len(sites.charges()) == 4
 
 
-def test_the_same_noise_is_not_unmasked_over_other_survivors(tmp_path: Path) -> None:
+def test_the_same_noise_is_not_unmasked_over_other_survivors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The difference of both sums would be one site's, with one share of noise."""
     sites = Sites(tmp_path)
     sites.release()
@@ -202,8 +222,9 @@ def test_the_same_noise_is_not_unmasked_over_other_survivors(tmp_path: Path) -> 
     inner = run.sums.grid.inner
     assert isinstance(inner, LocalGrid)
     inner.faults = {4: Fault(raises="killed")}
-    with pytest.raises(NothingUnmasked, match="same question was answered over other clients, with the same noise"):
+    with pytest.raises(NothingUnmasked, match="gives nothing to this sum"):
         run.summed("mean")
+    assert "same question was answered over other clients, with the same noise" in caplog.text
     assert len(sites.charges()) == 2
 
 
@@ -216,12 +237,11 @@ def test_a_site_s_own_noise_is_enough_alone_and_the_same_over_other_sites(
     sites = Sites(tmp_path, ACCOUNT, where="local")
     every, charged = sites.release(), sites.charges(4)
     assert np.hypot(*charged) == pytest.approx(MU, rel=1e-12)
-    layout = sites.run().sums.layout
+    layout = sites.run().layout
     mean = layout.read_mean(every[0], 30)
 
     def over(*clients: int) -> list[Words]:
-        sums = sites.run().sums
-        run = Begun(sums, sums.begin(clients))
+        run = replace(sites.run(), clients=clients)
         return [run.summed("mean"), run.summed("moments", mean)]
 
     fewer, alone = over(0, 1, 2, 3), over(4)
@@ -246,44 +266,8 @@ def test_less_noise_than_the_run_declares_is_charged_in_full_or_refused(tmp_path
     with pytest.raises(TooFewClients, match=f"{OVER} 8 at its owner's delta 0.001, and ends at 1"):
         run.summed("mean")
     # Nor does a mean of the server's own choice begin what does not fit.
-    run.sums.layout = replace(run.sums.layout, mu=1000.0, clip=1000.0)
     with pytest.raises(TooFewClients, match=OVER):
-        run.summed("moments", torch.zeros(run.sums.layout.feature_dim, dtype=torch.float64))
-    assert sites.charges() == []
-
-
-@pytest.mark.parametrize(
-    ("rules", "reason"),
-    [
-        (ACCOUNT, r"whose noise is added before anything leaves \(dp-where = sites or local\)"),
-        ({"secure-min-clients": 3}, "secure sums only"),
-        ({}, "only if its owner sets min-class-count and min-gram-samples to 0"),
-        ({"min-class-count": 0}, "min-class-count and min-gram-samples"),
-        ({"min-class-count": 2, "min-gram-samples": 0}, "min-class-count and min-gram-samples"),
-        (OPEN | {"max-statistics-questions": 0}, "at most 0 different statistics questions"),
-    ],
-)
-def test_a_server_that_wants_to_add_the_noise_itself_is_refused_by_name(
-    tmp_path: Path, rules: dict[str, object], reason: str
-) -> None:
-    """Whatever the run's configuration says of dp-where: what counts is that the answer would have no noise."""
-    sites = Sites(tmp_path, rules, where="server")
-    for settings in (sites.settings, Sites(tmp_path / "b", rules, where="local").settings):
-        sites.settings = settings
-        with pytest.raises(TooFewClients, match=reason):
-            sites.run().summed("mean")
-    assert not list((tmp_path / "state").glob("sent-*"))
-
-
-def test_a_server_s_own_noise_is_drawn_once_over_exact_sums(tmp_path: Path) -> None:
-    sites = Sites(tmp_path, OPEN, where="server")
-    mean, moments = sites.release()
-    layout = sites.run().sums.layout
-    wanted = [*exact(sites, None), *exact(sites, layout.read_mean(mean, 30))]
-    sizes = [*layout.noise("mean", honest=1), *layout.noise("moments", honest=1)]
-    found = zip([*mean, *moments], wanted, sizes, strict=True)
-    noise = torch.cat([(numbers_of(words) - without) / size for words, without, size in found])
-    assert float(noise.std()) == pytest.approx(1, rel=0.2)
+        run.summed("moments", torch.zeros(run.layout.feature_dim, dtype=torch.float64))
     assert sites.charges() == []
 
 
@@ -294,11 +278,12 @@ def test_a_site_that_is_lost_costs_its_samples_only(tmp_path: Path) -> None:
     inner = run.sums.grid.inner
     assert isinstance(inner, LocalGrid)
     inner.faults = {4: Fault(raises="killed")}
-    mean = run.sums.layout.read_mean(run.summed("mean"), 30)
+    mean = run.layout.read_mean(run.summed("mean"), 30)
     run.summed("moments", mean)
     assert run.over == (0, 1, 2, 3)
     assert len(sites.charges(0)) == 2 and sites.charges(4) == []
-    inner.faults = {3: Fault(raises="killed"), 4: Fault(raises="killed")}
+    run = sites.run(seed=1)
+    run.sums.grid.inner.faults = {3: Fault(raises="killed"), 4: Fault(raises="killed")}
     with pytest.raises(NothingUnmasked, match="3 of 5 clients are left, secure sums need 4 of them"):
         run.summed("mean")
 
@@ -311,7 +296,7 @@ def test_who_is_lost_before_words_are_asked_makes_it_another_question(tmp_path: 
     other = run.summed("mean")
     difference = float(numbers_of(other[0]).sub(numbers_of(mean[0])).std())
     # Two draws of four and five shares, less one site's six images at most.
-    assert difference > run.sums.layout.noise("mean", 4)[0] * 2
+    assert difference > run.layout.noise("mean", 4)[0] * 2
     assert len(sites.charges()) == 3
 
 
@@ -335,10 +320,10 @@ def test_a_new_sample_that_no_cell_has_yet_gets_new_noise(tmp_path: Path) -> Non
     assert [len(sites.charges(place)) for place in range(5)] == [4] * 5
     # Two draws of five shares, of which one site's would be 1.4.
     difference = float(numbers_of(after).sub(numbers_of(before)).std())
-    assert difference > sites.run().sums.layout.noise("mean", 4)[0] * 2
+    assert difference > sites.run().layout.noise("mean", 4)[0] * 2
 
 
-def test_data_that_change_in_a_run_take_no_more_part_in_it(tmp_path: Path) -> None:
+def test_data_that_change_in_a_run_take_no_more_part_in_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The others' noise is that of the data before."""
     sites = Sites(tmp_path)
     run = sites.run()
@@ -346,7 +331,7 @@ def test_data_that_change_in_a_run_take_no_more_part_in_it(tmp_path: Path) -> No
     sites.restart()
     run.summed("mean")
     assert run.over == (1, 2, 3, 4)
-    assert "this node's data changed since this run of masks began" in run.sums.failures[0]
+    assert "this node's data changed since this run of masks began" in caplog.text
 
 
 def test_the_owners_delta_judges_not_the_servers(tmp_path: Path) -> None:
@@ -378,59 +363,10 @@ def test_what_does_not_fit_whole_is_not_begun(tmp_path: Path) -> None:
     """The mean alone would fit, and be charged for nothing."""
     sites = Sites(tmp_path, ACCOUNT)
     run = sites.run(MU * 1.5)
-    assert run.sums.layout.charge("mean") < MU
+    assert run.layout.charge("mean") < MU
     with pytest.raises(NothingUnmasked, match=OVER):
         run.summed("mean")
     assert sites.charges() == []
-
-
-def length(run: Begun) -> float:
-    """Of the sum of the mean, in samples."""
-    return float(numbers_of(run.summed("mean")[0]).norm()) / 2**11
-
-
-def test_who_holds_too_much_is_clipped_at_the_node_whatever_the_server_names(tmp_path: Path) -> None:
-    """Six images a site, much alike. A longer clip comes with as much more noise, and a shorter one is none."""
-    sites = Sites(tmp_path)
-    assert length(sites.run(1000.0)) > 20
-    assert 9 < length(sites.run(1000.0, clip=2.0)) < 10.1
-    dim = sites.backbone.feature_dim
-    alone = NoisyLayout(3, dim, moments=True, mu=1.0, clip=2000.0)
-    expected = alone.noise("mean", 4)[0] / 2**11 * (5 * dim) ** 0.5
-    assert length(sites.run(1.0, clip=2000.0)) == pytest.approx(expected, rel=0.5)
-    run = sites.run(clip=2.0)
-    object.__setattr__(run.sums.layout, "clip", 0.9)
-    with pytest.raises(NothingUnmasked, match="clip must be 0 or at least"):
-        length(run)
-
-
-def test_another_clip_in_one_run_is_refused(tmp_path: Path) -> None:
-    run = Sites(tmp_path).run(clip=2.0)
-    mean = run.sums.layout.read_mean(run.summed("mean"), 30)
-    run.sums.layout = replace(run.sums.layout, clip=2000.0)
-    with pytest.raises(NothingUnmasked, match="statistics asked for are others than in the round before"):
-        run.summed("moments", mean)
-
-
-def test_noise_for_clients_is_charged_as_for_samples_and_another_clip_is_another_question(tmp_path: Path) -> None:
-    sites = Sites(tmp_path, ACCOUNT)
-    sites.release(MU * 0.8, clip=2.0)
-    assert np.hypot(*sites.charges()) == pytest.approx(MU * 0.8, rel=1e-12)
-    sites.release(MU * 0.8, clip=2.0)
-    with pytest.raises(NothingUnmasked, match=OVER):
-        sites.release(MU * 0.8, clip=2.5)
-
-
-@pytest.mark.parametrize("where", ["sites", "local"])
-def test_an_owner_can_want_clients_hidden(tmp_path: Path, where: Place) -> None:
-    """A clip of 0 is refused by name, whatever the run says, and nothing is charged; any other hides the client."""
-    sites = Sites(tmp_path, ACCOUNT | {"dp-unit": "client"}, where=where)
-    run = sites.run()
-    with pytest.raises(TooFewClients, match="wants clients hidden, not samples alone: a run with dp-unit = client"):
-        run.summed("mean")
-    assert not list((tmp_path / "state").rglob("ledger-*")) or sites.charges() == []
-    sites.release(clip=2.0)
-    assert np.hypot(*sites.charges()) == pytest.approx(MU, rel=1e-12)
 
 
 def test_a_path_spelt_otherwise_is_the_same_account(tmp_path: Path) -> None:
@@ -445,28 +381,34 @@ def test_a_path_spelt_otherwise_is_the_same_account(tmp_path: Path) -> None:
         sites.release(seed=1)
 
 
-def test_fewer_shares_of_noise_than_were_counted_on_are_not_unmasked(tmp_path: Path) -> None:
+def test_fewer_shares_of_noise_than_were_counted_on_are_not_unmasked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Whatever the server says of who is honest: of five, four must be left, by each site's own count."""
     sites = Sites(tmp_path)
     run = sites.run()
     sums, agreed = run.sums, run.parties
-    total = sums.add_up(agreed, "mean", *sums.question(agreed, "mean", {}), torch.ones(3, dtype=torch.bool))
+    content, query = sums_content(agreed.plan, 0, agreed.active), query_of(run.question, "mean", agreed.active)
+    total = sums.added(content, SECURE_NOISY, dict(enumerate(agreed.clients)), run.layout.shapes("mean"), query)
     total.survivors = total.survivors[:3]
-    with pytest.raises(NothingUnmasked, match="of 5 parties at least 4 must be left, got 3"):
+    with pytest.raises(NothingUnmasked, match="gives nothing to this sum"):
         sums.unmasked(agreed, total, agreed.active[:3])
+    assert "of 5 parties at least 4 must be left, got 3" in caplog.text
 
 
-def test_a_second_mean_or_another_question_in_one_run_is_refused(tmp_path: Path) -> None:
-    sites = Sites(tmp_path)
-    run = sites.run()
+def test_a_second_mean_in_one_run_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = Sites(tmp_path).run()
     run.summed("mean")
-    with pytest.raises(NothingUnmasked, match="mean of this run of masks are known"):
+    with pytest.raises(NothingUnmasked, match="gives nothing to this sum"):
         run.summed("mean")
-    run = sites.run(seed=5)
-    mean = run.sums.layout.read_mean(run.summed("mean"), 30)
-    run.sums.layout = NoisyLayout(3, run.sums.layout.feature_dim, moments=True, mu=MU * 2)
-    with pytest.raises(NothingUnmasked, match="statistics asked for are others than in the round before"):
-        run.summed("moments", mean)
+    assert "mean of this run of masks are known" in caplog.text
+
+
+def test_a_share_of_the_noise_is_given_among_peers_only(tmp_path: Path) -> None:
+    """A server that is all the other parties would take their shares off: epsilon 1 would be 2.1 with five."""
+    with pytest.raises(NothingUnmasked, match="a share of the noise is enough among secure-peers only"):
+        Sites(tmp_path, known=False).run()
+    Sites(tmp_path / "alone", ACCOUNT, where="local").release()
 
 
 @pytest.mark.parametrize("kind", [*client_app.ANSWERS, "query.clients"])
@@ -504,9 +446,7 @@ def test_a_run_with_noise_takes_no_class_names_from_data(tmp_path: Path) -> None
     [
         ({"dp-max-epsilon": 1.0, "dp-max-delta": 1e-5}, "goes with data-path, dp-max-delta and dp-classes"),
         ({"dp-max-epsilon": 1.0, "dp-classes": "a,b"}, "goes with data-path, dp-max-delta and dp-classes"),
-        ({"dp-max-delta": 1e-5}, "dp-max-delta and dp-unit go with dp-max-epsilon"),
-        ({"dp-unit": "client"}, "dp-max-delta and dp-unit go with dp-max-epsilon"),
-        ({"dp-unit": "site"}, "dp-unit"),
+        ({"dp-max-delta": 1e-5}, "dp-max-delta goes with dp-max-epsilon"),
         ({"dp-classes": "a,,b"}, "must be different names"),
         ({"dp-classes": "a,a"}, "must be different names"),
         ({"dp-max-epsilon": 0.0}, "dp-max-epsilon"),
@@ -523,35 +463,18 @@ def test_an_account_is_whole(rules: dict[str, object], reason: str) -> None:
 
 def test_a_question_is_read_strictly(tmp_path: Path) -> None:
     run = Sites(tmp_path).run()
-    agreed = run.parties
-    mean = torch.zeros(run.sums.layout.feature_dim, dtype=torch.float64)
-
-    def content(**changes: Any) -> RecordDict:
-        asked = NoisyRequest("moments", 1.0)
-        made = sums_content(agreed.plan, 1, agreed.active, run.sums.request, asked, {"mean": mean})
-        for name, value in changes.items():
-            made[name] = value
-        return made
-
-    def noisy(kind: str = "moments", mu: float = 1.0, clip: float = 0.0) -> dict[str, ConfigRecord]:
-        return {"noisy": ConfigRecord({"kind": kind, "mu": mu, "clip": clip})}
-
-    assert read_noisy_request(instruction(content(**noisy()), SECURE_NOISY))[4] == NoisyRequest("moments", 1.0)
-    wrong = [
-        noisy(mu=0.0),
-        noisy(mu=float("nan")),
-        noisy(mu=1e4),
-        noisy(clip=-1.0),
-        noisy(clip=float("inf")),
-        noisy("presence"),
-        noisy("mean"),  # which needs no mean
-        {"noisy": ConfigRecord({"kind": "moments", "mu": 1.0})},
-        {"request": StatisticsRequest(3, StatisticsSpec(True, 2), class_names=CLASSES).to_content()["request"]},
-        {"request": StatisticsRequest(3, StatisticsSpec(True), holdout=0.5).to_content()["request"]},
-    ]
-    for changes in wrong:
-        with pytest.raises(RejectedRequest, match="not a request for masked sums with noise"):
-            read_noisy_request(instruction(content(**changes), SECURE_NOISY))
+    agreed, mean = run.parties, torch.zeros(run.layout.feature_dim, dtype=torch.float64)
+    request, noisy = read_question(run.question)
+    assert question_text(request, noisy) == run.question and noisy == NoisyRequest(MU)
+    values = json.loads(run.question)
+    wrong: list[Any] = [{**values, "noisy": {"mu": mu}} for mu in (0.0, float("nan"), 1e4, "1")]
+    wrong += [{**values, "sum": {}}, {"noisy": values["noisy"]}, [], 1]
+    several = StatisticsRequest(3, StatisticsSpec(True, 2), class_names=CLASSES)
+    texts = [question_text(several, noisy), question_text(replace(request, holdout=0.5), noisy)]
+    texts.append(question_text(replace(request, spec=StatisticsSpec(fraction_bits=8)), noisy))
+    for text in [*map(json.dumps, wrong), *texts, "x", "[" * 100_000]:
+        with pytest.raises(RejectedRequest, match="not a question for sums"):
+            read_question(text)
     mean[0] = torch.nan
     with pytest.raises(RejectedRequest, match="mean"):
-        read_noisy_request(instruction(content(), SECURE_NOISY))
+        read_noisy_request(instruction(sums_content(agreed.plan, 1, agreed.active, mean), SECURE_NOISY))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deployment import audit
-from fedstats_app.base.json_digest import read_json_file, read_json_lines, to_json_with_digest
+from fedstats_app.base.json_digest import read_json_file, to_json_with_digest
 from fedstats_app.base.option import ConfigError
 from fedstats_app.cli import main
 from fedstats_app.grid.discovery import TooFewClients
@@ -20,14 +20,11 @@ from fedstats_app.report.page import report
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.secure.account import PLACES, Place, Promise, epsilon_of, mu_of
 from fedstats_app.server.noise import KEPT, RATIOS, noise_in_words
-from fedstats_app.statistics.noisy_words import NoisyKind, NoisyLayout
-from fedstats_app.statistics.secure_words import Words
 from tests.support.commands import REPOSITORY
-from tests.support.simulation import clients, head_bytes, nodes_of, read_json, simulate
+from tests.support.simulation import clients, nodes_of, read_json, simulate, with_keys
 
 CLASSES = ("ant", "bee", "cat")
 ACCOUNT: dict[str, Any] = {"dp_max_epsilon": 60.0, "dp_max_delta": 1e-3, "dp_classes": ",".join(CLASSES)}
-TRUSTING = {"dp_classes": ",".join(CLASSES), "min_class_count": 0, "min_gram_samples": 0}
 NOISY: dict[str, Any] = {"secure_sums": "on", "dp_epsilon": 60.0, "dp_delta": 1e-3, "dp_samples": 90, "min_clients": 3}
 
 
@@ -41,6 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {**node, "state-dir": str(root / "state" / name)}
         for name, node in zip("abcde", nodes_of(root, "abcde", CLASSES, images=6, **ACCOUNT), strict=True)
     ]
+    with_keys(root, nodes)
     settings = {**NOISY, "test_dataset": f"folder:{root / 'test' / 't'}"}
     simulate(root, node_configs=nodes, method="all", **settings).rename(root / "run")
     return root
@@ -66,29 +64,15 @@ def test_a_run_with_noise_says_so_everywhere(made: Path, capsys: pytest.CaptureF
     assert {(one["outcome"], one["num_examples"]) for one in clients(made / "run")} == {("merged", 0)}
 
 
-@pytest.mark.parametrize(
-    ("where", "rules", "noise", "charged"),
-    [
-        ("local", ACCOUNT, "added by each site, all of it", ("ok", "60 in this run at delta 0.001, 60 in all")),
-        (
-            "server",
-            TRUSTING,
-            "added by the server, which sees exact sums",
-            ("-", "the server added the noise, so no record of a site can show it"),
-        ),
-    ],
-)
-def test_where_the_noise_is_added_is_said_before_and_after(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    where: str,
-    rules: dict[str, Any],
-    noise: str,
-    charged: tuple[str, str],
-) -> None:
-    settings = NOISY | {"secure_sums": "off", "dp_where": where, "min_clients": 5}
-    folder = run_of_sites(tmp_path, settings, **rules)
-    told = capsys.readouterr().out
+def test_where_the_noise_is_added_is_said_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [
+        {**node, "state-dir": str(tmp_path / "s" / name)}
+        for name, node in zip("abcde", nodes_of(tmp_path, "abcde", CLASSES, images=6, **ACCOUNT), strict=True)
+    ]
+    nodes_of(tmp_path, "t", CLASSES, images=5)
+    settings = NOISY | {"secure_sums": "off", "dp_where": "local", "min_clients": 5, "method": "all"}
+    folder = simulate(tmp_path, node_configs=nodes, test_dataset=f"folder:{tmp_path / 't'}", **settings)
+    told, noise = capsys.readouterr().out, "added by each site, all of it"
     line = f"epsilon 60, delta 0.001, for one sample more or less of 90 (declared); noise: {noise}"
     assert f"noise ({noise}) for epsilon 60" in told and f"differential privacy: {line}" in told
     assert line in report(RunRecord.read(folder)) and line in (folder / "heads" / "README.md").read_text()
@@ -99,52 +83,15 @@ def test_where_the_noise_is_added_is_said_before_and_after(
     words = [word for one in "abcde" for word in ("--site", str(tmp_path / "s" / one))]
     assert audit.main([str(folder), *words, "--json"]) == 0
     found = [(one["what"], one["state"], one["found"]) for one in json.loads(capsys.readouterr().out)["findings"]]
-    assert [rest for what, *rest in found if what.startswith("epsilon of")] == [list(charged)] * 5
+    charged = ["ok", "60 in this run at delta 0.001, 60 in all"]
+    assert [rest for what, *rest in found if what.startswith("epsilon of")] == [charged] * 5
     assert [state for what, state, _ in found if what.startswith("site ")] == ["ok"] * 5
-
-
-def run_of_sites(root: Path, settings: dict[str, Any], names: str = "abcde", **rules: Any) -> Path:
-    """A run of the last five sites, whose images their places decide, with records in ``s``."""
-    nodes = [
-        {**node, "state-dir": str(root / "s" / name)}
-        for name, node in zip("abcde", nodes_of(root, names, CLASSES, images=6, **rules)[-5:], strict=True)
-    ]
-    (root / "test").mkdir()
-    nodes_of(root / "test", "t", CLASSES, images=5)
-    test = {"test_dataset": f"folder:{root / 'test' / 't'}"}
-    return simulate(root, node_configs=nodes, method="all", **{**settings, **test})
-
-
-def test_a_trusted_server_keeps_nothing_but_what_follows_from_noisy_sums(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the same noisy sums of other images all is the same, but times, and digests that a salt hides."""
-    drawn: dict[str, Words] = {}
-    noisy = NoisyLayout.noisy
-
-    def fixed(self: NoisyLayout, kind: NoisyKind, *args: Any) -> Words:
-        return drawn.setdefault(kind, noisy(self, kind, *args))
-
-    monkeypatch.setattr(NoisyLayout, "noisy", fixed)
-    settings, kept = NOISY | {"secure_sums": "off", "dp_where": "server"}, []
-    for place, names in (("one", "abcde"), ("two", "fabcde")):
-        folder = run_of_sites(tmp_path / place, settings, names, **TRUSTING)
-        results = {key: one for key, one in read_json(folder, "results.json").items() if not key.startswith("seconds")}
-        sent = [line | {"sha256": "", "digest": ""} for line in read_json_lines(folder / "disclosure.jsonl")]
-        files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-        methods = {name: one | {"solve_seconds": 0} for name, one in results.pop("methods").items()}
-        rest = results | {"digest": ""}, methods, (folder / "clients.jsonl").read_bytes()
-        kept.append((files, head_bytes(folder), sent, rest))
-    assert kept[0] == kept[1]
-    assert drawn.keys() == {"mean", "moments"}
-    assert kept[0][0] & {"statistics.safetensors", "accumulated.safetensors"} == set()
 
 
 def test_what_is_outside_the_account_is_refused_by_name(made: Path) -> None:
     nodes = [{"state-dir": str(made / "state" / name), **rules} for name, rules in _rules(made)]
     refusal = r"answers within its account only \(dp-max-epsilon\): a run with dp-epsilon"
-    trusting = {**NOISY, "secure_sums": "off", "dp_where": "server"}
-    for options in ({}, {"secure_sums": "on"}, trusting):
+    for options in ({}, {"secure_sums": "on"}):
         with pytest.raises(TooFewClients, match=refusal):
             simulate(made, node_configs=nodes, method="fedncm", **options)
 
@@ -199,11 +146,11 @@ def test_an_owner_sees_the_account_and_no_reset_forgets_it(made: Path, capsys: p
         ({"method": "fedcgs@covariance=total"}, "the noise says how it is solved, so fedcgs has no options with it"),
         ({"method": "fedcof"}, "dp-epsilon: fedcof is not served with noise: take fedncm, fed3r or fedcgs"),
         ({"secure_sums": "off"}, "dp-epsilon: needs secure-sums = on, got off"),
-        ({"dp_where": "server"}, "dp-epsilon: needs secure-sums = off, got on, with dp-where = server"),
+        ({"dp_where": "local"}, "dp-epsilon: needs secure-sums = off, got on, with dp-where = local"),
         ({"dp_where": "local", "secure_sums": "off", "method": "fedcof"}, "dp-epsilon: fedcof is not served"),
         ({"dp_where": "local", "secure_sums": "off", "fine_tune": "probe"}, "dp-epsilon: fine-tune must be none"),
         (
-            {"dp_where": "server", "secure_sums": "off", "save_statistics": "clients"},
+            {"dp_where": "local", "secure_sums": "off", "save_statistics": "clients"},
             "dp-epsilon: save-statistics must be sum or none",
         ),
         ({"dp_where": "nowhere"}, "dp-where"),
@@ -226,7 +173,7 @@ def test_what_noise_cannot_serve_is_refused_by_name(tmp_path: Path, settings: di
     [
         ({"dp_samples": 0}, "dp-samples: SuperNodes with data"),
         ({"dp_samples": 5000}, "must be below 1 / 5,000 samples"),
-        ({"dp_samples": 5000, "dp_unit": "client", "dp_delta": 0.01}, "must be below 1 / 5 clients and 0.01, got 0.01"),
+        ({"dp_samples": 50, "dp_delta": 0.01}, "must be below 1 / 50 samples and 0.01, got 0.01"),
     ],
 )
 def test_sites_own_data_need_a_declared_number_that_delta_fits(
@@ -237,45 +184,23 @@ def test_sites_own_data_need_a_declared_number_that_delta_fits(
         simulate(made, node_configs=nodes, **{**NOISY, **settings}, method="fedncm")
 
 
-def test_a_run_that_hides_clients_says_so_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {"secure_sums": "on", "dp_epsilon": 8.0, "dp_unit": "client", "dp_samples": 8000}
-    few: dict[str, object] = {"partitioner": "dirichlet", "partition.samples-per-class": 12, "test_dataset": "builtin"}
-    folder = simulate(tmp_path, method="fedncm", **few, **settings)
-    said = read_json(folder, "results.json")["differential_privacy"]
-    assert said["unit"] == "client" and said["num_clients"] == 10 and said["delta"] == 8000**-1.1
-    line = "for one client more or less of 10 with 8,000 samples (declared); noise: shares of the sites"
-    out = capsys.readouterr()
-    assert line in out.out and "for one client, 8,000 samples: signal to noise" in out.out + out.err
-    assert line in report(RunRecord.read(folder)) and line in (folder / "heads" / "README.md").read_text()
-    assert audit.main([str(folder)]) == 0
-    assert "for one client, N 8,000, mu" in capsys.readouterr().out
-
-
-def test_clients_are_clipped_by_what_was_declared() -> None:
-    assert Promise(1.0, 1e-5, 8000).clip == 0
-    assert Promise(1.0, 1e-5, 8000, "client", 100).clip == 8
-    assert Promise(1.0, 1e-5, 8000, "client", 8000).clip == 2  # a sample must not count for more than a client
-
-
 def test_what_noise_leaves_is_no_more_than_was_measured() -> None:
     """The shares are those of the tables of research/noise.md, rounded down."""
-    measured: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    measured: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     block: dict[str, list[float]] = {}
     for line in (REPOSITORY / "research" / "noise.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if (unit := {9: "sample", 8: "client"}.get(len(cells))) is None:
+        if len(cells) != 9:
             continue
         if cells[1] in ("FedNCM", "Fed3R", "FedCGS", "signal to noise"):
             block[cells[1]] = [float(cell.split()[0]) for cell in cells[2:] if cell]
         for name in block.keys() - {"signal to noise"} if cells[1] == "signal to noise" else ():
             shares = (found / block[name][-1] for found in block[name][:-1])
-            measured[unit, name.lower()] += zip(block["signal to noise"], shares, strict=True)
+            measured[name.lower()] += zip(block["signal to noise"], shares, strict=True)
         block = {} if cells[1] == "signal to noise" else block
-    numbers = {place: len(found) for place, found in measured.items()}
-    of_samples = {("sample", "fedncm"): 60, ("sample", "fed3r"): 60, ("sample", "fedcgs"): 42}
-    assert numbers == {**of_samples, ("client", "fedncm"): 20}
-    for (unit, name), found in measured.items():
-        for ratio, share in zip(RATIOS, KEPT[unit][name], strict=True):
+    assert {name: len(found) for name, found in measured.items()} == {"fedncm": 60, "fed3r": 60, "fedcgs": 42}
+    for name, found in measured.items():
+        for ratio, share in zip(RATIOS, KEPT[name], strict=True):
             # Where nothing was measured so high, what the next lower ratio left.
             reached = max(one for one in RATIOS if one <= min(ratio, max(at for at, _ in found)))
             assert 0 <= min(kept for at, kept in found if at >= reached) - share < 0.01
@@ -284,14 +209,14 @@ def test_what_noise_leaves_is_no_more_than_was_measured() -> None:
 def test_before_anything_is_sent_a_run_says_what_noise_costs_and_what_would_cost_less() -> None:
     promise = Promise(1.0, 1e-5, 8000)
     (line, more) = noise_in_words(promise, ("fedncm", "fed3r"), 10, 1280, 100)
-    assert "epsilon 1 at delta 1e-05 for one sample, 8,000 samples: signal to noise 2.3;" in line
+    assert "epsilon 1 at delta 1e-05 for one sample of 8,000: signal to noise 2.3;" in line
     assert line.endswith("it leaves at least, where it was measured: FedNCM 93 %, Fed3R 77 %")
     assert more == "dp-epsilon 4 would give a signal to noise of 8"
     (line, more) = noise_in_words(Promise(0.01, 1e-5, 300), ("fedncm",), 10, 1280, 5)
     assert "little: it was never measured so low" in line
     assert more.startswith("much is lost below a signal to noise of 2: dp-epsilon ")
-    # Of 100 sites' noise 60 would be enough, the server's is all, and of 100 whole ones there is 100 times the square.
-    places: dict[Place, str] = {"sites": "2.3", "server": "3", "local": "0.3"}
+    # Of 100 sites' noise 60 would be enough, and of 100 whole ones there is 100 times the square.
+    places: dict[Place, str] = {"sites": "2.3", "local": "0.3"}
     for where, ratio in places.items():
         (line, *_) = noise_in_words(replace(promise, where=where), ("fedncm",), 10, 1280, 100)
         assert f"noise ({PLACES[where]}) for epsilon 1" in line and f"signal to noise {ratio};" in line

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -19,6 +18,9 @@ from fedstats_app.statistics.secure_words import numbers_of
 
 CLASSES, KEY = 3, bytes(range(32))
 STEPS = 2**11
+KINDS: tuple[NoisyKind, ...] = ("mean", "moments")
+# A server sends what it likes as a mean, and knows some samples.
+TINY = (5e-324, -5e-324, 1e-310, -1e-308, 1e-160, -(2.0**-501), 2.0**-500, 0.0, -0.0, 1.0, -1.0, 1e150, -1e308)
 
 
 def drawn(seed: int, number: int, dim: int) -> tuple[Tensor, Tensor]:
@@ -33,23 +35,37 @@ def whole(layout: NoisyLayout, kind: NoisyKind, features: Tensor, labels: Tensor
     return [[int(value) for value in part.tolist()] for part in found]
 
 
+def moved(layout: NoisyLayout, kind: NoisyKind, features: Tensor, labels: Tensor, mean: Tensor) -> list[int]:
+    """The squares of how far the first sample moves each part of a sum."""
+    pairs = zip(
+        whole(layout, kind, features, labels, mean), whole(layout, kind, features[1:], labels[1:], mean), strict=True
+    )
+    return [sum((own - other) ** 2 for own, other in zip(*pair, strict=True)) for pair in pairs]
+
+
+def check_hidden(features: Tensor, labels: Tensor, mean: Tensor) -> None:
+    """One sample moves each part by at most all steps, to the last step."""
+    layout = NoisyLayout(CLASSES, features.shape[1], moments=True, mu=1.0)
+    assert moved(layout, "mean", features, labels, mean)[0] <= STEPS**2
+    sums, diagonal, rest = moved(layout, "moments", features, labels, mean)
+    assert sums <= STEPS**2 and diagonal + 2 * rest <= STEPS**4
+
+
 @given(st.integers(0, 10_000), st.integers(1, 40), st.sampled_from([0.0, 1e-200, 1.0, 1e150, math.inf, math.nan]))
 def test_one_sample_moves_each_part_by_at_most_all_steps(seed: int, dim: int, scale: float) -> None:
-    """Whatever mean the server sends, and whatever the sample is: no length is above what the noise hides."""
     features, labels = drawn(seed, 4, dim)
     features[0] *= scale
-    mean = torch.randn(dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 20
-    layout = NoisyLayout(CLASSES, dim, moments=True, mu=1.0)
-    for kind in layout.kinds:
-        with_it = whole(layout, kind, features, labels, mean)
-        without = whole(layout, kind, features[1:], labels[1:], mean)
-        moved = [
-            sum((own - other) ** 2 for own, other in zip(*pair, strict=True))
-            for pair in zip(with_it, without, strict=True)
-        ]
-        assert moved[0] <= STEPS**2
-        if kind == "moments":
-            assert moved[1] + 2 * moved[2] <= STEPS**4
+    check_hidden(features, labels, torch.randn(dim, generator=torch.Generator().manual_seed(seed)).double() * 20)
+
+
+@given(st.lists(st.tuples(st.sampled_from(TINY), st.sampled_from(TINY)), min_size=1, max_size=9), st.booleans())
+@example([(0.0, -5e-324)] * 2, at_it=False)
+def test_no_mean_makes_a_known_sample_longer(pairs: list[tuple[float, float]], at_it: bool) -> None:
+    """Its mean of subnormal numbers, where a sample is 0, or the sample's own unit vector give or take one."""
+    sample, mean = (torch.tensor(values, dtype=torch.float64) for values in zip(*pairs, strict=True))
+    check_hidden(
+        sample[None].repeat(2, 1), torch.zeros(2, dtype=torch.int64), unit(sample[None])[0] + mean if at_it else mean
+    )
 
 
 def test_what_travels_without_a_mask_has_random_words_behind_it() -> None:
@@ -62,58 +78,7 @@ def test_what_travels_without_a_mask_has_random_words_behind_it() -> None:
     assert not set(salt.tolist()) & set(other.tolist()) and len(salt) == 4
     assert [
         len(one) for one in layout.noisy("moments", [torch.zeros(24), torch.zeros(8), torch.zeros(28)], 1, KEY)
-    ] == [number for number, _ in layout.words("moments")]
-
-
-def lengths(layout: NoisyLayout, kind: NoisyKind, features: Tensor, labels: Tensor) -> list[float]:
-    """How long the parts of a sum are, beside one sample's: in exact integers but for the last root."""
-    first, *square = whole(layout, kind, features, labels, torch.zeros(layout.feature_dim, dtype=torch.float64))
-    found = [math.hypot(*first) / STEPS]
-    return [
-        *found,
-        *(
-            math.sqrt(sum(a * a for a in one) + 2 * sum(a * a for a in two)) / STEPS**2
-            for one, two in ([square] if square else [])
-        ),
-    ]
-
-
-@given(st.integers(0, 1000), st.floats(2.0, 40.0), st.sampled_from([1.0, 1e150]))
-def test_a_client_a_thousand_times_too_large_is_clipped_and_no_longer_than_promised(
-    seed: int, clip: float, scale: float
-) -> None:
-    features, labels = drawn(seed, 4, 9)
-    layout = NoisyLayout(CLASSES, 9, moments=True, mu=1.0, clip=clip)
-    many = (features.repeat(1000, 1) * scale, labels.repeat(1000))
-    for kind in layout.kinds:
-        assert min(lengths(replace(layout, clip=0.0), kind, *many)) > 800
-        assert all(0.99 * clip < one <= clip for one in lengths(layout, kind, *many))
-        few = (features[:2], labels[:2])  # which no sum is too long for
-        mean = torch.zeros(9, dtype=torch.float64)
-        assert whole(layout, kind, *few, mean) == whole(replace(layout, clip=0.0), kind, *few, mean)
-
-
-@given(st.integers(0, 1000), st.integers(1, 60))
-def test_a_sample_of_a_client_is_hidden_as_well_as_the_client(seed: int, number: int) -> None:
-    """Whether clipped or not: the account charges a run that hides clients as if it hid samples."""
-    features, labels = drawn(seed, number, 7)
-    features += 1.0
-    layout, mean = NoisyLayout(CLASSES, 7, moments=True, mu=1.0, clip=2.0), torch.zeros(7, dtype=torch.float64)
-    for kind in layout.kinds:
-        both = whole(layout, kind, features, labels, mean), whole(layout, kind, features[1:], labels[1:], mean)
-        moved = [sum((own - other) ** 2 for own, other in zip(*pair, strict=True)) for pair in zip(*both, strict=True)]
-        assert moved[0] <= (2 * STEPS) ** 2 and sum(moved[1:]) + sum(moved[2:]) <= (2 * STEPS**2) ** 2
-
-
-def test_noise_for_clients_is_as_many_times_larger_and_too_short_a_clip_is_none() -> None:
-    layout = NoisyLayout(10, 1280, moments=True, mu=2.5)
-    clipped = replace(layout, clip=8.0)
-    for kind in layout.kinds:
-        assert clipped.noise(kind, 6) == pytest.approx([8 * one for one in layout.noise(kind, 6)], rel=1e-12)
-        assert clipped.charge(kind) == layout.charge(kind)
-    for wrong in (1.05, -1.0, math.nan):
-        with pytest.raises(ValueError, match=r"clip must be 0 or at least 1\.06 samples"):
-            replace(layout, clip=wrong)
+    ] == [number for number, _ in layout.shapes("moments")]
 
 
 def test_one_sample_moves_a_part_by_nearly_all_steps() -> None:
@@ -141,15 +106,15 @@ def test_the_sums_are_the_same_for_any_split_and_order(seed: int, cut: int) -> N
 
 def test_parts_are_of_one_promise_and_noise_is_that_of_its_parts() -> None:
     layout = NoisyLayout(10, 1280, moments=True, mu=2.5)
-    assert composed(layout.charge(kind) for kind in layout.kinds) == pytest.approx(2.5, rel=1e-12)
+    assert composed(layout.charge(kind) for kind in KINDS) == pytest.approx(2.5, rel=1e-12)
     honest = 6
     mean = layout.noise("mean", honest)[0] * math.sqrt(honest)
     sums, diagonal, rest = (one * math.sqrt(honest) for one in layout.noise("moments", honest))
     assert (STEPS / mean) ** 2 + (STEPS / sums) ** 2 + (STEPS**2 / diagonal) ** 2 == pytest.approx(2.5**2, rel=1e-12)
     assert diagonal / rest == pytest.approx(math.sqrt(2.0))
     alone = NoisyLayout(10, 1280, moments=False, mu=2.5)
-    assert [size for size, _ in alone.words("moments")] == [12_800]
-    assert composed(alone.charge(kind) for kind in alone.kinds) == pytest.approx(2.5, rel=1e-12)
+    assert [size for size, _ in alone.shapes("moments")] == [12_800]
+    assert composed(alone.charge(kind) for kind in KINDS) == pytest.approx(2.5, rel=1e-12)
     for wrong in (Division(mean=0.0), Division(mean=1.0), Division(sums=1.0), Division(sums=-0.1)):
         with pytest.raises(ValueError, match="between 0 and 1"):
             wrong.parts(1.0, 4, 9)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flwr.app import Context, RecordDict
 from PIL import Image
 
@@ -136,3 +138,14 @@ def nodes_of(
 
 def hash_of(name: str) -> int:
     return sum(ord(letter) * 31**position for position, letter in enumerate(name))
+
+
+def with_keys(root: Path, nodes: Sequence[dict[str, object]], *, known: int | None = None) -> None:
+    """Give each node a key of its own, and a list of those of the first ``known`` nodes, by default of all."""
+    keys = [Ed25519PrivateKey.generate() for _ in nodes]
+    lines = [f"site {number}: {key.public_key().public_bytes_raw().hex()}" for number, key in enumerate(keys)]
+    (root / "peers").write_text("\n".join(lines[:known]))
+    for number, (key, node) in enumerate(zip(keys, nodes, strict=True)):
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (root / f"{number}.pem").write_bytes(pem)
+        node |= {"secure-key": str(root / f"{number}.pem"), "secure-peers": str(root / "peers")}

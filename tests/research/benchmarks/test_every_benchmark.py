@@ -12,7 +12,6 @@ from research.benchmarks import (
     adapters,
     attacks_training,
     baselines,
-    client_noise,
     drawn_heads,
     neighbours,
     noise,
@@ -31,13 +30,6 @@ BENCHMARKS: dict[str, tuple[ModuleType, type, tuple[str, ...], int]] = {
         attacks_training.Row,
         (FEW, "--clients", "4", "--per-class", "5", "--trainings", "fedavg"),
         4 * 2,  # attacks, "none" among them, and limits
-    ),
-    "noise of clients": (
-        client_noise,
-        client_noise.Clipped,
-        (SETTINGS, "--clients", "20", "--shares", "0.1", "0.2", "--epsilons", "8", "--methods", "FedNCM", "Fed3R")
-        + ("--seeds", "1"),
-        2,
     ),
     "drawn heads": (drawn_heads, drawn_heads.Compared, (FEW, "--seeds", "1"), 1),
     "neighbours": (neighbours, neighbours.Compared, (FEW, *FIVE, "--expanded", "40"), 2),
