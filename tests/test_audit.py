@@ -146,7 +146,10 @@ def forget_the_run(place: Path) -> None:
 def sum_over_others(place: Path) -> None:
     (path,) = (place / "state" / "a").glob("ledger-*.sqlite")
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("update fact set value = replace(value, '[', '[\"ff\", ') where name glob 'secure-sums|*'")
+        connection.execute(
+            'update fact set value = replace(value, \'"parties": {\', \'"parties": {"ff": [], \') '
+            "where name glob 'secure-set|*'"
+        )
         connection.commit()
 
 
