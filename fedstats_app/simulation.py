@@ -80,12 +80,7 @@ def run_on(node_configs: Sequence[Mapping[str, Value]], run_config: Mapping[str,
     The run folder has the given name, or one made of the time.
     """
     check_flower()
-    config = {**AppConfig().to_run_config(), **flattened(run_config)}
-    for key in ("dataset", "test-dataset"):  # here, unlike under `flwr run`, the user's folder is known
-        kind, _, path = str(config[key]).rpartition(":")
-        if kind in ("folder", "parquet", "csv", "arrow") or (not kind and "/" in path):
-            config[key] = f"{kind}:{Path(path).expanduser().absolute()}".removeprefix(":")
-    AppConfig.from_run_config(config)
+    config = whole_config(run_config)
     for node_config in node_configs:
         NodeConfig.from_node_config(node_config)
     run_id = secrets.randbits(63)
@@ -98,6 +93,17 @@ def run_on(node_configs: Sequence[Mapping[str, Value]], run_config: Mapping[str,
             grid.close()
             LastWord.forget()
     return folder_of(context)
+
+
+def whole_config(run_config: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a run's configuration with all defaults, paths of data made absolute; a ConfigError says what is wrong."""
+    config = {**AppConfig().to_run_config(), **flattened(run_config)}
+    for key in ("dataset", "test-dataset"):  # here, unlike under `flwr run`, the user's folder is known
+        kind, _, path = str(config[key]).rpartition(":")
+        if kind in ("folder", "parquet", "csv", "arrow") or (not kind and "/" in path):
+            config[key] = f"{kind}:{Path(path).expanduser().absolute()}".removeprefix(":")
+    AppConfig.from_run_config(config)
+    return config
 
 
 def make_release(node_config: Mapping[str, Value], run_config: Mapping[str, Value], path: Path) -> None:

@@ -6,10 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from fedstats_app.backbones.names import split_names
 from fedstats_app.base.option import ConfigError
 from fedstats_app.cli import COULD_NOT_WORK, STOPPED, CommandError
+from fedstats_app.cli.run_folders import compared, summary
 from fedstats_app.cli.settings import read_in_turn, read_node_config, settings_of_app
-from fedstats_app.simulation import UnknownFlower, run_on, simulated
+from fedstats_app.simulation import UnknownFlower, run_on, simulated, whole_config
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,8 +31,16 @@ def run(arguments: argparse.Namespace) -> int:
     settings = [*arguments.run_config, *arguments.settings]  # argparse does not tell in which order they stood
     config |= read_in_turn(sorted(settings, key=lambda text: not text.endswith(".toml")))
     rules = {} if sites else read_in_turn(arguments.node_config)
+    _, *others = configs = _compared(config)
+    if sites and others:
+        raise CommandError("backbone: every network is a further release of the sites, so start a run for each")
     try:
-        run_on(sites or [{**rules, **node} for node in simulated(arguments.supernodes)], config)
+        for own in others:
+            whole_config(own)  # before the first run
+        nodes = sites or [{**rules, **node} for node in simulated(arguments.supernodes)]
+        folders = [run_on(nodes, own) for own in configs]
+        for line in compared(map(summary, folders)) if others else ():
+            print(f"[fedstats] {line}", end="")
     except (ConfigError, UnknownFlower) as error:
         raise CommandError(str(error)) from error
     except KeyboardInterrupt:
@@ -38,6 +48,19 @@ def run(arguments: argparse.Namespace) -> int:
     except Exception:  # noqa: BLE001  # said in the last line, and in the run folder
         return COULD_NOT_WORK
     return 0
+
+
+def _compared(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a configuration for each backbone, and its own weights if there are any, in lists with commas."""
+    backbones = split_names(str(config.get("backbone", "")), ",")
+    if len(backbones) == 1:
+        return [config]
+    weights = str(config.get("backbone-weights", "")).split(",")
+    if weights == [""]:
+        weights = [""] * len(backbones)
+    if len(weights) != len(backbones):
+        raise CommandError(f"backbone-weights: must be empty or {len(backbones)}, one for each backbone, with commas")
+    return [{**config, "backbone": name, "backbone-weights": own} for name, own in zip(backbones, weights, strict=True)]
 
 
 def _sites(given: list[str]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,17 @@ from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.tables import head_title
 from fedstats_app.report.text_columns import three_figures
 
-_HEADING = ("date (UTC)", "status", "data", "backbone", "methods", "best", "accuracy", "MB", "folder")
+_HEADING = ("date (UTC)", "status", "data", "backbone", "methods", "best", "accuracy", "MB", "evidence", "folder")
 
 
-def _line(folder: Path) -> dict[str, Any]:
-    """Sum up a run folder: the head to take, with accuracy (0 to 1) and the bytes that all sites sent for it.
+def summary(folder: Path) -> dict[str, Any]:
+    """Sum up a run folder: the head to take, with accuracy (0 to 1) and the bytes that all sites sent for it; evidence.
 
     What is not known is "" or None; a run whose files cannot be read is damaged.
     """
     line: dict[str, Any] = {"name": folder.name, "date": "", "status": "damaged", "data": "", "backbone": ""}
-    line |= {"methods": [], "best": "", "accuracy": None, "wire_bytes": None}
+    line |= {"methods": [], "best": "", "accuracy": None, "wire_bytes": None, "num_classes": 0, "num_examples": 0}
+    line |= {"evidence": None}
     try:
         run = RunRecord.read(folder)
         return line | {
@@ -38,6 +40,9 @@ def _line(folder: Path) -> dict[str, Any]:
             "best": run.taken,
             "accuracy": run.entry.get("accuracy"),
             "wire_bytes": run.sent or None,
+            "num_classes": len(run.class_names),
+            "num_examples": int(next(iter(run.methods.values()), {}).get("num_examples", 0)),
+            "evidence": run.results.get("evidence"),
         }
     except (ValueError, OSError, KeyError, TypeError):
         return line
@@ -54,14 +59,36 @@ def runs(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder or DEFAULT_OUTPUT_DIR).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder")
-    found = [_line(status.parent) for status in sorted(folder.glob("*/status.json"), reverse=True)]
+    found = [summary(status.parent) for status in sorted(folder.glob("*/status.json"), reverse=True)]
     if arguments.json:
         print(to_json({"folder": str(folder), "runs": found}))
     elif found:
         print(table(_HEADING, [_cells(run) for run in found], left=6))
+        print("\n".join(compared(found)), end="")
     else:
         print(f"no run in {folder}")
     return 1 if any(run["status"] == "damaged" for run in found) else 0
+
+
+def compared(runs: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Name the backbone of largest evidence among those that were run on the same data and as many samples."""
+    alike: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    for run in runs:
+        if run["evidence"]:
+            key = run["data"], run["num_examples"], run["num_classes"], run["evidence"]["by"]
+            alike.setdefault(key, []).append(run)
+    for (data, number, classes, by), found in alike.items():
+        ranked = sorted(found, key=lambda run: -run["evidence"]["nats"])
+        best = {run["backbone"]: run for run in reversed(ranked)}  # of each backbone that of the largest evidence
+        if len(best) > 1:
+            order = ", ".join(
+                f"{name} {run['evidence']['nats']:.4f}"
+                for name, run in sorted(best.items(), key=lambda item: -item[1]["evidence"]["nats"])
+            )
+            yield (
+                f"largest evidence ({by}) on {data}, {number:,} samples, {classes} classes: take "
+                f"{ranked[0]['backbone']}, in {ranked[0]['name']} ({order})\n"
+            )
 
 
 def _cells(run: dict[str, Any]) -> tuple[str, ...]:
@@ -73,6 +100,7 @@ def _cells(run: dict[str, Any]) -> tuple[str, ...]:
         head_title(run["best"]) or "-",
         "-" if run["accuracy"] is None else f"{100 * run['accuracy']:.2f}",
         "-" if run["wire_bytes"] is None else three_figures(run["wire_bytes"] / 1e6),
+        "-" if run["evidence"] is None else f"{run['evidence']['nats']:.4f}",
         printable(run["name"], 48),
     )
 

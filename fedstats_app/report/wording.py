@@ -228,3 +228,11 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         ("sites", f"{run.config['num_clients']:,}" if "num_clients" in run.config else "-"),
         ("differential privacy", privacy_in_words(run.results.get("differential_privacy"))),
     ]
+
+
+def evidence_in_words(evidence: Mapping[str, Any]) -> str:
+    """Return the evidence of the labels in results.json, and what it is, in one sentence."""
+    return (
+        f"evidence {evidence['nats']:.4f} ({evidence['by']}): how likely the labels are under ridge regression on the "
+        "features; on the same samples, the network with more is the better one"
+    )

@@ -17,6 +17,8 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.discovery import Federation
 from fedstats_app.grid.evaluation import Scores
+from fedstats_app.heads.evidence import label_evidence
+from fedstats_app.methods.method import Need
 from fedstats_app.report.advice import LEFT_OUT, Advice, Candidate, Sends, advise
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.model_card import write_model_card
@@ -29,7 +31,7 @@ from fedstats_app.report.statistics_file import (
     save_statistics,
 )
 from fedstats_app.report.tables import heads_table
-from fedstats_app.report.wording import NO_NOISE, privacy_in_words
+from fedstats_app.report.wording import NO_NOISE, evidence_in_words, privacy_in_words
 from fedstats_app.server.client_notes import ClientNotes
 from fedstats_app.server.influence import Examined, examine_clients
 from fedstats_app.server.run import Run
@@ -114,6 +116,9 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
     print(f"differential privacy: {privacy_in_words(promise)}", flush=True)
     for line in advice.text if advice else ():
         progress.say(line)
+    evidence = _evidence(run, strategy)
+    if evidence:
+        progress.say(evidence_in_words(evidence))
     # Beside what follows: torch leaves Python to others while it computes.
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
         drawn = thread.submit(_draw, run, results, notes.label_counts, scores)
@@ -130,6 +135,7 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
                 {
                     "methods": {result.method: result.to_json() for result in results},
                     "advice": None if advice is None else advice.to_json(),
+                    "evidence": evidence,
                     **_of_clients(strategy, run.federation),
                     "differential_privacy": promise,
                     "extends": run.extension.to_json(),
@@ -258,6 +264,17 @@ def _advice(strategy: StatisticsStrategy, results: Sequence[MethodResult], score
         ]
         return advise(scored, {}, left_out.num_examples, left_out.chance, LEFT_OUT)
     return advise(candidates, scores.right, scores.num_examples, scores.chance)
+
+
+def _evidence(run: Run, strategy: StatisticsStrategy) -> dict[str, object] | None:
+    """Return the labels' evidence by the Gram matrix, own or completed by FedRoot; None without, or with noise."""
+    total, methods = strategy.collection.total, strategy.methods().values()
+    if run.config.federation.is_noisy or not strategy.heads:
+        return None
+    if total.has_gram:
+        return {"nats": label_evidence(total.summed(gram=True)), "by": "Gram matrix"}
+    completed = (method.inputs(total) for method in methods if Need.SCATTER in method.needs)
+    return next(({"nats": label_evidence(found), "by": "FedRoot's directions"} for found in completed), None)
 
 
 def _kept_statistics(folder: Path) -> CollectedStatistics:

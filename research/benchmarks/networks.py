@@ -4,11 +4,12 @@
       --networks efficientnet_lite0 efficientnet_lite0^0.5 efficientnet_lite0+squeezenet1_1
 
 An experiment is one of :func:`research.benchmarks.features.settings_of`. ``^POWER`` sets ``feature-power``, which is 1
-without. Of every set and variant (those of :mod:`research.benchmarks.choices`) all heads are solved with their
-automatic settings, from what clients would send without rounding. One line of JSON is printed per set, variant and
-network: the accuracy of every head in per cent, mean over seeds, and the evidence of the labels, by the Gram matrix and
-by FedRoot's completed one. The first table has the accuracies; the second what each network gains over the first, mean
-and worst; the last line what is lost if the largest evidence chooses, and by always taking one network.
+without; ``=WEIGHTS`` sets ``backbone-weights``. Of every set and variant (those of :mod:`research.benchmarks.choices`)
+all heads are solved with their automatic settings, from what clients would send without rounding. One line of JSON is
+printed per set, variant and network: the accuracy of every head in per cent, mean over seeds, and the evidence of the
+labels, by the Gram matrix and by FedRoot's completed one. The first table has the accuracies; the second what each
+network gains over the first, mean and worst; the last line what is lost if the largest evidence chooses, and by always
+taking one network.
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ def measure(
     experiment: str, networks: Sequence[str], variants: Sequence[str], clients: int, seeds: int
 ) -> Iterator[Network]:
     """Yield every network on every variant that the number of samples allows."""
-    for network in networks:
+    for word in networks:
+        network, _, weights = word.partition("=")
         name, _, power = network.partition("^")
-        data = features_of(config_of(experiment, backbone=name, feature_power=float(power or 1)))
+        own = {"backbone": name, "backbone_weights": weights, "feature_power": float(power or 1)}
+        data = features_of(config_of(experiment, **own))
         for variant in variants:
             if variant.isdecimal() and int(variant) >= len(data.train_labels) / data.num_classes:
                 continue

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fedstats_app.base.json_digest import read_json_file
 from fedstats_app.cli import main
 from fedstats_app.cli import run as command
 from fedstats_app.settings.app_config import AppConfig
@@ -89,6 +90,35 @@ def test_wrong_settings_are_one_sentence(capsys: Capture, words: list[str], sent
     assert main(["run", *words]) == 2
     printed = capsys.readouterr()
     assert sentence in printed.err and "Traceback" not in printed.err and printed.out == ""
+
+
+def test_backbones_with_commas_are_a_run_each_and_the_largest_evidence_is_named(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    few = "num-clients=2 partition.samples-per-class=5 input-size=8 plots=false method='fed3r'"
+    settings = f"backbone='random:tiny,random:wide,random:tiny+random:wide' {few} output-dir='{tmp_path}'"
+    assert main(["run", settings]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    runs = {
+        read_json_file(path.parent / "config.json")["backbone"]["name"]: path
+        for path in tmp_path.glob("*/results.json")
+    }
+    nats = {name: read_json_file(path)["evidence"]["nats"] for name, path in runs.items()}
+    best = max(nats, key=lambda name: nats[name])
+    assert len(nats) == 3 and f"50 samples, 10 classes: take {best}, in {runs[best].parent.name} (" in last
+    assert main(["runs", str(tmp_path)]) == 0
+    assert f"[fedstats] {capsys.readouterr().out.splitlines()[-1]}" == last
+
+
+def test_a_comparison_is_refused_on_sites_and_with_settings_of_another_number(asked: Asked, capsys: Capture) -> None:
+    two = "backbone='random:tiny,random:wide'"
+    for words, sentence in (
+        ([two, "--node-config", "data-path='/data'"], "every network is a further release of the sites"),
+        ([f"{two} backbone-weights='/a,/b,/c'"], "backbone-weights: must be empty or 2"),
+        (["backbone='random:tiny,wild'"], "must be one of efficientnet_lite0"),
+    ):
+        assert main(["run", *words]) == 2 and not asked
+        assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

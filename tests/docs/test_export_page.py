@@ -24,10 +24,10 @@ def test_the_program_predicts_without_torch(home: Path, image_folder: Path, caps
     first, *_ = blocks(PAGE, "bash")[0].code.splitlines()
     assert main([word.replace("~", str(home)) for word in shlex.split(first)[1:]]) == 0
     assert "compared with torch on 32 images" in capsys.readouterr().out
-    [program] = blocks(PAGE, "python")
+    program = (REPOSITORY / "examples" / "onnx" / "predict_images.py").read_text(encoding="utf-8")
     pictures = sorted((image_folder / "test").rglob("*.png"))
     expected = fedstats_app.load(home / "fedstats-runs" / "20260101-120000").top(pictures, 1)
-    predicts_the_same(program.code, [str(path) for path in pictures], expected)
+    predicts_the_same(program, [str(path) for path in pictures], expected)
     header = onnxruntime.InferenceSession("flowers.onnx").get_modelmeta().custom_metadata_map
     assert {entry for item in items(PAGE, "Images") for entry in re.findall(r"`([\w-]+)`", item[0])} == set(header)
     assert "feed" in json.loads(header["preprocessing"])

@@ -233,7 +233,9 @@ def _exported(
             )
     except torch.onnx.OnnxExporterError as error:
         first = str(error).strip().partition("\n")[0]
-        raise ExportError(f"{classifier.backbone.name} cannot be expressed in ONNX by torch {torch.__version__}: {first}") from error
+        raise ExportError(
+            f"{classifier.backbone.name} cannot be expressed in ONNX by torch {torch.__version__}: {first}"
+        ) from error
     assert program is not None  # noqa: S101  # so with dynamo=True
     proto: onnx.ModelProto = program.model_proto
     # Where in Python every operation comes from: paths of this machine, and megabytes.
