@@ -16,6 +16,7 @@ from fedstats_app.cli.terminal import counted, printable
 from fedstats_app.data import Dataset, Sample, UnreadableSampleError
 from fedstats_app.data.columns import Reading
 from fedstats_app.data.dataset import Kind
+from fedstats_app.data.folder import to_convert
 from fedstats_app.data.layout import SUFFIXES, visible_files
 from fedstats_app.data.loading import TABLES, unlabelled_files, unlabelled_table
 from fedstats_app.report.classifier import Classifier, load
@@ -85,7 +86,8 @@ def find_samples(
             files = sorted(file for file in visible_files(path) if file.suffix.lower() in SUFFIXES[kind])
             found.append(unlabelled_files(files, kind))
             if not files:
-                problems[name] = f"no {kind} in this folder; {kind}s end in {', '.join(sorted(SUFFIXES[kind]))}"
+                hint = to_convert(file.name for file in visible_files(path)) if kind == "image" else ""
+                problems[name] = f"no {kind} in this folder; {kind}s end in {', '.join(sorted(SUFFIXES[kind]))}{hint}"
         elif not path.is_file():
             # Not opened to find out: a pipe would be waited for.
             problems[name] = "not a file" if path.exists() else "no such file or folder"

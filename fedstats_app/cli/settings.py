@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedstats_app.base.option import flattened
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.settings.node_config import NodeConfig
 
 # As Flower reads them: a value in quotes may hold spaces. Flower drops what stands between two pairs without a word.
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
@@ -68,10 +70,23 @@ def _read_pairs(given: Sequence[str]) -> dict[str, Any]:
             try:
                 values |= flattened(tomllib.loads(f"{key} = {value}"))
             except tomllib.TOMLDecodeError:
-                problems.append(f"{key}: {value!r} is no TOML value; text stands in quotes: {key}='{value}'")
+                problems.append(_not_toml(key, value))
     if problems:
         raise SettingsError("\n".join(problems))
     return values
+
+
+def _not_toml(key: str, value: str) -> str:
+    """Say what a value must be that is no TOML: text in quotes, if it would be right then."""
+    if "@" in key:
+        return f"{key}={value} is a method with an option: method='{key}={value}'"
+    member = {**AppConfig.known(), **NodeConfig.keys()}.get(key)
+    try:
+        if member is not None:
+            member.metadata["check"](value)
+    except ValueError as error:
+        return f"{key}: {error}, got {value}"
+    return f"{key}: {value!r} is no TOML value; text stands in quotes: {key}='{value}'"
 
 
 def read_node_config(given: Iterable[str]) -> dict[str, Any]:

@@ -91,6 +91,9 @@ def own_dataset(path: str, options: DataOptions) -> Dataset:
     dataset = load_dataset(spec, "train", **options.reading_of(spec), confined=True)
     if is_absolute(options.class_names):  # a run does not make a node read its files
         raise DatasetError("class-names: a file is for simulations; for sites with data of their own, list the names")
+    if (test := load_dataset(spec, "test", **options.reading_of(spec), confined=True)) is not None:
+        note = f"the test split, {len(test):,} {test.kind}s, is left out: a site holds out some of the others itself"
+        dataset = replace(dataset, notes=(*dataset.notes, note))
     return _named(dataset, options.class_names) if _is_numbered(dataset) else dataset
 
 
@@ -124,7 +127,7 @@ def _named(dataset: Dataset, given: str) -> Dataset:
         raise DatasetError(
             f"class-names: must be a name for each label from 0 to {largest} of {dataset.name}, got {len(names)}"
         )
-    return replace(dataset, class_names=tuple(names[int(name)] for name in dataset.class_names))
+    return replace(dataset, class_names=tuple(names[int(name)] for name in dataset.class_names), numbered=False)
 
 
 def data_spec(path: str) -> str:
@@ -153,7 +156,8 @@ def listed_classes(dataset: Dataset, floor: int) -> tuple[tuple[str, ...], tuple
     """
     listed = np.setdiff1d(np.arange(len(dataset.class_names)), hidden_classes(dataset, floor))
     names = tuple(dataset.class_names[c] for c in listed)
-    return names, tuple(listed.tolist()) if dataset.numbered else None
+    numbers = (int(name) if name.isdecimal() else int(c) for name, c in zip(names, listed, strict=True))
+    return names, tuple(numbers) if dataset.numbered else None
 
 
 def aligned(dataset: Dataset, class_names: tuple[str, ...], floor: int) -> tuple[Dataset, NDArray[np.int64]]:

@@ -1,5 +1,7 @@
 """Which column of a table is the image or the text, which the label, and what the classes are called."""
 
+import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,46 +123,109 @@ def scalar_columns(table: "datasets.Dataset", excluded: Collection[str]) -> Lazy
     return LazyColumns([name for name, feature in features.items() if _is_scalar(feature)], read)
 
 
-# More classes than this, and more than rows, are no class ids but some other number.
-_MOST_CLASSES = 100_000
+def choose_label(table: "datasets.Dataset", reading: Reading, samples: Collection[str], *, owner: str) -> str:
+    """Return the label's column, as `choose_column`; where none has a usual name, its error says what the others are.
+
+    Parameters
+    ----------
+    samples : collection of str
+        The columns of the image or the text.
+    """
+    try:
+        return choose_column(reading.label_column, table.column_names, LABEL_COLUMNS, role="label", owner=owner)
+    except DatasetError as error:
+        if reading.label_column or _usual(table.column_names, LABEL_COLUMNS):
+            raise
+        others = [name for name in table.column_names if name not in samples]
+        marks = [name for name in others if {*map(str, table[name][:])} <= {"0", "1", "True", "False", "0.0", "1.0"}]
+        hint = ""
+        if len(marks) > 1:
+            hint = f"; {', '.join(marks)} hold 0 and 1 only: this {_SEVERAL_LABELS}"
+        elif len(others) == 1 and _numbers(table[others[0]][:]) is not None:
+            hint = f"; {others[0]!r} {_LOOKS_LIKE_A_NUMBER}"
+        raise DatasetError(f"{error}{hint}") from None
+
+
+_LOOKS_LIKE_A_NUMBER = "looks like a number to predict; a classifier needs classes: write ranges of it as words"
+_SEVERAL_LABELS = "looks like several labels a sample, which are not supported: write one class a sample"
+# Beyond so many rows, numbers of which few occur twice are no classes.
+_FEW_ROWS = 20
 
 
 def read_labels(table: "datasets.Dataset", column: str, *, owner: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return a table's labels as class indices, and the classes.
 
-    The classes are those of the column's metadata; else the distinct strings (or truth values), sorted; else, for
-    integers, the numbers from 0 to the greatest one. Labels, (n,), are not checked for range, which `Dataset` does.
+    The classes are those of the column's metadata; else the values that occur, sorted: numbers, or strings (and truth
+    values) without blanks at their ends. Whole numbers may have a decimal point. Labels, (n,), are not checked for
+    range, which `Dataset` does.
 
     Raises
     ------
     DatasetError
-        If labels are missing (null), or neither integers nor strings nor truth values, or if there are no rows.
+        If there are no rows, or labels are missing (null, or an empty string), negative, neither numbers nor strings
+        nor truth values, or look like a number to predict, or several labels a sample; the message says what to do.
     """
-    raw = table[column][:]
-    missing = sum(value is None for value in raw)
+    raw = [value.strip() if isinstance(value, str) else value for value in table[column][:]]
+    missing = sum(value is None or value == "" or value != value for value in raw)
     if missing:
         raise DatasetError(f"{owner}: {missing} of {len(raw)} rows have no {column!r}; leave them out")
     if not raw:
         raise DatasetError(f"{owner}: the table has no rows")
+    if any(isinstance(value, (list, dict)) for value in raw):
+        raise DatasetError(f"{owner}: {column!r} holds {table.features[column]}: it {_SEVERAL_LABELS}")
+    if (names_in_metadata := getattr(table.features[column], "names", None)) is not None:
+        return np.asarray(raw, dtype=np.int64), tuple(names_in_metadata)
+    numbers = _numbers(raw)
+    if numbers is not None:
+        return _numbered_labels(numbers, column, owner)
     values = np.asarray(raw)
-    if values.ndim != 1 or values.dtype.kind not in "iuUb":
+    if values.dtype.kind not in "Ub":
         raise DatasetError(
             f"{owner}: labels must be one integer or string per row, {column!r} holds {table.features[column]}; "
             "name another column with label-column"
         )
-    if values.dtype.kind in "Ub":
-        names, labels = np.unique(values, return_inverse=True)
-        return labels.astype(np.int64), tuple(str(name) for name in names)
-    names_in_metadata = getattr(table.features[column], "names", None)
-    if names_in_metadata is not None:
-        return values.astype(np.int64), tuple(names_in_metadata)
-    num_classes = max(int(values.max()) + 1, 1)
-    if num_classes > max(_MOST_CLASSES, len(raw)):
+    names, labels = np.unique(values, return_inverse=True)
+    if (several := _several_labels(names.tolist())) is not None:
+        raise DatasetError(f"{owner}: {column!r} has {several!r}: it {_SEVERAL_LABELS}")
+    return labels.astype(np.int64), tuple(str(name) for name in names)
+
+
+def _numbered_labels(
+    numbers: NDArray[np.float64], column: str, owner: str
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    values, labels = np.unique(numbers, return_inverse=True)
+    if (values % 1).any() or (len(numbers) > _FEW_ROWS and 2 * len(values) > len(numbers)):
+        raise DatasetError(f"{owner}: {column!r} {_LOOKS_LIKE_A_NUMBER}; or name another column with label-column")
+    if values[0] < 0 and values.tolist() != [-1, 1]:
         raise DatasetError(
-            f"{owner}: integer labels count classes from 0, so the greatest says how many there are; {column!r} goes "
-            f"up to {num_classes - 1} in {len(raw)} rows. Make it a column of strings if these are names"
+            f"{owner}: {int((numbers < 0).sum())} of {len(numbers)} labels in {column!r} are below 0; a negative label "
+            "usually marks a sample without one: leave such samples out"
         )
-    return values.astype(np.int64), tuple(str(number) for number in range(num_classes))
+    return labels.astype(np.int64), tuple(str(int(value)) for value in values)
+
+
+def _numbers(values: Sequence[object]) -> NDArray[np.float64] | None:
+    """Return values as numbers, if they are, also in text with a decimal point or comma; "007" is a name."""
+    if all(isinstance(value, str) and _FRACTION.fullmatch(value) for value in values):
+        return np.array([float(str(value).replace(",", ".")) for value in values])
+    plain = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    return np.asarray(values, dtype=np.float64) if plain and np.isfinite(np.asarray(values, np.float64)).all() else None
+
+
+_FRACTION = re.compile(r"-?(0|[1-9]\d*)([.,]\d+)?", re.ASCII)
+
+
+def _several_labels(names: Sequence[str]) -> str | None:
+    """Return a name that is others in one, such as ``edema|mass`` beside ``edema`` and ``mass``."""
+    for separator in "|;,":
+        parts = {name: [part.strip() for part in name.split(separator)] for name in names if separator in name}
+        known = Counter(part for of_name in parts.values() for part in of_name) + Counter(names)
+        for name, of_name in parts.items():
+            # "Pepper, bell" and "Pepper, red" are two classes.
+            enough = all if separator == "," else any
+            if enough(known[part] > 1 for part in of_name):
+                return name
+    return None
 
 
 def is_integer(feature: Any) -> bool:

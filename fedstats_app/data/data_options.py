@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,7 +27,7 @@ def dataset_spec(value: object) -> object:
         raise ValueError("must be builtin, hub:NAME, folder:/PATH, parquet:/PATH, csv:/PATH or arrow:/PATH")
     if kind != "hub" and value != "builtin" and not is_absolute(where):
         # The app does not run in the user's folder, so a relative path would lead somewhere else.
-        raise ValueError("must name an absolute path (or one that starts with ~)")
+        raise ValueError(f"must name an absolute path, such as {kind}:{os.path.abspath(where)}, or one from ~")
     return value
 
 
@@ -98,7 +99,9 @@ def _a_partitioner(value: object) -> object:
 class PartitionOptions(Options):
     """Partitions: how a simulation's samples are split over its clients."""
 
-    num_clients: int = option(100, whole(0, 1_000_000), "0 = as many as partition-column has values or flwr: makes")
+    num_clients: int = option(
+        0, whole(0, 1_000_000), "0 = one for every 50 samples, 2 to 100; or as partition-column or flwr: makes"
+    )
     partitioner: str = option(
         "dirichlet",
         _a_partitioner,
@@ -123,6 +126,11 @@ class PartitionOptions(Options):
         return self.partitioner in ("natural-id", "domain")
 
     @property
+    def by_size(self) -> bool:
+        """True if the number of samples decides how many clients there are."""
+        return not (self.num_clients or self.by_column or self.partitioner.startswith(PREFIX))
+
+    @property
     def subset_keys(self) -> list[str]:
         """The keys that change which samples a client has, where they are set."""
         each = {
@@ -138,16 +146,10 @@ class PartitionOptions(Options):
             yield f"partition.flips: are for images, got {self.training_flips!r} {with_it}"
 
     def problems(self) -> list[str]:
-        """Refuse a split by a column that is not named, and 0 clients where no column says how many there are."""
-        problems = []
+        """Refuse a split by a column that is not named."""
         if self.by_column and not self.partition_column:
-            problems.append(f"partition-column: partitioner {self.partitioner!r} needs one, got none")
-        if not self.by_column and not self.num_clients and not self.partitioner.startswith(PREFIX):
-            problems.append(
-                "num-clients: 0 (as many as there are) is for partitioner natural-id, domain or flwr:, got 0 with "
-                f"{self.partitioner!r}"
-            )
-        return problems
+            return [f"partition-column: partitioner {self.partitioner!r} needs one, got none"]
+        return []
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Description of a data set in words: printed before anything is computed, so that a misread folder is seen at once."""
 
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,6 +51,11 @@ def doubts(train: Dataset, test: Dataset | None) -> list[str]:
         found.append(f"{_classes(train, counts == 0)} without any {train.kind} ({count} of {len(counts)})")
     if count := int((counts == 1).sum()):
         found.append(f"{_classes(train, counts == 1)} with a single {train.kind} ({count} of {len(counts)})")
+    for names in _near_equal(train.class_names):
+        found.append(f"the classes {' and '.join(map(repr, names))} differ in letter case, spaces or Unicode form only")
+    if twice := _in_two_classes(train):
+        are = f"{len(twice)} {train.kind}s are" if len(twice) > 1 else f"1 {train.kind} is"
+        found.append(f"{are} in two classes, byte for byte: {listed(twice)}")
     if test is not None:
         tested = np.bincount(test.labels, minlength=len(counts)) > 0
         if untested := int(((counts > 0) & ~tested[: len(counts)]).sum()):
@@ -64,13 +70,14 @@ def doubts(train: Dataset, test: Dataset | None) -> list[str]:
     return found
 
 
-def clients_in_words(parts: Sequence[NDArray[np.int64]], kind: str) -> str:
-    """Return how many samples clients have."""
+def clients_in_words(parts: Sequence[NDArray[np.int64]], kind: str, *, by_size: bool) -> str:
+    """Return how many samples clients have, and whether their number is that of the samples."""
+    usual = f" (one for every 50 {kind}s, 2 to 100; num-clients says otherwise)" if by_size else ""
     sizes = np.array([len(part) for part in parts])
-    empty = f", {int((sizes == 0).sum())} of them without any" if (sizes == 0).any() else ""
+    rest = f", {int((sizes == 0).sum())} of them without any{usual}" if (sizes == 0).any() else usual
     if sizes.min() == sizes.max():
-        return f"{len(sizes)} sites of {sizes.max():,} {kind}s each"
-    return f"{len(sizes)} sites of {sizes.min():,} to {sizes.max():,} {kind}s (median {np.median(sizes):,.0f}){empty}"
+        return f"{len(sizes)} sites of {sizes.max():,} {kind}s each{usual}"
+    return f"{len(sizes)} sites of {sizes.min():,} to {sizes.max():,} {kind}s (median {np.median(sizes):,.0f}){rest}"
 
 
 def check_classes(train: Dataset) -> None:
@@ -104,6 +111,28 @@ def _in_both(train: Dataset, test: Dataset) -> int:
     in_train, in_test = np.isin(train.sizes, test.sizes), np.isin(test.sizes, train.sizes)
     known = {sample_digest(train, int(index)) for index in np.flatnonzero(in_train)[:_FILES_COMPARED]} - {None}
     return sum(sample_digest(test, int(index)) in known for index in np.flatnonzero(in_test)[:_FILES_COMPARED])
+
+
+def _near_equal(names: Sequence[str]) -> list[list[str]]:
+    """Group names that a person would take for the same."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _in_two_classes(train: Dataset) -> list[str]:
+    """Name the samples whose file is that of an earlier sample of another class."""
+    if train.sizes is None:
+        return []
+    _, place, number = np.unique(train.sizes, return_inverse=True, return_counts=True)
+    labels: dict[bytes, int] = {}
+    found = []
+    for index in np.flatnonzero((number[place] > 1) & (train.sizes > 0))[:_FILES_COMPARED].tolist():
+        digest = sample_digest(train, index)
+        if digest is not None and labels.setdefault(digest, int(train.labels[index])) != train.labels[index]:
+            found.append(train.sample_name(index))
+    return found
 
 
 def _doubts_of_images(dataset: Dataset) -> list[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedstats_app.data.dataset import Dataset, DatasetError, Kind, Sample, SampleSource
+from fedstats_app.data.dataset import UNREADABLE, Dataset, DatasetError, Kind, Sample, SampleSource
 from fedstats_app.data.layout import (
     IMAGE_SUFFIXES,
     SUFFIXES,
@@ -18,11 +20,12 @@ from fedstats_app.data.layout import (
     FolderLayout,
     Levels,
     find_layout,
+    masks_among,
     named,
     visible_files,
     visible_folders,
 )
-from fedstats_app.data.paths import existing_path, open_image, regular_file
+from fedstats_app.data.paths import CONVERTERS, existing_path, open_image, regular_file
 
 
 def read_text(path: Path) -> str:
@@ -115,11 +118,22 @@ def _load_split(spec: str, split: str, folder: Path, levels: Levels, notes: tupl
     suffixes = {_suffix(path) for of_class in files for path in of_class}
     kind: Kind = "text" if suffixes & TEXT_SUFFIXES and not suffixes & IMAGE_SUFFIXES else "image"
     kept = [[path for path in of_class if _suffix(path) in SUFFIXES[kind]] for of_class in files]
+    if not any(kept):  # images may do without a suffix
+        kept = [[path for path in of_class if not _suffix(path) and _is_image(folder / path)] for of_class in files]
+    if masked := masks_among([*folders]):
+        raise DatasetError(
+            f"{spec}: {named([*folders])} look like images and their masks ({named(masked)}), not like classes; one "
+            "folder per class is needed, with its images"
+        )
+    passed_over = _notes_of_files([*folders], files, kept, kind)
+    whole, kept = kept, [_without_masks(of_class) for of_class in kept]
+    if masks := sum(map(len, whole)) - sum(map(len, kept)):
+        passed_over.append(f"{masks} masks of images: left out")
     paths = [path for of_class in kept for path in of_class]
     if not paths:
         raise DatasetError(
             f"{spec}: no image in the folders of {folder}; images end in {sorted(IMAGE_SUFFIXES)}, "
-            f"texts in {sorted(TEXT_SUFFIXES)}{_to_convert(files)}"
+            f"texts in {sorted(TEXT_SUFFIXES)}{to_convert(path for of_class in files for path in of_class)}"
         )
     fingerprint, sizes = _fingerprint(split, folder, paths)
     return Dataset(
@@ -130,7 +144,7 @@ def _load_split(spec: str, split: str, folder: Path, levels: Levels, notes: tupl
         source=file_source(folder, paths, kind),
         columns=_columns(paths, levels),
         kind=kind,
-        notes=(*notes, *_notes_of_files([*folders], files, kept, kind)),
+        notes=(*notes, *passed_over),
         sizes=sizes,
     )
 
@@ -139,27 +153,39 @@ def _suffix(path: str) -> str:
     return Path(path).suffix.lower()
 
 
+def _is_image(path: Path) -> bool:
+    try:
+        open_image(regular_file(path)).close()
+    except UNREADABLE:
+        return False
+    return True
+
+
+_MASK_ENDING = re.compile(r"[_-]mask([_-]?\d+)?$", re.IGNORECASE)
+
+
+def _without_masks(paths: list[str]) -> list[str]:
+    """Leave out masks in a folder beside that of their images, or named as their image with ``_mask`` behind it."""
+    masks = masks_among(sorted({path.split("/")[-2] for path in paths}))
+    stems = {os.path.splitext(path)[0] for path in paths}
+    own = {stem for stem in stems if (image := _MASK_ENDING.sub("", stem)) != stem and image in stems}
+    return [path for path in paths if path.split("/")[-2] not in masks and os.path.splitext(path)[0] not in own]
+
+
 def _notes_of_files(names: list[str], files: list[list[str]], kept: list[list[str]], kind: Kind) -> list[str]:
     """Return which files are no samples."""
     passed_over = {name: len(all_) - len(own) for name, all_, own in zip(names, files, kept, strict=True)}
     some = [f"{name} ({number})" for name, number in passed_over.items() if number]
     number = sum(passed_over.values())
-    hint = _to_convert(files) if kind == "image" else ""
-    return [f"{number} files do not end as {kind}s do: left out, in {named(some)}{hint}"] if some else []
+    hint = to_convert(path for of_class in files for path in of_class) if kind == "image" else ""
+    end = "file does" if number == 1 else "files do"
+    return [f"{number} {end} not end as {kind}s do: left out, in {named(some)}{hint}"] if some else []
 
 
-# Formats of images that Pillow does not read, and what does.
-_CONVERTERS = {
-    ".dcm": "DICOM: `pip install 'fedstats-app[dicom]'` reads it, or write PNG files with `dcmj2pnm +on2` of DCMTK",
-    ".heic": "HEIC: write JPEG files with `heif-convert`",
-    ".nii": "NIfTI: write a PNG file per slice",
-}
-
-
-def _to_convert(files: list[list[str]]) -> str:
+def to_convert(files: Iterable[str]) -> str:
     """Say how files become images, "" if no file is of a format that is known here."""
-    suffixes = {_suffix(path.removesuffix(".gz")) for of_class in files for path in of_class}
-    found = [text for suffix, text in _CONVERTERS.items() if suffix in suffixes]
+    suffixes = {_suffix(path.removesuffix(".gz")) for path in files}
+    found = [text for suffix, text in CONVERTERS.items() if suffix in suffixes]
     return f" ({'; '.join(found)})" if found else ""
 
 
@@ -167,9 +193,12 @@ def _fingerprint(split: str, folder: Path, paths: list[str]) -> tuple[str, NDArr
     """Return the fingerprint of files, from their names, sizes and times, and their sizes."""
     digest, sizes = hashlib.sha256(f"folder {split}\n".encode()), np.zeros(len(paths), dtype=np.int64)
     for place, path in enumerate(paths):
-        status = (folder / path).stat()
-        sizes[place] = status.st_size
-        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+        try:
+            status = (folder / path).stat()
+            sizes[place], line = status.st_size, f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n"
+        except OSError:  # a link that leads nowhere: a sample that cannot be read
+            line = f"{path}\0absent\n"
+        digest.update(line.encode("utf-8", "surrogateescape"))
     return digest.hexdigest(), sizes
 
 

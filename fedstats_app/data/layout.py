@@ -27,7 +27,9 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _LEFT_OUT = "is left out: nothing here is chosen on a validation split"
 _AS_TEST = "is used as the test split: there is no other"
 
+# Of what Pillow reads, the formats of single images.
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+IMAGE_SUFFIXES |= {".jfif", ".jpe", ".jp2", ".j2k", ".jpx", ".tga", ".dib", ".pbm", ".pnm", ".avif"}
 IMAGE_SUFFIXES |= {DICOM} if find_spec("pydicom") else set()
 TEXT_SUFFIXES = frozenset({".txt"})
 SUFFIXES: Mapping[Kind, frozenset[str]] = {"image": IMAGE_SUFFIXES, "text": TEXT_SUFFIXES}
@@ -112,7 +114,12 @@ def is_passed_over(name: str) -> bool:
 def visible_folders(folder: Path) -> list[str]:
     """Return the names of the folders in a folder that are not passed over, sorted."""
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if not is_passed_over(entry.name) and entry.is_dir())
+        return sorted(entry.name for entry in entries if not is_passed_over(entry.name) and _is_folder(entry))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    # A link in a circle is an error to `is_dir`; a call of the system for every file would take long.
+    return os.path.isdir(entry) if entry.is_symlink() else entry.is_dir()
 
 
 def visible_files(folder: Path) -> Iterator[Path]:
@@ -236,7 +243,7 @@ def _levels_of(folder: Path, levels: str, spec: str) -> Levels:
     upper = visible_folders(folder)
     lower = {name: visible_folders(folder / name) for name in upper if not _has_samples(folder / name)}
     names = Counter(name for inside in lower.values() for name in inside)
-    if len(lower) < len(upper) or len(upper) < 2 or not names:
+    if len(lower) < len(upper) or len(upper) < 2 or not names or masks_among([*names]):
         return "class"
     if all(split is not None and not rest for split, rest in map(split_of, names)):
         raise DatasetError(
@@ -254,13 +261,23 @@ def _levels_of(folder: Path, levels: str, spec: str) -> Levels:
     return "class"
 
 
+_MASKS = frozenset({"mask", "masks", "segmentation", "segmentations", "annotations", "ground truth", "groundtruth"})
+_IMAGES = frozenset({"image", "images", "img", "imgs", "original", "originals"})
+
+
+def masks_among(names: Sequence[str]) -> list[str]:
+    """Return which names of folders beside each other say masks, if another says images."""
+    said = {name: name.casefold().replace("_", " ").replace("-", " ") for name in names}
+    return [name for name in names if said[name] in _MASKS] if _IMAGES & set(said.values()) else []
+
+
 def _has_samples(folder: Path) -> bool:
     """Return whether files of a folder itself end as images or texts do."""
     with os.scandir(folder) as entries:
         return any(
             not is_passed_over(entry.name)
             and os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES | TEXT_SUFFIXES
-            and entry.is_file()
+            and os.path.isfile(entry)
             for entry in entries
         )
 

@@ -25,6 +25,11 @@ _INDEX = "index"  # of a sample, a column of the table that a partitioner is giv
 _FORM = f"{PREFIX}NAME(argument=value, ...), such as {PREFIX}ShardPartitioner(partition_by='label', shard_size=50)"
 
 
+def usual_number(dataset: Dataset) -> int:
+    """Return how many clients a data set makes unless a user says: one for every 50 samples, 2 to 100."""
+    return min(max(len(dataset) // 50, 2), 100)
+
+
 def partition(
     dataset: Dataset,
     *,
@@ -61,8 +66,8 @@ def partition(
         (`fedpac_partition`).
         ``flwr:NAME(...)``: another partitioner of flwr-datasets (`flwr_partition`).
     num_clients : int
-        Number of clients K; for ``natural-id`` and ``domain`` 0 stands for one for each value of `column`, and for
-        ``flwr:`` for as many as it makes.
+        Number of clients K; 0 for one for each value of `column` (``natural-id``, ``domain``), for as many as
+        ``flwr:`` makes, and else for :func:`usual_number`.
     alpha : float
         Concentration for ``dirichlet``, ``dirichlet-blocks``, ``fedcof`` and ``fedcgs``, above 0.
     column : str
@@ -90,8 +95,9 @@ def partition(
     theirs = partitioner.startswith(PREFIX)
     if partitioner not in PARTITIONERS and not theirs:
         raise DatasetError(f"the partitioner must be one of {', '.join(PARTITIONERS)}, got {partitioner!r}")
-    least = 0 if partitioner in ("natural-id", "domain") or theirs else 1
-    if not least <= num_clients <= len(dataset):
+    if not (num_clients or theirs or partitioner in ("natural-id", "domain")):
+        num_clients = usual_number(dataset)
+    if not 0 <= num_clients <= len(dataset):
         raise DatasetError(
             f"{dataset.name}: {len(dataset)} samples can be split over 1 to {len(dataset)} clients, got {num_clients}"
         )
@@ -252,7 +258,7 @@ def flwr_partition(dataset: Dataset, text: str, num_clients: int, seed: int) -> 
         )
     kind = getattr(library, name)
     taken = inspect.signature(kind).parameters
-    given = {"num_partitions": num_clients, "seed": seed} if num_clients else {"seed": seed}
+    given = {"num_partitions": num_clients or usual_number(dataset), "seed": seed}
     # An array can only be written as a list of lists.
     written = {key: np.array(value) if _is_matrix(value) else value for key, value in arguments.items()}
     order = np.random.default_rng(seed).permutation(len(dataset))

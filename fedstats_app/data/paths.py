@@ -4,7 +4,7 @@ import re
 import stat
 from pathlib import Path, PurePath, PureWindowsPath
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from fedstats_app.data.dataset import DatasetError
 
@@ -52,10 +52,24 @@ def regular_file(path: Path) -> Path:
     return path
 
 
+# Formats of images that Pillow does not read, and what does.
+CONVERTERS = {
+    ".dcm": "DICOM: `pip install 'fedstats-app[dicom]'` reads it, or write PNG files with `dcmj2pnm +on2` of DCMTK",
+    ".heic": "HEIC: write JPEG files with `heif-convert`",
+    ".nii": "NIfTI: write a PNG file per slice",
+}
+
+
 def open_image(path: Path) -> Image.Image:
     """Open the image of a file, of DICOM by its name."""
-    if path.suffix.lower() != DICOM:
-        return Image.open(path)
+    suffix = path.suffix.lower()
+    if suffix != DICOM:
+        try:
+            return Image.open(path)
+        except UnidentifiedImageError as error:
+            if suffix in CONVERTERS:
+                raise ValueError(CONVERTERS[suffix]) from error
+            raise
     from fedstats_app.data.dicom import read_dicom  # hardly any data set has such files
 
     return read_dicom(path)

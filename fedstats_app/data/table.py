@@ -1,5 +1,7 @@
 """Tables of images or texts as data sets: their rows as samples, their columns as labels and groups."""
 
+import codecs
+import csv as _csv
 import hashlib
 import io
 import os
@@ -10,9 +12,9 @@ import numpy as np
 from PIL import Image
 
 from fedstats_app.data.columns import (
-    LABEL_COLUMNS,
     Reading,
     choose_column,
+    choose_label,
     choose_samples,
     is_integer,
     is_string,
@@ -24,6 +26,7 @@ from fedstats_app.data.paths import open_image, regular_file
 
 if TYPE_CHECKING:
     import datasets
+    import pyarrow
 
 Suffix = Literal["parquet", "csv", "json"]
 _PATHS_TRIED = 50
@@ -35,12 +38,54 @@ def read_files(suffix: Suffix, files: list[Path], spec: str) -> "datasets.Datase
     from datasets.exceptions import DatasetsError
 
     try:
+        if suffix == "csv":
+            return datasets.Dataset(read_csv(files))
         datasets.disable_progress_bars()  # many worker processes write into one log
         return datasets.load_dataset(suffix, data_files=[str(file) for file in files], split="train")
     except (OSError, ValueError, DatasetsError) as error:
         cause = error.__cause__ or error
         names = [file.name for file in files]
         raise DatasetError(f"{spec}: {names} cannot be read ({type(cause).__name__}: {cause})") from error
+
+
+def read_csv(files: list[Path]) -> "pyarrow.Table":
+    """Read CSV files as spreadsheets write them: commas, semicolons or tabs, UTF-8, UTF-16 or Windows-1252.
+
+    Only an empty cell is missing. A column is of integers if all its cells are, as they are written: 007 is a name.
+    """
+    import pyarrow as pa
+    from pyarrow import compute, csv
+
+    parts = []
+    for file in files:
+        raw = file.read_bytes()
+        if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            text = raw.decode("utf-16")
+        else:
+            try:
+                text = raw.decode("utf-8-sig")
+            except UnicodeDecodeError:
+                text = raw.decode("cp1252")
+        first, _, rest = text.partition("\n")
+        if first.casefold().startswith("sep="):  # for Excel alone
+            first, text = rest.partition("\n")[0], rest
+        delimiter = max(",;\t", key=first.count)
+        names = next(_csv.reader([first], delimiter=delimiter), [])
+        parts.append(
+            csv.read_csv(
+                io.BytesIO(text.encode()),
+                parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                convert_options=csv.ConvertOptions(
+                    null_values=[""], strings_can_be_null=True, column_types=dict.fromkeys(names, pa.string())
+                ),
+            )
+        )
+    whole = pa.concat_tables(parts)
+    for place, name in enumerate(whole.column_names):
+        numbers = compute.match_substring_regex(whole[place], r"^(0|-?[1-9]\d{0,17})$")
+        if compute.all(numbers).as_py():
+            whole = whole.set_column(place, name, whole[place].cast(pa.int64()))
+    return whole
 
 
 def table_dataset(
@@ -80,7 +125,7 @@ def table_dataset(
     train, table = tables["train"], tables[split]
     owner = f"{spec} ({split})"
     kind, held_in = choose_samples(train, reading, owner=spec)
-    label_column = choose_column(reading.label_column, train.column_names, LABEL_COLUMNS, role="label", owner=spec)
+    label_column = choose_label(train, reading, held_in, owner=spec)
     for column, role in (*((column, kind) for column in held_in), (label_column, "label")):
         choose_column(column, table.column_names, (), role=role, owner=owner)
     labels, class_names = read_labels(table, label_column, owner=owner)

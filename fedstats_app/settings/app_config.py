@@ -184,12 +184,9 @@ class AppConfig:
         ConfigError
             With all problems: unknown names, wrong types, values out of range, values that exclude each other.
         """
-        kinds: dict[str, type[Options]] = {member.name: member.default_factory for member in cls._own()}  # type: ignore[misc]
-        kinds |= {name: method.options_type for name, method in METHODS.items()}
-        known = [key for kind in kinds.values() for key in kind.keys()]  # noqa: SIM118  # no mapping
         values, groups = flattened(run_config), {}
-        problems = list(unknown_keys(values, known))
-        for name, kind in kinds.items():
+        problems = list(unknown_keys(values, cls.known()))
+        for name, kind in cls._kinds().items():
             try:
                 groups[name] = kind.read(values)
             except ConfigError as error:
@@ -213,6 +210,16 @@ class AppConfig:
             *(getattr(self, member.name) for member in self._own()),
             *(self.method_options[name] for name in METHODS),
         ]
+
+    @classmethod
+    def known(cls) -> dict[str, Field[Any]]:
+        """Return the fields of all groups by key."""
+        return {key: member for kind in cls._kinds().values() for key, member in kind.keys().items()}
+
+    @classmethod
+    def _kinds(cls) -> dict[str, type[Options]]:
+        kinds: dict[str, type[Options]] = {member.name: member.default_factory for member in cls._own()}  # type: ignore[misc]
+        return {**kinds, **{name: method.options_type for name, method in METHODS.items()}}
 
     @classmethod
     def _own(cls) -> list[Field[Any]]:

@@ -83,6 +83,6 @@ def test_ctrl_c_ends_a_command_with_one_line_and_code_130(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fedstats_app.report.classifier.read_samples", interrupted)
-    monkeypatch.setattr("fedstats_app.cli.check.data.loaded_backbone", interrupted)
+    monkeypatch.setattr("fedstats_app.backbones.registry.loaded_backbone", interrupted)
     assert main([word.format(run=run_folder, pictures=pictures) for word in words]) == 130
     assert capsys.readouterr().err == f"fedstats {words[0]}: stopped by Ctrl-C\n"

@@ -104,7 +104,7 @@ def test_folders_of_text_files(tmp_path: Path) -> None:
     dataset = load_dataset(f"folder:{folder}", "train")
     assert dataset.kind == "text" and dataset.class_names == ("bad", "good") and len(dataset) == 6
     assert dataset.sample(4) == (folder / "good" / "01.txt").read_text()
-    assert dataset.notes == ("1 files do not end as texts do: left out, in bad (1)",)
+    assert dataset.notes == ("1 file does not end as texts do: left out, in bad (1)",)
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet", "csv", "csv file"])

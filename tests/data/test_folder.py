@@ -72,7 +72,7 @@ def test_other_files_are_passed_over_and_counted(root: Path) -> None:
     (root / "train" / ".cache").mkdir()
     train = load_dataset(f"folder:{root}", "train")
     assert len(train) == 4
-    assert train.notes == ("1 files do not end as images do: left out, in cat (1)",)
+    assert train.notes == ("1 file does not end as images do: left out, in cat (1)",)
 
 
 def test_test_without_train_is_all_that_a_server_needs(tmp_path: Path) -> None:

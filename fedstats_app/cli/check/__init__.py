@@ -1,7 +1,7 @@
 """`fedstats check`: what would be wrong with a run, before Flower is started.
 
-In about a second: settings, versions, paths, libraries, certificates and SuperLink, without torch or Flower. With
-`--data` also the network and the samples, loaded by the functions that a run calls.
+In a few seconds: settings, versions, paths, libraries, certificates, SuperLink, labels and 50 samples of data on this
+machine, without torch or Flower. With `--data` also the network, data of the hub and 200 samples.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from fedstats_app.base.progress import Step
 from fedstats_app.cli.check.machine import check_local_superlink, check_versions, installed_version
 from fedstats_app.cli.settings import SettingsError, read_node_config, read_settings, run_config_words
 from fedstats_app.cli.terminal import Finding, print_findings, told
-from fedstats_app.data import DatasetError
-from fedstats_app.data.folder import layout_at
 from fedstats_app.data.loading import resolved
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
@@ -84,15 +82,25 @@ def examine(arguments: argparse.Namespace, given: list[str], step: Step) -> Iter
             yield from check_superlink(arguments.superlink, arguments.root_certificates)
     if simulation:
         yield check_local_superlink()
-    if arguments.data and config is not None:
-        os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is downloaded
-        from fedstats_app.cli.check.data import check_data
+    if config is None or not (arguments.data or _has_local_data(config, node)):
+        return
+    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is downloaded
+    from fedstats_app.cli.check.data import FEW_SAMPLES, MANY_SAMPLES, check_data, check_network
 
-        yield from check_data(config, node, step)
+    if arguments.data:
+        yield from check_network(config, node, step)
+    yield from check_data(config, node, step, MANY_SAMPLES if arguments.data else FEW_SAMPLES)
+
+
+def _has_local_data(config: AppConfig, node: NodeConfig | None) -> bool:
+    """Return whether data of a user lie on this machine, where :func:`_check_places` looks."""
+    specs = [config.data.dataset, config.data.test_dataset]
+    paths = [spec.partition(":")[2] for spec in specs if spec != "builtin"] if node is None else [node.data_path]
+    return any(paths) and all(Path(path).expanduser().exists() for path in paths if path)
 
 
 def _check_places(config: AppConfig, node: NodeConfig | None) -> Iterator[Finding]:
-    """Look whether something is at every path that is named, and whether folders of data can be told apart by name."""
+    """Look whether something is at every path that is named."""
     data = config.data
     places = [
         ("data", "dataset", data.dataset),
@@ -115,10 +123,5 @@ def _check_places(config: AppConfig, node: NodeConfig | None) -> Iterator[Findin
             continue
         if not Path(path).expanduser().exists():
             yield Finding(check, "FAIL", f"{key}: nothing is at {path}", "correct the path, on this machine")
-            continue
-        try:
-            if kind == "folder":
-                layout_at(path, data.folder_levels)
+        else:
             yield Finding(check, "ok", f"{key}: {path} is there")
-        except (DatasetError, OSError) as error:
-            yield Finding(check, "FAIL", f"{key}: {error}", "docs/data.md says how folders are read")

@@ -1,4 +1,4 @@
-"""The checks of `fedstats check --data`: network and samples, loaded as a run loads them."""
+"""The checks of `fedstats check` on data, loaded as a run loads them, and with `--data` of the network."""
 
 from __future__ import annotations
 
@@ -8,33 +8,36 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedstats_app.backbones.registry import loaded_backbone
-from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.base.progress import Step
-from fedstats_app.cli.inputs import readable
 from fedstats_app.cli.terminal import Finding, printable
-from fedstats_app.data import Dataset
-from fedstats_app.data.clients import data_spec, hidden_classes, own_dataset, partitions, test_split, training_set
+from fedstats_app.data import Dataset, UnreadableSampleError
+from fedstats_app.data.clients import hidden_classes, own_dataset, partitions, test_split, training_set
 from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 
 # Spread over all of them: damaged files often come together.
-SAMPLES_READ = 200
+FEW_SAMPLES, MANY_SAMPLES = 50, 200
 
 Made = TypeVar("Made")
+# What is missing for a data set of the hub shows as a failed connection or a missing library.
+FAILURES = (ValueError, OSError, ImportError)
 
 
-def check_data(config: AppConfig, node: NodeConfig | None, step: Step) -> Iterator[Finding]:
-    """Check what a run loads, on a node with data of its own or in a simulation."""
+def check_network(config: AppConfig, node: NodeConfig | None, step: Step) -> Iterator[Finding]:
+    """Check the network that a run loads, on a node with data of its own or in a simulation."""
+    from fedstats_app.backbones.registry import loaded_backbone  # with torch
+    from fedstats_app.backbones.weights import WeightsError
+
     own = node or NodeConfig()
     options = config.backbone_for(own_data=node is not None, weights=own.backbone_weights)
     step.at(0, f"loading backbone {options.backbone}")
     started = time.perf_counter()
-    backbone, failure = _tried(lambda: loaded_backbone(options))
-    if backbone is None:
+    try:
+        backbone = loaded_backbone(options)
+    except (WeightsError, *FAILURES) as error:
         advice = "name a file of this network in backbone-weights, or start a run once where downloads are possible"
-        yield Finding("backbone", "FAIL", failure, advice)
+        yield Finding("backbone", "FAIL", str(error), advice)
     else:
         size = f"{backbone.sizes} {'pixels' if backbone.kind == 'image' else 'tokens'}"
         message = (
@@ -43,6 +46,10 @@ def check_data(config: AppConfig, node: NodeConfig | None, step: Step) -> Iterat
             f"{backbone.fingerprint[:16]}; loaded in {time.perf_counter() - started:.1f} s"
         )
         yield Finding("backbone", "ok", message)
+
+
+def check_data(config: AppConfig, node: NodeConfig | None, step: Step, num_read: int) -> Iterator[Finding]:
+    """Check the samples that a run loads, on a node with data of its own or in a simulation."""
     step.at(0, "reading the list of samples")
     found, failure = _tried(lambda: _datasets(config, node))
     if found is None:
@@ -50,15 +57,13 @@ def check_data(config: AppConfig, node: NodeConfig | None, step: Step) -> Iterat
     else:
         dataset, test = found
         doubtful = [*dataset.notes, *doubts(dataset, test)]
-        if node is not None and test is not None:
-            doubtful.append("the test split is not used: a node keeps some samples of its own for evaluation")
         message = "; ".join([f"{dataset.name}: {description(dataset, test)}", *doubtful])
         advice = "if the folders are not read as you meant, see docs/data.md" if doubtful else ""
         yield Finding("data", "warning" if doubtful else "ok", message, advice)
         step.at(0, f"reading some of {len(dataset):,} {dataset.kind}s")
-        yield check_samples(dataset)
-        if backbone is not None and dataset.kind != backbone.kind:
-            message = f"{backbone.name} takes {backbone.kind}s, the data are {dataset.kind}s"
+        yield check_samples(dataset, num_read)
+        if (dataset.kind == "text") != config.backbone.takes_text:
+            message = f"{config.backbone.backbone} does not take {dataset.kind}s, which the data are"
             yield Finding("backbone and data", "FAIL", message, "name another backbone, or other data")
         if node is not None:
             yield check_class_counts(dataset, config, node)
@@ -67,15 +72,16 @@ def check_data(config: AppConfig, node: NodeConfig | None, step: Step) -> Iterat
             if parts is None:
                 yield Finding("partitions", "FAIL", failure, "change num-clients or the partitioner")
             else:
-                yield Finding("partitions", "ok", clients_in_words(parts, dataset.kind))
+                yield Finding(
+                    "partitions", "ok", clients_in_words(parts, dataset.kind, by_size=config.partition.by_size)
+                )
 
 
 def _tried(load: Callable[[], Made]) -> tuple[Made | None, str]:
     """Return what was loaded, or None and the reason that it could not be."""
     try:
         return load(), ""
-    # What is missing for a data set of the hub shows as a failed connection or a missing library.
-    except (WeightsError, ValueError, OSError, ImportError) as error:
+    except FAILURES as error:
         return None, str(error)
 
 
@@ -83,18 +89,23 @@ def _datasets(config: AppConfig, node: NodeConfig | None) -> tuple[Dataset, Data
     """Return training and test data."""
     if node is not None:
         options = node.data_options(config.data)
-        return own_dataset(node.data_path, options), test_split(data_spec(node.data_path), options)
+        return own_dataset(node.data_path, options), None
     dataset = training_set(config.data)
     check_classes(dataset)
     return dataset, test_split(config.data.test_dataset or config.data.dataset, config.data)
 
 
-def check_samples(dataset: Dataset) -> Finding:
+def check_samples(dataset: Dataset, num_read: int) -> Finding:
     """Read some of the samples, spread over all."""
-    spread = np.linspace(0, len(dataset) - 1, min(SAMPLES_READ, len(dataset)))
+    spread = np.linspace(0, len(dataset) - 1, min(num_read, len(dataset)))
     indices, kind = np.unique(spread.astype(int)).tolist(), f"{dataset.kind}s"
     unreadable: dict[str, str] = {}
-    read = sum(1 for _ in readable(dataset, indices, [], unreadable))
+    for index in indices:
+        try:
+            dataset.sample(index)
+        except UnreadableSampleError as error:
+            unreadable[error.name] = error.reason
+    read = len(indices) - len(unreadable)
     if not unreadable:
         return Finding(kind, "ok", f"{read} of {len(dataset):,} read, all readable")
     named = "; ".join(f"{printable(name)}: {printable(reason, 200)}" for name, reason in list(unreadable.items())[:3])

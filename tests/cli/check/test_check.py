@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fedstats_app.cli import main
+from tests.data.test_folder_layout import tree
 
 Capture = pytest.CaptureFixture[str]
 
@@ -46,11 +47,12 @@ MISTAKES = [
     ("method='fedcoff'", "run-config: method: must be all, or some of fedncm, fed3r, fedcof, fedcgs, fedroot, "),
     ("backbone='resnet19'", "must be one of efficientnet_lite0, squeezenet1_1,"),
     ("backbone='resnet19'", "(did you mean resnet18?), got 'resnet19'"),
-    ("num-clients=many", "num-clients: 'many' is no TOML value; text stands in quotes: num-clients='many'"),
+    ("num-clients=many", "num-clients: must be a whole number from 0 to 1000000, got many"),
+    ("fed3r@normalize=false", "fed3r@normalize=false is a method with an option: method='fed3r@normalize=false'"),
     ("method=fedcof", "method: 'fedcof' is no TOML value; text stands in quotes: method='fedcof'"),
     ("num-clients 20", "settings: 'num-clients' is no KEY=VALUE, and Flower would leave it out without a word"),
     ("num-clients='20'", "num-clients: must be a whole number from 0 to 1000000, got '20'"),
-    ("dataset='folder:photos'", "dataset: must name an absolute path"),
+    ("dataset='folder:photos'", f"dataset: must name an absolute path, such as folder:{os.sep}"),
     ("dataset='folder:/no/such/place'", "data: dataset: nothing is at /no/such/place"),
     ("dataset='/no/such/place'", "data: dataset: nothing is at /no/such/place"),
     ("test-dataset='csv:/no/such/place'", "data: test-dataset: nothing is at /no/such/place"),
@@ -62,7 +64,7 @@ MISTAKES = [
 
 
 def test_a_mistake_in_the_node_config_is_named(place: Path, capsys: Capture) -> None:
-    (place / "photos").mkdir()
+    tree(place / "photos", "cat", "dog")
     assert check(capsys, "--node-config", "data-path='photos' min-class-count=8")[0] == 0
     found = failures(capsys, "--node-config", "data-path='photos' min-class-cont=8")
     assert found == ["node-config: min-class-cont: no such key; did you mean min-class-count?"]
@@ -76,11 +78,9 @@ def test_a_mistake_is_named(settings: str, message: str, capsys: Capture) -> Non
 
 @pytest.mark.parametrize("key", ["dataset", "test-dataset"])
 def test_folders_that_a_run_would_ask_about_are_asked_about(key: str, tmp_path: Path, capsys: Capture) -> None:
-    for folder in ("photo/cat", "photo/dog", "sketch/cat", "sketch/dog"):
-        (tmp_path / "data" / folder).mkdir(parents=True)
-        (tmp_path / "data" / folder / "1.png").touch()
+    tree(tmp_path / "data", "photo/cat", "photo/dog", "sketch/cat", "sketch/dog")
     [found] = failures(capsys, "--run-config", f"{key}='folder:{tmp_path / 'data'}'")
-    assert found.startswith(f"data: {key}: folder:{tmp_path / 'data'}: ")
+    assert found.startswith(f"data: folder:{tmp_path / 'data'}: ")
     assert "Which are the classes? Set folder-levels" in found
     assert check(capsys, f"{key}='folder:{tmp_path / 'data'}'", "folder-levels='domain/class'")[0] == 0
 
