@@ -267,8 +267,8 @@ _IMAGES = frozenset({"image", "images", "img", "imgs", "original", "originals"})
 
 def masks_among(names: Sequence[str]) -> list[str]:
     """Return which names of folders beside each other say masks, if another says images."""
-    said = {name: name.casefold().replace("_", " ").replace("-", " ") for name in names}
-    return [name for name in names if said[name] in _MASKS] if _IMAGES & set(said.values()) else []
+    words = {name: name.casefold().replace("_", " ").replace("-", " ") for name in names}
+    return [name for name in names if words[name] in _MASKS] if _IMAGES & set(words.values()) else []
 
 
 def _has_samples(folder: Path) -> bool:
