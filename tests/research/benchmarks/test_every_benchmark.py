@@ -13,7 +13,6 @@ from research.benchmarks import (
     attacks_training,
     baselines,
     drawn_heads,
-    neighbours,
     noise,
     regularisers,
 )
@@ -32,7 +31,6 @@ BENCHMARKS: dict[str, tuple[ModuleType, type, tuple[str, ...], int]] = {
         4 * 2,  # attacks, "none" among them, and limits
     ),
     "drawn heads": (drawn_heads, drawn_heads.Compared, (FEW, "--seeds", "1"), 1),
-    "neighbours": (neighbours, neighbours.Compared, (FEW, *FIVE, "--expanded", "40"), 2),
     "noise": (noise, noise.Noisy, (FEW, "--epsilons", "1", "4", "--seeds", "1", "--per-class", "20"), 2),
     "regularisers": (
         regularisers,
