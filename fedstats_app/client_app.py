@@ -20,7 +20,7 @@ from types import ModuleType
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedstats_app.client.ledger import is_within_budget, ledger_of, note
+from fedstats_app.client.ledger import is_within_budget, ledger_of, note_heads
 from fedstats_app.data.clients import listed_classes, own_dataset
 from fedstats_app.data.description import doubts
 from fedstats_app.settings.app_config import AppConfig
@@ -63,7 +63,9 @@ def owners_rules(msg: Message, context: Context, call_next: Callable[[Message, C
         raise RefusedByPolicy(REFUSED)
     _check_kind(kind, run, node)
     if (ledger := ledger_of(run, node)) is not None:
-        note(ledger, msg, context)
+        ledger.open()
+        if kind == "evaluate.heads" and not node.trains:
+            note_heads(ledger, msg, context)
     reply = call_next(msg, context)
     if not is_within_budget(reply, run, node, context.run_id):
         raise RefusedByPolicy("this node has sent as much in this run as it sends in one")
@@ -82,9 +84,8 @@ def _check_kind(kind: str, run: AppConfig, node: NodeConfig) -> None:
         )
     if node.secure_min_clients and not kind.startswith(SECURE):
         raise RejectedRequest("this node takes part in secure sums only (secure-min-clients): secure-sums = 'on'")
-    trains = kind.split(".")[0] == "train"
-    if (trains or kind in EVALUATIONS_OF_TRAINING) and (reason := node.refusal_to_train()):
-        raise RefusedByPolicy(reason)
+    if (kind.split(".")[0] == "train" or kind in EVALUATIONS_OF_TRAINING) and not node.trains:
+        raise RefusedByPolicy("training is off on this node (train)")
 
 
 app = ClientApp(mods=[guard, owners_rules])
@@ -109,7 +110,7 @@ def clients(msg: Message, context: Context) -> Message:
                 raise RejectedRequest("a run with dp-epsilon takes class names from the node's owner (dp-classes)")
             names, ids = node.dp_classes, None
         info = NodeInfo(class_names=names, class_ids=ids, client_name=node.client_name)
-    return node_info_reply(msg, replace(info, trains=not node.refusal_to_train(), any_app=node.any_app))
+    return node_info_reply(msg, replace(info, trains=node.trains, any_app=node.any_app))
 
 
 # Which function of which module answers which message.

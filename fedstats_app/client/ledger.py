@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import Array, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedstats_app.base.files import write_atomically
@@ -54,11 +54,9 @@ logger = logging.getLogger("fedstats_app")
 KEPT_RUNS = 64
 MEGABYTE = 1_000_000
 
-QUESTIONS, BITS, ROUNDS = "statistics questions", "bits of evaluation", "rounds of training"
+QUESTIONS, HEADS = "statistics questions", "scored heads"
 # An owner's keys for them.
-LIMITS = {QUESTIONS: " (max-statistics-questions)", BITS: " (max-evaluation-bits)", ROUNDS: ""}
-# Rounds of training that are answered for one version of the data.
-MAX_ROUNDS = 10_000
+LIMITS = {QUESTIONS: " (max-statistics-questions)", HEADS: " (max-heads-scored)"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +182,7 @@ class Ledger:
 
     def spend(self, kind: str, questions: Iterable[str]) -> None:
         """Note questions before they are answered, or refuse where they would be too many."""
-        limit = {QUESTIONS: self._node.max_questions, BITS: self._node.max_bits, ROUNDS: MAX_ROUNDS}[kind]
+        limit = {QUESTIONS: self._node.max_questions, HEADS: self._node.max_heads}[kind]
         generation = self.layout().generation
         try:
             self._file.spend(generation, kind, questions, limit)
@@ -319,33 +317,16 @@ def ledger_of(config: AppConfig, node: NodeConfig) -> Ledger | None:
     return Ledger(config, node) if node.data_path else None
 
 
-def note(ledger: Ledger, msg: Message, context: Context) -> None:
-    """Open the ledger, and write down what a message of training or evaluation asks for before it is answered."""
-    kind, content = msg.metadata.message_type, msg.content
-    ledger.open()
-    if kind.startswith("train"):
-        # The node's own model or replica, which belongs to the run, is part of the question.
-        ledger.spend(ROUNDS, [_digest([context.run_id, kind, content_digest(content)])])
-    elif kind.startswith("evaluate"):
-        ledger.spend(BITS, [f"{question}-{bit}" for question, bits in _asked(msg, context) for bit in range(bits)])
+def note_heads(ledger: Ledger, msg: Message, context: Context) -> None:
+    """Write down the heads of a message before they meet samples of the site, or refuse where they would be too many.
 
-
-def _asked(msg: Message, context: Context) -> Iterator[tuple[str, int]]:
-    """Yield each different question of an evaluation, and how many bits its answer says of a sample at most.
-
-    The run's configuration is part of the question: it can raise the floor, or hide classes.
+    The rest of the message and the run's configuration are part of a question: they can raise the floor, or hide
+    classes.
     """
-    from fedstats_app.privacy import BITS_OF_MODEL, bits_of_head
-
-    kind, content, settings = msg.metadata.message_type, msg.content, sorted(context.run_config.items())
-    heads = [record for name, record in content.items() if name.startswith("head.")]
-    rest = {name: record for name, record in content.items() if not name.startswith("head.")}
-    for head in heads:
-        present = head.get("present")  # what has no shape is refused later
-        num_classes = present.shape[0] if isinstance(present, Array) and present.shape else 1
-        yield _digest([settings, content_digest({**rest, "head": head})]), bits_of_head(num_classes)
-    if not heads:
-        yield _digest([context.run_id, settings, kind, content_digest(content)]), BITS_OF_MODEL
+    settings = sorted(context.run_config.items())
+    heads = {name: record for name, record in msg.content.items() if name.startswith("head.")}
+    rest = {name: record for name, record in msg.content.items() if name not in heads}
+    ledger.spend(HEADS, [_digest([settings, content_digest({**rest, "head": head})]) for head in heads.values()])
 
 
 def _first_place(known: Path, own: Path) -> Path:

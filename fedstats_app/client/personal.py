@@ -157,8 +157,7 @@ def _train(model: TunedModel, task: PersonalTask, client: _Client) -> LocalRepor
         else None
     )
     key, options = (training.request.seed, client.number, training.server_round), training.request.options
-    smallest = client.policy.limits.min_batch_size
-    return train_locally(model, client.training, options, key=key, extra_loss=extra_loss, smallest_batch=smallest)
+    return train_locally(model, client.training, options, key=key, extra_loss=extra_loss)
 
 
 def _num_head_correct(head: LinearHead, client: _Client) -> int:

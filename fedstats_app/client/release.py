@@ -28,6 +28,7 @@ def _info(release: Release, node: NodeConfig) -> NodeInfo:
         class_names=info.class_names,
         class_ids=info.class_ids,
         trains=False,
+        evaluates=False,
         any_app=node.any_app,
         client_name=node.client_name or info.client_name,
     )

@@ -68,7 +68,7 @@ def evaluate_mezo(msg: Message, context: Context, client_id: int | None) -> Mess
     site = Site.of(context, client_id)
     _, samples = site.samples(node_replica.setup.request, held_out=True)
     model = cast(TunedModel, node_replica.model)
-    return metrics_reply(msg, scored(model, samples, floor=site.floor, batch_size=node_replica.batch_size))
+    return metrics_reply(msg, scored(model, samples, batch_size=node_replica.batch_size))
 
 
 def _read(msg: Message, context: Context, client_id: int | None) -> tuple[MezoRequest, NodeReplica]:
@@ -77,7 +77,7 @@ def _read(msg: Message, context: Context, client_id: int | None) -> tuple[MezoRe
     if request.setup is not None:
         site = Site.of(context, client_id)
         limits = site.policy.limits
-        limits.check_mezo(request.setup.num_directions, request.setup.batch_size)
+        limits.check_mezo(request.setup.num_directions)
         limits.check_size(request.setup.request.num_classes, site.config.backbone.num_mapped_features)
     config, node = run_of(context.run_config), node_of(context.node_config)
     return request, replica_of(config, node.without_partition(), context.run_id, request.training)
@@ -108,13 +108,12 @@ class ClientSamples:
         self._kept: OrderedDict[int | None, tuple[Samples, int, int]] = OrderedDict()
 
     def __call__(self, client_id: int | None, setup: MezoSetup) -> tuple[Samples, int]:
-        """Return a client's samples and number, or refuse if its owner allows no training on so few."""
+        """Return a client's samples and number."""
         kept = self._kept
         if client_id not in kept:
             site = Site(self._site.config, self._site.node, client_id)
             _, samples = site.samples(setup.request, held_out=False)
             size = len(samples.labels)
-            site.policy.limits.check_mezo(setup.num_directions, setup.batch_size, size)
             first = samples.inputs(torch.zeros(min(1, size), dtype=torch.int64))
             kept[client_id] = samples, site.number, size * first.numel() * first.element_size()
             while sum(size for *_, size in kept.values()) > SAMPLES_IN_MEMORY and len(kept) > 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 import torch
@@ -10,11 +9,10 @@ from flwr.app import Context, Message
 
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.site import Site
-from fedstats_app.privacy import LARGEST_LOSS, loss_above_floor, mean_loss_above_floor, named_samples
 from fedstats_app.training.evaluation import evaluate, losses_by_temperature
 from fedstats_app.training.local import train_locally
 from fedstats_app.training.model import TunedModel
-from fedstats_app.training.samples import Samples, SelectedSamples
+from fedstats_app.training.samples import Samples
 from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.reading import metrics_reply
 from fedstats_app.wire.training import (
@@ -44,12 +42,12 @@ def train(msg: Message, context: Context, client_id: int | None) -> Message:
         return nothing_to_train_reply(msg)
     # All of a client's randomness comes from these three, so that an interrupted run goes on as it would have.
     key = (task.request.seed, site.number, task.server_round)
-    report = train_locally(model, samples, options, key=key, smallest_batch=limits.min_batch_size)
+    report = train_locally(model, samples, options, key=key)
     return training_reply(
         msg,
         model.trained_state(),
         num_examples=report.num_examples,
-        loss=mean_loss_above_floor(report.loss, report.num_examples, site.floor),
+        loss=report.loss,
         seconds=time.perf_counter() - started,
     )
 
@@ -60,44 +58,26 @@ def evaluate_model(msg: Message, context: Context, client_id: int | None) -> Mes
     site = Site.of(context, client_id)
     reader, samples = site.samples(task.request, held_out=True)
     model = received_model(task, reader)
-    return metrics_reply(msg, scored(model, samples, floor=site.floor))
+    return metrics_reply(msg, scored(model, samples))
 
 
 def losses(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Say how large a head's loss on the training samples is at each of some temperatures.
-
-    With a floor they say no more than :func:`fedstats_app.privacy.mean_loss_above_floor` lets a mean say.
-    """
+    """Say how large a head's loss on the training samples is at each of some temperatures."""
     task = read_training_task(msg)
     site = Site.of(context, client_id)
     reader, samples = site.samples(task.request, held_out=False)
-    site.policy.limits.check_batch("losses", math.inf, len(samples.labels))
     model, number = received_model(task, reader), len(samples.labels)
     if not number:
         return nothing_to_train_reply(msg)
-    bound = LARGEST_LOSS if site.floor > 1 else math.inf
-    found = losses_by_temperature(model, samples, FEATURE_BATCH, largest=bound)
-    return losses_reply(msg, [mean_loss_above_floor(loss, number, site.floor) for loss in found], number)
+    return losses_reply(msg, losses_by_temperature(model, samples, FEATURE_BATCH), number)
 
 
-def scored(model: TunedModel, samples: Samples, *, floor: int, batch_size: int = 64) -> EvaluationCounts:
-    """Return a model's scores on samples, of which there may be none.
-
-    With a floor, losses are bounded and their sum is told in steps of what one sample can add. Samples of classes with
-    fewer than the floor count together, if they are as many.
-    """
-    total = EvaluationCounts()
-    named = named_samples(samples.labels, model.num_classes, floor)
-    for part in (named, ~named):
-        chosen = part.nonzero().squeeze(1)
-        if len(chosen) < max(floor, 1):
-            continue
-        some = samples if len(chosen) == len(samples.labels) else SelectedSamples(samples, chosen)
-        bound = LARGEST_LOSS if floor > 1 else math.inf
-        found = evaluate(model, some, batch_size=batch_size, largest_loss=bound)
-        loss = loss_above_floor(found.loss_sum, LARGEST_LOSS) if floor > 1 else found.loss_sum
-        total += EvaluationCounts(found.confusion.num_examples, found.confusion.num_correct, loss)
-    return total
+def scored(model: TunedModel, samples: Samples, *, batch_size: int = 64) -> EvaluationCounts:
+    """Return a model's scores on samples, of which there may be none."""
+    if not len(samples.labels):
+        return EvaluationCounts()
+    found = evaluate(model, samples, batch_size=batch_size)
+    return EvaluationCounts(found.confusion.num_examples, found.confusion.num_correct, found.loss_sum)
 
 
 def received_model(task: TrainingTask, reader: FeatureReader) -> TunedModel:

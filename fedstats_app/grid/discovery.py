@@ -73,8 +73,8 @@ class Federation:
         Union of the class names of nodes with data of their own, sorted.
     refused : dict
         From node id to the reason why it takes no part.
-    statistics_only : frozenset of int
-        Clients whose node says that it cannot train.
+    untrained, statistics_only : frozenset of int
+        Clients whose owner keeps training off, and those that have no samples to evaluate on either.
     any_app : tuple of int
         Nodes that say that they run any app's code.
     num_partitions : int
@@ -89,6 +89,7 @@ class Federation:
     simulated: bool
     class_names: tuple[str, ...] = ()
     refused: dict[int, str] = field(default_factory=dict)
+    untrained: frozenset[int] = frozenset()
     statistics_only: frozenset[int] = frozenset()
     any_app: tuple[int, ...] = ()
     num_partitions: int = 0
@@ -162,8 +163,9 @@ def discover(
     infos = {node: info for node, info in roll.infos.items() if node not in impostors}
     federation = _federation(infos, roll.refused | impostors, num_clients, known_classes, max_classes)
     federation.client_names = {node: infos[node].client_name for node in federation.hosts.values()}
-    federation.statistics_only = frozenset(
-        client for client, node in federation.hosts.items() if not infos[node].trains
+    federation.untrained, federation.statistics_only = (
+        frozenset(client for client, node in federation.hosts.items() if not getattr(infos[node], does))
+        for does in ("trains", "evaluates")
     )
     federation.any_app = tuple(sorted(node for node in federation.supernodes if infos[node].any_app))
     for node in federation.any_app:

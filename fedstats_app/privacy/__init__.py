@@ -5,14 +5,9 @@ and what stands below them.
 """
 
 from fedstats_app.privacy.evaluation import (
-    BITS_OF_MODEL,
-    LARGEST_LOSS,
     TEMPERATURE_STEP,
-    bits_of_head,
     confusion_above_floor,
-    loss_above_floor,
     margins_above_floor,
-    mean_loss_above_floor,
     named_samples,
 )
 from fedstats_app.privacy.node_policy import NodePolicy, says_much_about_samples
@@ -20,18 +15,13 @@ from fedstats_app.privacy.suppression import Cells, StatisticsAboveFloor, statis
 from fedstats_app.training.limits import RefusedByPolicy
 
 __all__ = [
-    "BITS_OF_MODEL",
-    "LARGEST_LOSS",
     "TEMPERATURE_STEP",
     "Cells",
     "NodePolicy",
     "RefusedByPolicy",
     "StatisticsAboveFloor",
-    "bits_of_head",
     "confusion_above_floor",
-    "loss_above_floor",
     "margins_above_floor",
-    "mean_loss_above_floor",
     "named_samples",
     "says_much_about_samples",
     "statistics_above_floor",

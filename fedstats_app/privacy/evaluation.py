@@ -1,14 +1,10 @@
-"""Evaluation under a floor: counts of classes with enough samples, and sums as coarse as counts.
+"""Evaluation under a floor: counts of classes with enough samples.
 
-The server chooses the head, so every number here is an answer to a question of its own. A sum over many samples can be
-made one over a single one, by a head for which all others have no loss; a class without samples can be made to catch
-one sample. So sums leave in steps as large as what one sample adds, a cell that is not of the node's own classes has as
-many samples as the floor, and :func:`bits_of_head` bounds what all others' samples and the answer together say of one.
+The server chooses the head, so every number here is an answer to a question of its own: a class without samples can be
+made to catch one sample. So a cell that is not of the node's own classes has as many samples as the floor.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
@@ -16,24 +12,10 @@ from torch import Tensor
 from fedstats_app.heads import ConfusionMatrix, MarginHistograms, filled_bins
 from fedstats_app.heads.scores import NUM_MARGIN_BINS, ZERO_BIN
 
-# Nats that a sample adds to a sum of losses at most. In training a sum is told in steps of a sixteenth of that.
-LARGEST_LOSS, STEPS = 16.0, 16
 # Histograms of margins leave for so many classes at most: each class's is a number per sample, of its own question.
 MOST_WITH_MARGINS = 2
 # A temperature is told in steps of a quarter of a decade.
 TEMPERATURE_STEP = 4
-# What the score of a trained model says of a sample: whether it is right, and a step of the loss.
-BITS_OF_MODEL = 2
-
-
-def bits_of_head(num_classes: int) -> int:
-    """Return how many bits an evaluation of a head says of one sample at most, all others' being known.
-
-    Which of C classes it is taken for, or another; which bin its margin is in, which with two classes is one number;
-    and whether without it the temperature would be another.
-    """
-    margins = math.ceil(math.log2(NUM_MARGIN_BINS)) if num_classes <= MOST_WITH_MARGINS else 0
-    return math.ceil(math.log2(num_classes + 1)) + margins + 1
 
 
 def confusion_above_floor(
@@ -105,18 +87,6 @@ def _in_full_bins(margins: MarginHistograms, floor: int) -> MarginHistograms:
     fullest = torch.where(rest >= floor, ZERO_BIN, disclosed.argmax(dim=2))
     disclosed.scatter_add_(2, fullest.unsqueeze(2), rest.unsqueeze(2))
     return MarginHistograms(disclosed[0], disclosed[1])
-
-
-def loss_above_floor(loss_sum: float, step: float) -> float:
-    """Return a sum of losses of at most LARGEST_LOSS each in steps of so many nats."""
-    return float(torch.tensor(loss_sum / step, dtype=torch.float64).round()) * step
-
-
-def mean_loss_above_floor(mean: float, num_examples: int, floor: int) -> float:
-    """Return a mean loss of a training; with a floor its sum is told in sixteenths of what a sample can add."""
-    if floor <= 1 or not num_examples:
-        return mean
-    return loss_above_floor(min(mean, LARGEST_LOSS) * num_examples, LARGEST_LOSS / STEPS) / num_examples
 
 
 def named_samples(labels: Tensor, num_classes: int, min_class_count: int) -> Tensor:

@@ -15,6 +15,7 @@ from fedstats_app.backbones.backbone_options import BackboneOptions
 from fedstats_app.backbones.feature_reader import FeatureReader, check_kind
 from fedstats_app.backbones.measurements import FeatureNorm, feature_norm
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.base.option import ConfigError
 from fedstats_app.base.progress import Progress
 from fedstats_app.base.tally import tallied
 from fedstats_app.data import Dataset
@@ -116,9 +117,8 @@ class Run:
         return f"site {self.federation.client_names.get(client) or client}"
 
     def trainable(self, state: State) -> dict[int, int]:
-        """Select the clients that are in the heads and can train, with their number of samples."""
-        able = self.federation.hosts.keys() - self.federation.statistics_only
-        return {client: number for client, number in state.clients.items() if number and client in able}
+        """Select the clients in the heads that have samples, with their number."""
+        return {client: number for client, number in state.clients.items() if number}
 
     @property
     def most_samples(self) -> int:
@@ -283,6 +283,9 @@ def _find_clients(
             on_reply=on_reply,
             progress=progress.say,
         )
+    if (config.trainer or config.personal.approaches) and federation.untrained:
+        closed = sorted(federation.client_names.get(client) or str(client) for client in federation.untrained)
+        raise ConfigError(f"training is off at {listed(closed)}: an owner opens it with train=true in the node-config")
     found = f"{len(federation.hosts)} sites on {len(federation.supernodes)} SuperNodes after {progress.elapsed}"
     if workers := federation.workers:
         few, most, number = min(workers), max(workers), len(workers)

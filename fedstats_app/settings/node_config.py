@@ -9,7 +9,18 @@ from pathlib import Path
 
 from fedstats_app.backbones.backbone_options import backbone_name, network_arguments
 from fedstats_app.backbones.names import split_names
-from fedstats_app.base.option import ConfigError, Options, number, one_of, option, some_of, text, unknown_keys, whole
+from fedstats_app.base.option import (
+    ConfigError,
+    Options,
+    flag,
+    number,
+    one_of,
+    option,
+    some_of,
+    text,
+    unknown_keys,
+    whole,
+)
 from fedstats_app.data.data_options import CacheOptions, DataOptions
 from fedstats_app.data.feature_cache import default_cache_root
 from fedstats_app.data.layout import FOLDER_LEVELS
@@ -17,8 +28,6 @@ from fedstats_app.methods import METHODS
 from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON
 from fedstats_app.training.limits import MAX_CLIENT_NAME, NO_LIMITS, RequestLimits
 
-# What a node's owner can allow besides the closed-form methods: all that trains on the node.
-TRAINING = "training"
 # On a node with data of its own, unless its owner says otherwise.
 DEFAULT_MIN_CLASS_COUNT = 5
 # A sum over two clients tells each of them the other's part.
@@ -31,7 +40,7 @@ _MANY = whole(0, 1_000_000_000)
 
 def allowed_method_list(value: object) -> tuple[str, ...] | None:
     """Return the methods that an owner allows; None for all."""
-    names = str(some_of((*METHODS, TRAINING), "all")(value))
+    names = str(some_of(tuple(METHODS), "all")(value))
     return None if names == "all" else tuple(names.split(","))
 
 
@@ -90,7 +99,9 @@ class NodeConfig(Options):
     min_gram_samples : int or None
         A Gram matrix of fewer samples does not leave the node; None for what is usual (:attr:`gram_floor`).
     allowed_methods : tuple of str or None
-        The closed-form methods, and "training", that the node works for; None for all.
+        The closed-form methods that the node works for; None for all.
+    train : bool
+        Whether messages of training are answered from data of the node's own.
     state_dir : str
         Folder of FedMeZO's replica; "" for a folder beside the feature cache.
     allowed_datasets : tuple of str
@@ -102,8 +113,8 @@ class NodeConfig(Options):
     allowed_backbones : tuple of str or None
         All that may be loaded, a network with arguments as ``NAME[ARGUMENTS]``; None for those that are known by name
         alone, without a hub, a folder or arguments.
-    max_questions, max_bits : int
-        How many different statistics questions and bits of evaluation are answered for one version of data of its own.
+    max_questions, max_heads : int
+        How many different statistics questions are answered, and heads scored, for one version of data of its own.
     client_name : str
         By which a server knows data of the node's own again when they have changed; "" for none.
     secure_min_clients : int
@@ -133,6 +144,7 @@ class NodeConfig(Options):
     min_class_count: int | None = option(None, _MANY)
     min_gram_samples: int | None = option(None, _MANY)
     allowed_methods: tuple[str, ...] | None = option(None, allowed_method_list)
+    train: bool = option(False, flag)
     state_dir: str = option("", str)
     allowed_datasets: tuple[str, ...] = option((), lambda value: tuple(str(value).split(",")))
     image_column: str = option("", text)
@@ -141,7 +153,7 @@ class NodeConfig(Options):
     folder_levels: str = option("auto", one_of(*FOLDER_LEVELS))
     allowed_backbones: tuple[str, ...] | None = option(None, backbone_list)
     max_questions: int = option(8, _MANY, key="max-statistics-questions")
-    max_bits: int = option(100, _MANY, key="max-evaluation-bits")
+    max_heads: int = option(32, _MANY, key="max-heads-scored")
     client_name: str = option("", client_name)
     secure_min_clients: int = option(0, least_clients)
     secure_key: str = option("", str)
@@ -161,8 +173,7 @@ class NodeConfig(Options):
     @property
     def request_limits(self) -> RequestLimits:
         """Limits of one request: the usual ones for data of its own, none in a simulation."""
-        # A batch is as large as a class must be.
-        return RequestLimits(self.class_floor(0)) if self.data_path else NO_LIMITS
+        return RequestLimits() if self.data_path else NO_LIMITS
 
     @property
     def is_owners(self) -> bool:
@@ -205,12 +216,10 @@ class NodeConfig(Options):
         """Return what all virtual nodes of a machine have in common."""
         return replace(self, partition_id=None, num_partitions=None)
 
-    def refusal_to_train(self) -> str:
-        """Return why the node's clients take no part in training, or in the evaluation of what is trained; else ""."""
-        if self.allowed_methods is not None and TRAINING not in self.allowed_methods:
-            allowed = ", ".join(self.allowed_methods) or "none"
-            return f"{TRAINING} is not among this node's allowed-methods ({allowed})"
-        return ""
+    @property
+    def trains(self) -> bool:
+        """True if training may use the node's samples: in a simulation, else where the owner says so."""
+        return self.train or not (self.data_path or self.release)
 
     @classmethod
     def from_node_config(cls, node_config: Mapping[str, object]) -> NodeConfig:

@@ -37,7 +37,6 @@ def evaluate(
     *,
     batch_size: int = 64,
     present: Tensor | None = None,
-    largest_loss: float = math.inf,
 ) -> Evaluation:
     """Score a model in evaluation mode.
 
@@ -52,8 +51,6 @@ def evaluate(
     present : Tensor, optional
         (C,) bool: classes that may be predicted, by default all. The loss is over all of them in any case: a sample of
         an absent class would make it infinite.
-    largest_loss : float
-        Most that a sample adds to the loss.
 
     Raises
     ------
@@ -62,7 +59,7 @@ def evaluate(
     """
     total = Evaluation(ConfusionMatrix.zeros(model.num_classes), 0.0)
     for logits, labels in _logits(model, samples, batch_size):
-        loss_sum = _loss_sum(logits, labels, largest_loss)
+        loss_sum = _loss_sum(logits, labels)
         allowed = logits if present is None else logits.masked_fill(~present.cpu(), -torch.inf)
         confusion = ConfusionMatrix.from_predictions(labels, allowed.argmax(dim=1), model.num_classes)
         total = total + Evaluation(confusion, loss_sum)
@@ -102,25 +99,20 @@ def _logits(model: TunedModel, samples: Samples, batch_size: int) -> Iterator[tu
         yield logits, labels
 
 
-def losses_by_temperature(
-    model: TunedModel, samples: Samples, batch_size: int, *, largest: float = math.inf
-) -> tuple[float, ...]:
+def losses_by_temperature(model: TunedModel, samples: Samples, batch_size: int) -> tuple[float, ...]:
     """Return the mean loss in nats with the logits divided by each of ``TEMPERATURES``, by one forward pass.
 
-    Logits are divided by the model's own temperature already; a sample's loss counts as no more than ``largest``. A
-    ValueError says if there are no samples or a label is out of range.
+    Logits are divided by the model's own temperature already. A ValueError says if there are no samples or a label is
+    out of range.
     """
     num_examples = len(samples.labels)
     if not num_examples:
         raise ValueError("a loss needs at least one sample, got none")
     losses = [
-        [_loss_sum(logits / t, labels, largest) for t in TEMPERATURES]
-        for logits, labels in _logits(model, samples, batch_size)
+        [_loss_sum(logits / t, labels) for t in TEMPERATURES] for logits, labels in _logits(model, samples, batch_size)
     ]
     return tuple(math.fsum(column) / num_examples for column in zip(*losses, strict=True))
 
 
-def _loss_sum(logits: Tensor, labels: Tensor, largest: float) -> float:
-    if largest == math.inf:
-        return float(F.cross_entropy(logits, labels, reduction="sum"))
-    return float(F.cross_entropy(logits, labels, reduction="none").clamp(max=largest).sum())
+def _loss_sum(logits: Tensor, labels: Tensor) -> float:
+    return float(F.cross_entropy(logits, labels, reduction="sum"))

@@ -101,7 +101,6 @@ def train_locally(
     *,
     key: Sequence[int],
     extra_loss: ExtraLoss | None = None,
-    smallest_batch: int = 0,
     optimizer: Callable[[Sequence[nn.Parameter], LocalOptions], Any] = Sgd,
 ) -> LocalReport:
     """Train a model in place on cross-entropy, by SGD unless another optimiser is given.
@@ -118,8 +117,6 @@ def train_locally(
         Each at least 0; with the epoch it decides batches and flips: (seed, client, absolute round), say.
     extra_loss : callable, optional
         From features (b, D) and labels (b,), both on the model's device, to a scalar that is added to the loss.
-    smallest_batch : int
-        A last batch of fewer samples is joined to the one before.
     optimizer : callable
         From trained parameters and options to what has torch's ``step()``.
 
@@ -142,7 +139,7 @@ def train_locally(
         with reproducible_kernels(model.device):
             for epoch in range(options.epochs):
                 loss_sum = 0.0
-                batches = batch_order(num_examples, options.batch_size, key, epoch, smallest=smallest_batch)
+                batches = batch_order(num_examples, options.batch_size, key, epoch)
                 flips = _draw_flips(num_examples, key, epoch) if options.flip else None
                 for number, indices in enumerate(batches, start=1):
                     inputs = samples.inputs(indices)

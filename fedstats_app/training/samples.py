@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -48,17 +47,13 @@ class SelectedSamples:
         return self._samples.inputs(self._positions[indices])
 
 
-def batch_order(n: int, batch_size: int, key: Sequence[int], epoch: int, *, smallest: int = 0) -> list[Tensor]:
+def batch_order(n: int, batch_size: int, key: Sequence[int], epoch: int) -> list[Tensor]:
     """Return the batches of one epoch as int64 positions: every one of n samples once, in an order by (key, epoch).
 
-    The last batch has the rest; if that is fewer than ``smallest``, it is joined to the one before. The key's entries,
-    say (seed, client, absolute round), and the epoch are at least 0.
+    The last batch has the rest. The key's entries, say (seed, client, absolute round), and the epoch are at least 0.
     """
     order = torch.from_numpy(generator(key, epoch).permutation(n).astype(np.int64))
-    firsts = list(range(0, n, batch_size))
-    if len(firsts) > 1 and n - firsts[-1] < smallest:
-        firsts.pop()
-    return [order[first:last] for first, last in itertools.pairwise([*firsts, n])]
+    return [order[first : first + batch_size] for first in range(0, n, batch_size)]
 
 
 def generator(key: Sequence[int], *stream: int) -> np.random.Generator:

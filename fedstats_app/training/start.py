@@ -76,7 +76,7 @@ def best_temperature(losses: Sequence[float]) -> float:
 STABLE = 4.0
 # Steps of a client in a row that do not move its model away from the others'.
 STEPS_TOGETHER = 8
-# The limit of nodes (RequestLimits.max_learning_rate).
+# Of a probe whatever its features: a step beyond the logits' own scale only hurts.
 LARGEST_RATE = 1.0
 
 

@@ -183,8 +183,8 @@ class NodeInfo:
         Of a node with data of its own, in its own order; those that its policy keeps to itself are not among them.
     class_ids : tuple of int or None
         The numbers that its data itself has for them, ascending; None where its classes have names only.
-    trains : bool
-        False: the node's clients send statistics and evaluate, but take no part in training.
+    trains, evaluates : bool
+        False: the node's clients take no part in training; and none in evaluation, since the node serves a release.
     any_app : bool
         True: the node's owner lets any app's code run there.
     client_name : str
@@ -199,6 +199,7 @@ class NodeInfo:
     class_names: tuple[str, ...] = field(default=(), metadata={"apart": True})
     class_ids: tuple[int, ...] | None = field(default=None, metadata={"apart": True})
     trains: bool = optional(True)
+    evaluates: bool = optional(True)
     any_app: bool = optional(False)
     client_name: str = optional("")
     process: int = counted(LARGEST_WHOLE, optional=True)
@@ -230,7 +231,7 @@ def read_node_info(reply: Message) -> NodeInfo:
 def node_info_of(record: ConfigRecord) -> NodeInfo:
     """Read the record ``node``, or raise :class:`Malformed`."""
     if "class-names" in record and "partition-id" not in record:
-        check_keys("node", record, {"class-names"}, {"trains", "any-app", "class-ids", "client-name"})
+        check_keys("node", record, {"class-names"}, {"trains", "evaluates", "any-app", "class-ids", "client-name"})
         names = _read_class_names(record)
         info = from_values(NodeInfo, record, class_names=names, class_ids=_read_class_ids(record, len(names)))
         if len(info.client_name) > MAX_CLIENT_NAME or not info.client_name.isprintable():

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedstats_app.privacy import NodePolicy, bits_of_head
+from fedstats_app.privacy import NodePolicy
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from research.benchmarks.features import config_of, features_of
@@ -152,7 +152,7 @@ def measure(features: Tensor, labels: Tensor, site: str, policy: NodePolicy, *, 
     return Separated(site, sent, rank, of_samples, of_others, of_samples - of_others)
 
 
-def searched(features: Tensor, num_classes: int, bits: int, *, known: bool, samples: int) -> float:
+def searched(features: Tensor, num_classes: int, heads: int, *, known: bool, samples: int) -> float:
     """Return the mean cosine of a sample's deviation from the mean and what heads find of it.
 
     Parameters
@@ -161,8 +161,8 @@ def searched(features: Tensor, num_classes: int, bits: int, *, known: bool, samp
         (N, d); the first are the samples.
     num_classes : int
         Of the heads.
-    bits : int
-        That the node says.
+    heads : int
+        How many the node scores.
     known : bool
         True if the attacker knows the principal directions of the others.
     samples : int
@@ -175,7 +175,7 @@ def searched(features: Tensor, num_classes: int, bits: int, *, known: bool, samp
     if known:
         directions = torch.linalg.eigh(torch.cov(others.T))[1].T.flip(0)
     guess = torch.zeros_like(true)
-    for lines in directions.split(lines_each)[: bits // bits_of_head(num_classes)]:
+    for lines in directions.split(lines_each)[:heads]:
         along = true @ lines.T  # two classes stand for both ways along a line; of two, the margin says how far
         if num_classes > 2:
             kept = along.abs() == along.abs().amax(dim=1, keepdim=True)
@@ -207,9 +207,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     data = features_of(config_of(options.settings))
     for number in options.heads or ():
-        bits = NodeConfig(data_path="/").max_bits
-        found = [searched(data.train, number, bits, known=known, samples=100) for known in (False, True)]
-        print(f"| {number} | {bits // bits_of_head(number)} | {found[0]:.2f} | {found[1]:.2f} |")
+        heads = NodeConfig(data_path="/").max_heads
+        found = [searched(data.train, number, heads, known=known, samples=100) for known in (False, True)]
+        print(f"| {number} | {heads} | {found[0]:.2f} | {found[1]:.2f} |")
     if options.heads:
         return
     kept = np.random.default_rng(0).permutation(data.train.shape[1])[: options.dimensions or None]

@@ -9,9 +9,7 @@ from torch import Tensor
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.evaluation import evaluate_heads
 from fedstats_app.client.site import ClientSplit
-from fedstats_app.client.training import scored
 from fedstats_app.heads import ClientScores, LinearHead
-from fedstats_app.training.model import TrainingRequest, TunedModel
 from fedstats_app.wire import StatisticsRequest
 from tests.support.hostile_server import CLASSES, Victim
 
@@ -96,18 +94,3 @@ def test_no_bin_is_of_few_samples_of_a_class(victim: Victim) -> None:
     for found in scores(victim, split, heads).values():
         for counts in found.margins[:, 2:].unbind(dim=1):
             assert int(counts.sum()) == 28 and bool((counts[counts > 0] >= FLOOR).all())
-
-
-@pytest.mark.parametrize(("ants", "bees"), [(4, 4), (16, 10)])
-def test_a_model_that_is_scored_says_no_more(victim: Victim, ants: int, bees: int) -> None:
-    """All ants are sure, so the loss was that of bees: in steps so large that it is a count."""
-    samples, request = victim.samples(victim.hold_out(ants, bees)), TrainingRequest(2)
-
-    def loss(scale: float, floor: int) -> float:
-        weight = torch.stack([scale * UNIT[0], 0 * UNIT[0]]).float()
-        model = TunedModel.of(request, (weight, torch.tensor([3.0, 0.0])), victim.backbone.module)
-        return scored(model, samples, floor=floor).loss_sum
-
-    assert len({loss(scale, 0) % 16.0 for scale in (0.1, 0.3, 0.7)}) == 3
-    assert {loss(scale, FLOOR) % 16.0 for scale in (0.1, 0.3, 0.7)} == {0.0}
-    assert loss(-1e6, FLOOR) <= 16.0 * (ants + bees) < loss(-1e6, 0)

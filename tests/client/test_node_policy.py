@@ -13,6 +13,7 @@ from flwr.app import Message, RecordDict
 
 from fedstats_app import client_app
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.base.option import ConfigError
 from fedstats_app.client.site import Site
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead
@@ -29,6 +30,7 @@ from fedstats_app.wire.evaluation import evaluation_content
 from tests.support.compare import relative_difference
 from tests.support.simulation import clients, read_json, simulate, site_folder
 
+Capture = pytest.CaptureFixture[str]
 SIZES = {"a": {"ant": 12, "bee": 12, "zzyzx": 3}, "b": {"ant": 10, "bee": 11}, "c": {"bee": 9, "cat": 13}}
 
 
@@ -132,26 +134,26 @@ def test_a_site_of_few_samples_is_in_every_head_and_said(tmp_path: Path) -> None
     assert [(one["outcome"], one["warning"]) for one in clients(rows_only)] == [("merged", "")] * 3
 
 
-TRAININGS = ("train", "train.losses", "train.mezo", "train.personalise")
-EVALUATIONS = ("evaluate.model", "evaluate.mezo", "evaluate.personal")
+TRAINING = ("train", "train.losses", "train.mezo", "train.personalise", "train.personal_heads")
+TRAINING += ("evaluate.model", "evaluate.mezo", "evaluate.personal")
 
 
-@pytest.mark.parametrize(
-    ("options", "kinds", "refusal"),
-    [
-        ({"allowed_methods": "fedncm"}, (*TRAININGS, *EVALUATIONS), "training is not among"),
-        ({"allowed_methods": "fedncm,training"}, (), ""),
-    ],
-)
-def test_nothing_is_trained_where_an_owner_does_not_want_it(
-    tmp_path: Path, options: dict[str, Any], kinds: tuple[str, ...], refusal: str
-) -> None:
-    """The node itself refuses, whatever the server knows of its policy; its reply is a valid message."""
-    node = site(tmp_path, "b", **options)
-    for kind in (*TRAININGS, *EVALUATIONS):
-        reply = answer(node, kind)
-        assert reply.has_error()  # of an empty message, too
-        assert (kind in kinds) == (bool(refusal) and reply.error.reason.startswith(f"RefusedByPolicy: {refusal}")), kind
+@pytest.mark.parametrize("kind", TRAINING)
+def test_training_is_off_unless_the_owner_opens_it(tmp_path: Path, kind: str) -> None:
+    closed, opened = (
+        answer(site(tmp_path, name, **rules), kind) for name, rules in (("a", {}), ("b", {"train": True}))
+    )
+
+    assert closed.error.reason == "RefusedByPolicy: training is off on this node (train)"
+    assert not opened.error.reason.startswith("RefusedByPolicy")
+
+
+def test_a_run_that_trains_ends_before_any_statistics_and_names_the_sites(tmp_path: Path, capsys: Capture) -> None:
+    nodes = [site(tmp_path, "a", client_name="Nord", train=True), site(tmp_path, "b", client_name="South")]
+
+    for training in ({"fine_tune": "probe"}, {"fine_tune": "fedmezo"}, {"personalise": "closed-form"}):
+        with pytest.raises(ConfigError, match="training is off at South: an owner opens it with train=true"):
+            simulate(tmp_path, node_configs=nodes, **training)
 
 
 def answer(node: Mapping[str, object], kind: str) -> Message:
@@ -188,17 +190,6 @@ def test_a_handful_of_readable_samples_is_not_evaluated_in_training_either(tmp_p
         _, samples = Site(config, node).samples(request, held_out=True)
         counts.append(len(samples.labels))
     assert counts[0] >= 16 and counts[1:] == [5, 0]
-
-
-def test_who_does_not_allow_training_says_so(tmp_path: Path) -> None:
-    nodes = [site(tmp_path, "a", allowed_methods="fedncm"), site(tmp_path, "b")]
-    grid = LocalGrid(client_app.app, nodes, AppConfig().to_run_config())
-    messages = [Message(RecordDict(), dst_node_id=FIRST_NODE_ID + n, message_type="query.clients") for n in range(2)]
-
-    replies = {reply.metadata.src_node_id: reply.content["node"] for reply in grid.send_and_receive(messages)}
-
-    told = {node: record.get("trains", True) for node, record in replies.items()}  # type: ignore[union-attr]
-    assert told == {FIRST_NODE_ID: False, FIRST_NODE_ID + 1: True}
 
 
 def test_an_evaluation_names_no_class_of_few_samples(tmp_path: Path) -> None:
@@ -244,10 +235,10 @@ def test_what_left_each_site_is_written_down_message_by_message(tmp_path: Path) 
 
 
 def test_a_run_that_fails_says_what_left_too(tmp_path: Path) -> None:
-    nodes = sites(tmp_path, "ab", allowed_methods="training")
+    nodes = sites(tmp_path, "ab", allowed_methods="fedncm")
 
     with pytest.raises(TooFewClients, match="RefusedByPolicy"):
-        simulate(tmp_path, node_configs=nodes)
+        simulate(tmp_path, node_configs=nodes, method="fed3r")
     (folder,) = (tmp_path / "runs").iterdir()
     assert len(disclosed(folder, "query.clients")) == 2
     assert [bool(line["errors"]) for line in disclosed(folder, "query.statistics")] == [True, True]

@@ -54,6 +54,7 @@ def context(site: Path, **node: object) -> Context:
     config = AppConfig.of(backbone="tiny", backbone_weights="random", input_size=16)
     node_config: Mapping[str, Any] = {
         "data-path": str(site),
+        "train": True,
         "min-class-count": 0,
         "state-dir": str(site.parent / "state"),
         **{name.replace("_", "-"): value for name, value in node.items()},

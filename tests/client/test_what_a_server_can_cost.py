@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import fedstats_app.backbones.backbone as backbone_module
 from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.heads import LinearHead
+from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import (
     ScatterSpec,
@@ -25,6 +27,7 @@ from fedstats_app.wire.mezo import MezoRequest
 from tests.support.hostile_server import CLASSES, Victim
 
 DIM = 32
+PRESETS = sorted((Path(__file__).parents[2] / "conf").glob("*.toml"))
 START = {"head.weight": torch.zeros(2, DIM), "head.bias": torch.zeros(2)}
 FORMS = {
     "a Gram matrix": StatisticsSpec(gram=True),
@@ -34,7 +37,7 @@ FORMS = {
 
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> Victim:
-    return Victim.of(tmp_path_factory.mktemp("victim"), images=20, min_gram_samples=41)
+    return Victim.of(tmp_path_factory.mktemp("victim"), images=20, min_gram_samples=41, train=True)
 
 
 def kept(victim: Victim) -> list[str]:
@@ -48,8 +51,8 @@ def statistics(victim: Victim, spec: StatisticsSpec, num_classes: int = 2) -> Me
     return victim.ask(StatisticsRequest(num_classes, spec, class_names=names).to_content(), "query.statistics")
 
 
-def mezo(victim: Victim, start: dict[str, torch.Tensor], training: int = 0, *, batch: int = 0) -> Message:
-    setup = MezoSetup(TrainingRequest(2, class_names=CLASSES), batch_size=batch)
+def mezo(victim: Victim, start: dict[str, torch.Tensor], training: int = 0, **settings: int) -> Message:
+    setup = MezoSetup(TrainingRequest(2, class_names=CLASSES), **settings)
     return victim.ask(MezoRequest(training, 1, 7, setup=setup, start=start).to_content(), "train.mezo")
 
 
@@ -103,26 +106,32 @@ def test_a_message_brings_so_many_heads(victim: Victim) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "batch", "reason"),
+    ("features", "directions", "reason"),
     [
-        ({**START, "head.weight": torch.zeros(2, 7)}, 0, "RejectedRequest: the model does not fit"),
-        (START, 64, "RefusedByPolicy: this node has fewer than 41 samples"),
+        (7, 1, "RejectedRequest: the model does not fit"),
+        (DIM, 17, "RefusedByPolicy: directions: must be at most 16, got 17"),
     ],
 )
-def test_a_refused_start_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: dict[str, torch.Tensor], batch: int, reason: str
-) -> None:
-    victim = Victim.of(tmp_path, images=20)
-    monkeypatch.setattr(NodeConfig, "request_limits", RequestLimits(min_batch_size=41))
+def test_a_refused_start_is_not_kept(tmp_path: Path, features: int, directions: int, reason: str) -> None:
+    victim = Victim.of(tmp_path, images=20, train=True)
 
-    reply = mezo(victim, start, batch=batch)
+    reply = mezo(victim, {**START, "head.weight": torch.zeros(2, features)}, num_directions=directions)
 
     assert reply.has_error() and reply.error.reason.startswith(reason)
     assert kept(victim) == []
 
 
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+def test_every_preset_keeps_to_the_limits(path: Path) -> None:
+    config, limits = AppConfig.from_run_config(tomllib.loads(path.read_text())), RequestLimits()
+
+    for options in (config.local.with_rate(), config.personal.local(flip=False)):
+        limits.check_training(options, num_examples=50_000)
+    limits.check_mezo(config.fedmezo.num_z)
+
+
 def test_a_refused_start_does_not_replace_the_one_that_is_kept(tmp_path: Path) -> None:
-    victim = Victim.of(tmp_path, images=20)
+    victim = Victim.of(tmp_path, images=20, train=True)
     assert not mezo(victim, START).has_error()
     before = {name: (victim.state / name).read_bytes() for name in kept(victim) if (victim.state / name).is_file()}
 
@@ -133,7 +142,7 @@ def test_a_refused_start_does_not_replace_the_one_that_is_kept(tmp_path: Path) -
 
 
 def test_a_node_keeps_the_replicas_of_few_trainings(tmp_path: Path) -> None:
-    victim = Victim.of(tmp_path, images=20)
+    victim = Victim.of(tmp_path, images=20, train=True)
 
     for training in range(12):
         assert not mezo(victim, START, training).has_error()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, HeadScores, MarginHistograms, margin_bins
-from fedstats_app.privacy import NodePolicy, bits_of_head, confusion_above_floor, loss_above_floor, margins_above_floor
+from fedstats_app.privacy import NodePolicy, confusion_above_floor, margins_above_floor
 
 NUM_CLASSES = 4
 samples = st.lists(st.tuples(st.integers(0, NUM_CLASSES - 1), st.integers(0, NUM_CLASSES - 1)), max_size=40)
@@ -157,15 +157,3 @@ def test_with_two_classes_areas_are_possible_with_the_confusion_matrix(
         assert bool(total.per_class_auroc.isnan().all())
     if floor == 0:
         torch.testing.assert_close(total.per_class_auroc, total.margins.per_class_auroc, equal_nan=True)
-
-
-def test_of_more_than_two_classes_no_histogram_leaves() -> None:
-    """Each class's would be a question of its own, with a number for every sample."""
-    labels = torch.arange(60) % 3
-    assert not len(margins_above_floor(labels, margin_bins(torch.randn(60, 3)), 5))
-    assert [bits_of_head(number) for number in (2, 3, 10, 100)] == [14, 3, 5, 8]
-
-
-def test_a_loss_leaves_in_steps() -> None:
-    assert [loss_above_floor(x, 1.0) for x in (0.0, 0.4, 7.6, 33.2)] == [0.0, 0.0, 8.0, 33.0]
-    assert [loss_above_floor(x, 16.0) for x in (0.0, 7.9, 8.1, 33.2)] == [0.0, 0.0, 16.0, 32.0]

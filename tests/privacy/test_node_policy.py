@@ -42,7 +42,6 @@ def test_every_method_may_ask_for_what_it_needs_alone(method: str) -> None:
         (("fedroot",), GRAM, "a Gram matrix: needed by none"),
         (("fedroot",), merge_specs([SCATTER, GRAM]), "a Gram matrix: needed by none"),
         (("fed3r", "fedcgs"), SEVERAL, "several means per class"),
-        (("training",), ROWS, r"needed by none of this node's allowed-methods \(training\)"),
         ((), ROWS, r"allowed-methods \(none\)"),
     ],
 )

@@ -147,6 +147,7 @@ class Federation:
         self.root = root
         self.configs = [
             {
+                "train": True,
                 "data-path": site_folder(root / f"site{node}", CLASSES, seed=node, images=6 + node),
                 "state-dir": str(root / f"state{node}"),
                 "min-class-count": 0,

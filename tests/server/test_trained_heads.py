@@ -53,8 +53,16 @@ def test_measures_of_a_trained_head_are_those_of_scikit_learn(tmp_path: Path, tu
 
 def test_what_clients_hold_out_scores_a_trained_head_within_the_floors(tmp_path: Path) -> None:
     configs = [
-        {"data-path": site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=40), "min-class-count": 5},
-        {"data-path": site_folder(tmp_path / "b", ("bee", "cow"), seed=2, images=40), "min-class-count": 30},
+        {
+            "train": True,
+            "data-path": site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=40),
+            "min-class-count": 5,
+        },
+        {
+            "train": True,
+            "data-path": site_folder(tmp_path / "b", ("bee", "cow"), seed=2, images=40),
+            "min-class-count": 30,
+        },
     ]
     folder = simulate(tmp_path, node_configs=configs, fine_tune="probe", training={"batch_size": 32}, **FAST)
     results = read_json(folder, "results.json")
@@ -63,12 +71,12 @@ def test_what_clients_hold_out_scores_a_trained_head_within_the_floors(tmp_path:
     assert entry["per_class_examples"] == solved["per_class_examples"]
     assert entry["calibration"]["num_examples"] == solved["calibration"]["num_examples"] > 0
     assert entry["client_accuracy"].keys() == solved["client_accuracy"].keys()
-    assert fedstats_app.load(folder, "fedncm-probe").calibrated_on.endswith("samples that clients kept")
+    assert fedstats_app.load(folder, "fedncm-probe").calibrated_on.endswith("samples that sites kept")
 
 
 def test_of_a_network_that_was_tuned_clients_tell_counts_alone(tmp_path: Path) -> None:
     configs = [
-        {"data-path": site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20)}
+        {"train": True, "data-path": site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20)}
         for seed, name in enumerate("ab")
     ]
     folder = simulate(tmp_path, node_configs=configs, fine_tune="full", learning_rate=0.001, **FAST)

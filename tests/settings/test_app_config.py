@@ -141,10 +141,10 @@ def test_the_backbones_are_those_that_can_be_loaded() -> None:
 
 def test_what_an_owner_allows_is_read_from_node_config() -> None:
     node = NodeConfig.from_node_config(
-        {"data-path": "/d", "min-class-count": 8, "min-gram-samples": 100, "allowed-methods": "fedncm, training"}
+        {"data-path": "/d", "min-class-count": 8, "min-gram-samples": 100, "allowed-methods": "fedncm, fedcof"}
     )
     assert (node.min_class_count, node.min_gram_samples) == (8, 100)
-    assert node.allowed_methods == ("fedncm", "training")
+    assert node.allowed_methods == ("fedncm", "fedcof")
     assert NodeConfig.from_node_config({"data-path": "/d", "allowed-methods": "all"}).allowed_methods is None
 
 

@@ -65,7 +65,7 @@ def merged_folder(root: Path, made: Path) -> Path:
 def site_config(beside: Deployment, script: Script, site: str) -> str:
     """Return the node-config of a site; the owner of one says where state lasts, that of the others does not."""
     more = f' state-dir="{beside.folder}/state-of-c"' if site == "site-c" else ""
-    return f'data-path="{script.folder}/images/{site}" cache-dir="{beside.folder}/cache/{site}"{more}'
+    return f'data-path="{script.folder}/images/{site}" cache-dir="{beside.folder}/cache/{site}" train=true{more}'
 
 
 def state_of(beside: Deployment, site: str) -> Path:

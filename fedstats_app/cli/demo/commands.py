@@ -61,7 +61,7 @@ def node(folder: Path, images: Path, port: int, number: int, site: str) -> list[
     return [
         "fedstats", "node", "--superlink", f"127.0.0.1:{port}", "--port", str(port + number),
         "--root-certificates", f"{folder}/ca.crt", "--auth-supernode-private-key", f"{folder}/{site}.key",
-        "--node-config", f'data-path="{images}/{site}" cache-dir="{folder}/cache/{site}"',
+        "--node-config", f'data-path="{images}/{site}" cache-dir="{folder}/cache/{site}" train=true',
     ]  # fmt: skip
 
 
