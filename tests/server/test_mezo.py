@@ -130,8 +130,7 @@ def test_the_log_and_the_start_give_the_model_again(tmp_path: Path, fast: dict[s
 
 
 def test_clients_evaluate_where_the_server_has_no_data(tmp_path: Path) -> None:
-    # Where a class has a floor, losses of so few samples are rounded to 0.
-    nodes = nodes_of(tmp_path, "ab", CLASSES, images=12, min_class_count=0)
+    nodes = nodes_of(tmp_path, "ab", CLASSES, images=12, min_class_count=0, train=True)
     folder = simulate(tmp_path, **FAST, node_configs=nodes, num_clients=2)
     assert rounds(folder)[0]["accuracy"] is not None
     assert rounds(folder)[-1]["loss"] < rounds(folder)[0]["loss"]

@@ -27,7 +27,6 @@ from tests.support.simulation import (
     Killed,
     clients,
     killed,
-    nodes_of,
     read_json,
     rounds,
     share_right,
@@ -135,25 +134,6 @@ def test_fedprox_without_its_term_is_fedavg_to_the_bit(tmp_path: Path) -> None:
         }.items()
     ]
     assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
-
-
-def test_a_node_that_cannot_train_gives_statistics_alone(tmp_path: Path) -> None:
-    def cannot(reply: Message) -> Message:
-        if "node" in reply.content:
-            reply.content["node"]["trains"] = False  # type: ignore[index]
-        return reply
-
-    asked: list[tuple[str, object]] = []
-
-    def app(msg: Message, context: Context) -> Message:
-        asked.append((msg.metadata.message_type, context.node_config["data-path"]))
-        return client_app.app(msg, context)
-
-    nodes = nodes_of(tmp_path, "abc", ("ant", "bee"), images=12)
-    folder = simulate(tmp_path, node_configs=nodes, faults={1: Fault(tamper=cannot)}, app=app, **FAST)
-    assert [line["outcome"] for line in clients(folder)] == ["merged"] * 3
-    assert [line["num_clients"] for line in rounds(folder, "fedncm-probe")] == [0, 2, 2, 2]
-    assert {path for kind, path in asked if kind.startswith("train")} == {nodes[k]["data-path"] for k in (0, 2)}
 
 
 def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) -> None:
