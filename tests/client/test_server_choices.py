@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,25 +16,11 @@ from fedstats_app.base.option import ConfigError
 from fedstats_app.data.feature_cache import default_cache_root
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.settings.of_message import REFUSED
+from fedstats_app.settings.of_message import REFUSED, refused_choice
 from fedstats_app.testing import instruction
 from fedstats_app.wire import StatisticsRequest, read_node_info
 from fedstats_app.wire.serving import pack_requests
 from tests.support.simulation import site_folder
-
-
-@pytest.fixture
-def patients(tmp_path: Path) -> Path:
-    """Return a table of notes with a label to learn and a column that is nobody's business."""
-    path = tmp_path / "notes"
-    path.mkdir()
-    with (path / "train.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["text", "remarks", "label", "has_hiv"])
-        for number in range(24):
-            table.writerow([f"note {number}", f"remark {number}", "ab"[number % 2], ("no", "yes")[number % 3 == 0]])
-    return path
-
 
 Node = dict[str, object]
 
@@ -59,27 +44,22 @@ def statistics_of(*classes: str) -> RecordDict:
     return StatisticsRequest(len(classes), class_names=classes).to_content()
 
 
+@pytest.fixture
+def patients(tmp_path: Path) -> Node:
+    """Return a node with a table of notes that has a label to learn, and a column that is nobody's business."""
+    (tmp_path / "notes.csv").write_text("text,remarks,label,has_hiv\nnote,remark,a,no\n")
+    return {"data-path": str(tmp_path / "notes.csv")}
+
+
 @pytest.mark.parametrize("choice", [{"label_column": "has_hiv"}, {"text_column": "remarks"}, {"image_column": "x"}])
-def test_a_server_cannot_choose_a_column(
-    patients: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, choice: dict[str, str]
-) -> None:
-    text = {"backbone": "random:tiny-text", "input_size": 0}
-    node = {"data-path": str(patients), "state-dir": str(tmp_path / "state")}
-
-    reply = ask(node, **text, **choice)
-
-    assert reply.has_error() and reply.error.reason == f"RefusedByPolicy: {REFUSED}"
-    assert next(iter(choice.values())) in caplog.text  # the owner can read what was asked for
-    assert set(read_node_info(ask(node, **text)).class_names) == {"a", "b"}
-
-
-def test_an_owner_chooses_columns_and_a_run_may_say_the_same(patients: Path, tmp_path: Path) -> None:
-    node = {"data-path": str(patients), "state-dir": str(tmp_path / "state"), "label-column": "has_hiv"}
-    text = {"backbone": "random:tiny-text", "input_size": 0}
-
-    assert set(read_node_info(ask(node, **text)).class_names) == {"no", "yes"}
-    assert set(read_node_info(ask(node, **text, label_column="has_hiv")).class_names) == {"no", "yes"}
-    assert ask(node, **text, label_column="label").has_error()
+def test_columns_are_the_owner_s_choice(patients: Node, choice: dict[str, str]) -> None:
+    [(name, column)] = choice.items()
+    run, key = AppConfig.of(**choice), name.replace("_", "-")
+    assert column in refused_choice(run, NodeConfig.from_node_config(patients))
+    node = NodeConfig.from_node_config({**patients, key: column})
+    assert not refused_choice(run, node) and not refused_choice(AppConfig(), node)
+    assert getattr(node.data_options(AppConfig().data), name) == column
+    assert refused_choice(AppConfig.of(**{name: "another"}), node)
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -166,9 +146,9 @@ def test_errors_of_one_client_in_a_list_say_no_more(tmp_path: Path) -> None:
     assert dict(reply.content["failed"]) == {"4": "DatasetError: the reason is in the log of this node"}
 
 
-def test_a_deployed_node_of_partitions_reads_and_writes_what_its_owner_names(patients: Path, tmp_path: Path) -> None:
+def test_a_deployed_node_of_partitions_reads_and_writes_what_its_owner_names(patients: Node, tmp_path: Path) -> None:
     node: dict[str, object] = {"partition-id": 0, "num-partitions": 1, "deployed": True}
-    theirs = f"csv:{patients}"
+    theirs = f"csv:{patients['data-path']}"
 
     assert ask(node, dataset=theirs).error.reason == f"RefusedByPolicy: {REFUSED}"
     assert not ask(node).has_error()
@@ -178,10 +158,12 @@ def test_a_deployed_node_of_partitions_reads_and_writes_what_its_owner_names(pat
     assert NodeConfig.from_node_config(node).cache_root(options) == default_cache_root()
 
 
-def test_a_simulation_runs_what_its_user_says(patients: Path) -> None:
+def test_a_simulation_runs_what_its_user_says(patients: Node) -> None:
     node = {"partition-id": 0, "num-partitions": 1}
 
-    reply = ask(node, dataset=f"csv:{patients}", label_column="has_hiv", backbone="random:tiny-text", input_size=0)
+    reply = ask(
+        node, dataset=f"csv:{patients['data-path']}", label_column="has_hiv", backbone="random:tiny-text", input_size=0
+    )
 
     assert read_node_info(reply).num_partitions == 1
 
@@ -208,6 +190,7 @@ def test_an_allowed_name_is_that_name_only(node: Node) -> None:
     assert not ask(node, backbone="timm:hf-hub:MahmoodLab/UNI", input_size=0).has_error()
 
 
+@pytest.mark.extended  # timm takes seconds to import
 def test_an_owners_folder_is_read_and_the_hub_is_not_asked(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
