@@ -18,7 +18,7 @@ from fedstats_app.heads import Calibration, ClientScores, ConfusionMatrix, HeadS
 from fedstats_app.heads.calibration import median_temperature
 from fedstats_app.heads.leave_one_out import LeaveOneOut
 from fedstats_app.training.model import TrainingRequest
-from fedstats_app.training.proportion import DECIDES, deciding
+from fedstats_app.training.proportion import DECIDES, capped, deciding
 from fedstats_app.training.start import best_temperature
 from fedstats_app.wire import RejectedReply, StatisticsRequest
 from fedstats_app.wire.arrays import to_record
@@ -85,6 +85,12 @@ class Scores:
         return max((matrix.num_examples for matrix in self.confusion.values()), default=0)
 
     @property
+    def largest(self) -> tuple[int, float]:
+        """The client with most of the samples, and its share of them; (-1, 0) where the server evaluated."""
+        client = max(self.examples, key=self.examples.__getitem__, default=-1)
+        return client, self.examples.get(client, 0) / max(sum(self.examples.values()), 1)
+
+    @property
     def chance(self) -> float:
         """Accuracy of always naming the most frequent class of these samples, of those whose class is known."""
         most = max((int(matrix.class_examples.max()) for matrix in self.confusion.values()), default=0)
@@ -114,6 +120,7 @@ def evaluate_on_clients(
     clients: Mapping[int, int],
     *,
     left_out: LeaveOneOut | None = None,
+    max_share: float | None = None,
 ) -> Scores:
     """Send heads to clients and add up what they count.
 
@@ -128,6 +135,8 @@ def evaluate_on_clients(
         evaluation than go with them is left out (:func:`most_held_out`).
     left_out : LeaveOneOut, optional
         Judge the only head, a ridge, on the samples in the statistics, each left out of it.
+    max_share : float, optional
+        Of one client in the choice of temperatures (:func:`fedstats_app.training.proportion.capped`).
     """
 
     def read(reply: Message) -> dict[str, ClientScores]:
@@ -140,7 +149,7 @@ def evaluate_on_clients(
     examples: dict[int, int] = {}
     totals = {name: HeadScores.zeros(request.num_classes) for name in heads}
     accuracies: dict[str, dict[int, float]] = {name: {} for name in heads}
-    votes: dict[str, list[tuple[int, int]]] = {name: [] for name in heads}
+    votes: dict[str, dict[int, int]] = {name: {} for name in heads}
     right = {name: [torch.zeros(0, dtype=torch.int64)] for name in heads}
     replies = grid.send_and_receive(to_all(evaluation_content(request, heads, left_out), EVALUATE_HEADS, clients))
     for client, _, received in usable(replies, read, failures):
@@ -153,9 +162,12 @@ def evaluate_on_clients(
             if number:
                 accuracies[name][client] = found.accuracy
             if scores.temperature is not None:
-                votes[name].append((scores.temperature, number))
+                votes[name][client] = scores.temperature
     cells = {name: torch.cat(of_method) for name, of_method in right.items()}
-    calibrations = {name: median_temperature(some) for name, some in votes.items()}
+    calibrations = {}
+    for name, some in votes.items():
+        weights = capped({client: examples[client] for client in some}, max_share)
+        calibrations[name] = median_temperature((vote, weights[client]) for client, vote in some.items())
     return Scores("clients", totals, accuracies, failures, examples, cells, calibrations)
 
 
@@ -212,9 +224,14 @@ def sum_evaluations(
 
 
 def training_losses(
-    grid: ClientGrid, request: TrainingRequest, head: LinearHead, clients: Mapping[int, int], min_clients: int = 1
+    grid: ClientGrid,
+    request: TrainingRequest,
+    head: LinearHead,
+    clients: Mapping[int, int],
+    min_clients: int = 1,
+    max_share: float | None = None,
 ) -> tuple[list[float], Answers[TrainingLosses]]:
-    """Ask clients for a head's loss on their training samples, and average over all samples.
+    """Ask clients for a head's loss on their training samples, and average over clients by their samples.
 
     A client that alone would decide the best temperature is left out
     (:func:`fedstats_app.training.proportion.deciding`).
@@ -229,6 +246,8 @@ def training_losses(
         From those to ask to their number of samples.
     min_clients : int
         That must answer, or all that are asked, if these are fewer.
+    max_share : float, optional
+        Of one client in the average (:func:`fedstats_app.training.proportion.capped`).
 
     Returns
     -------
@@ -255,9 +274,10 @@ def training_losses(
             f"{len(counted)} of {len(clients)} sites measured losses by temperature, {needed} are needed "
             f"(min-clients); {answers.reasons()}"
         )
+    counted = capped(counted, max_share)
 
     def mean_losses(sizes: Mapping[int, int]) -> list[float]:
-        """Average over all samples; sums are exact, so that the order of the clients does not matter."""
+        """Average by samples; sums are exact, so that the order of the clients does not matter."""
         columns = zip(*(answers.by_client[client].losses for client in sizes), strict=True)
         return [math.fsum(map(operator.mul, sizes.values(), column)) / sum(sizes.values()) for column in columns]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from fedstats_app.statistics import ClientStatistics, TriangularFactor
 
 # Least number of judges of a class for a gain of that class.
 MIN_JUDGES_OF_CLASS = 8
+# Samples from which on a client's class mean has a whole vote; one of fewer has a smaller part, for who has a few
+# samples of every class could else say whom the others name.
+WHOLE_VOTE = 20
 # Level of the sign test over all groups and heads of a run: the probability that a group is named by chance alone.
 # Honest clients with other data can be named too, as in one of 132 federations without a hostile client
 # (research/attacks.md).
@@ -30,11 +33,14 @@ class Judges:
         (n,) int64 in [0, C).
     owners : Tensor
         (n,) int64, index of the client that the feature comes from, which does not judge itself; -1 for the server.
+    votes : Tensor
+        (n,) float64, what each counts for, from 0 to 1.
     """
 
     features: Tensor
     labels: Tensor
     owners: Tensor
+    votes: Tensor
 
     @classmethod
     def of_means(cls, means: Tensor, counts: Tensor, labels: Tensor, owners: Tensor) -> Judges:
@@ -50,11 +56,13 @@ class Judges:
         counts, labels, owners : Tensor
             (n,) int64.
         """
+        votes = counts.clamp(max=WHOLE_VOTE).to(torch.float64)
+        made = cls(means, labels, owners, votes / votes.max() if len(votes) else votes)
         if not len(labels):
-            return cls(means, labels, owners)
-        centers = cls(means, labels, owners).places(int(labels.max()) + 1)[labels]
+            return made
+        centers = made.places(int(labels.max()) + 1)[labels]
         away = (means - centers) * counts.to(torch.float64).sqrt().unsqueeze(1)
-        return cls((centers + away).to(torch.float32), labels, owners)
+        return replace(made, features=(centers + away).to(torch.float32))
 
     def places(self, num_classes: int) -> Tensor:
         """Return (C, d) float64 centres of the classes, NaN for those without judges.
@@ -83,8 +91,8 @@ class Influence:
     worst_class : int
         That class, -1 if there is none.
     chance : float
-        P-value of the gain, overall or in a class: the smaller of two one-sided sign tests over the judges that change
-        sides, that of classes times their number.
+        P-value of the gain, overall or in a class: the smaller of two one-sided sign tests over the whole votes of the
+        judges that change sides, that of classes times their number.
     """
 
     gain: float = 0.0
@@ -108,32 +116,33 @@ class Influence:
 
 
 def influence_of(
-    right_with: Tensor, right_without: Tensor, judging: Tensor, labels: Tensor, num_classes: int
+    right_with: Tensor, right_without: Tensor, votes: Tensor, labels: Tensor, num_classes: int
 ) -> Influence:
     """Compare two heads by the judges that they classify correctly.
 
     Parameters
     ----------
-    right_with, right_without, judging : Tensor
-        (n,) bool of every judge: correct with the clients, correct without them, and taking part.
+    right_with, right_without : Tensor
+        (n,) bool of every judge: correct with the clients, and without them.
+    votes : Tensor
+        (n,) float64 that each counts for, from 0 to 1.
     labels : Tensor
         (n,) int64 of the judges, in [0, num_classes).
     """
-    if not bool(judging.any()):
+    if not bool(votes.any()):
         return Influence()
-    gained = right_without.to(torch.int64) - right_with.to(torch.int64)
     won, lost, judges = (
-        torch.bincount(labels[judging & chosen], minlength=num_classes)
-        for chosen in (gained > 0, gained < 0, torch.ones_like(judging))
+        torch.bincount(labels, votes * chosen, minlength=num_classes)
+        for chosen in (right_without & ~right_with, right_with & ~right_without, torch.ones_like(right_with))
     )
     several = judges >= MIN_JUDGES_OF_CLASS
     shares = torch.where(several, (won - lost) / judges.clamp(min=1), 0.0)
-    worst, total = int(shares.argmax()), int((won - lost).sum())
-    share = int((won - lost)[worst]) / max(int(judges[worst]), 1) if bool(several[worst]) else 0.0
+    worst, total = int(shares.argmax()), float((won - lost).sum())
+    share = max(float(shares[worst]), 0.0)
     chance = sign_test(int(won.sum()), int(lost.sum())) if total > 0 else 1.0
     if share > 0:
         chance = min(chance, int(several.sum()) * sign_test(int(won[worst]), int(lost[worst])))
-    return Influence(total / int(judging.sum()), max(share, 0.0), worst if share > 0 else -1, chance)
+    return Influence(total / float(votes.sum()), share, worst if share > 0 else -1, chance)
 
 
 def evenly_spaced(num_samples: int, number: int) -> Tensor:

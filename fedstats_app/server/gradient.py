@@ -43,7 +43,7 @@ class GradientTraining(Training):
             return given.with_rate()
         rate = probe_rate(
             step,
-            num_steps=typical_steps(self.clients.values(), given.batch_size, given.epochs),
+            num_steps=typical_steps(self.clients, given.batch_size, given.epochs, self.tuning.max_share),
             made_classes=self.head.head.num_classes if self.made else 0,
             momentum=given.momentum,
             temperature=self.tuning.logit_temperature,

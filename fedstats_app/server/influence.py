@@ -103,7 +103,7 @@ def find_harm(
         Clients and their statistics; read twice.
     test : callable or None
         Returns (n, d) features and (n,) labels of at most n of the server's test samples, which judge; without, the
-        other clients' class means do, each with one vote.
+        other clients' class means do.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def find_harm(
         judges = _judging_means(kept)
     else:
         features, labels = test(MAX_JUDGES)
-        judges = Judges(features, labels, torch.full_like(labels, -1))
+        judges = Judges(features, labels, torch.full_like(labels, -1), torch.ones_like(labels, dtype=torch.float64))
     if not len(judges.labels):
         return {}, None
     places = judges.places(strategy.num_classes)
@@ -233,7 +233,7 @@ class _Trials:
         for name in self._strategy.methods():
             before, after = self._right(name, than), self._right(name, group)
             after = after if losses else after | before
-            found[name] = influence_of(before, after, voting, judges.labels, self._strategy.num_classes)
+            found[name] = influence_of(before, after, judges.votes * voting, judges.labels, self._strategy.num_classes)
         return found
 
     def contradicting(self, group: tuple[int, ...]) -> frozenset[int]:

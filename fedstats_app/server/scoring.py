@@ -36,7 +36,9 @@ def score(run: Run, strategy: StatisticsStrategy) -> Scores:
         return Scores("")
     share = f"{100 * run.holdout:.0f}%"
     progress.say(f"evaluating on the {share} of their samples that sites kept for it, after {progress.elapsed}")
-    scores = evaluate_on_clients(run.grid, strategy.request, strategy.heads, able)
+    scores = evaluate_on_clients(
+        run.grid, strategy.request, strategy.heads, able, max_share=run.config.tuning.max_share
+    )
     if not scores.num_examples:
         progress.say("nothing was evaluated: no site kept enough samples (holdout-fraction, min-class-count)")
     return scores
@@ -70,7 +72,9 @@ def _leave_one_out(run: Run, strategy: StatisticsStrategy) -> Scores | None:
     sent = bytes_with_unit(BYTES_PER_NUMBER * len(left_out.inverse) * (len(left_out.inverse) + 1) / 2)
     progress = run.progress
     progress.say(f"leaving each sample out of Fed3R in turn at its site: {sent} to each, after {progress.elapsed}")
-    found = evaluate_on_clients(run.grid, strategy.request, {RIDGE: head}, able, left_out=left_out)
+    found = evaluate_on_clients(
+        run.grid, strategy.request, {RIDGE: head}, able, left_out=left_out, max_share=run.config.tuning.max_share
+    )
     return found if found.num_examples else None
 
 
@@ -107,6 +111,13 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
 def method_results(strategy: StatisticsStrategy, scores: Scores) -> list[MethodResult]:
     """Make every method's entry, with a note on long tails."""
     results = [method_result(strategy, name, scores) for name in strategy.heads]
+    client, share = scores.largest
+    for result in results if 0.5 < share < 1.0 else ():
+        if result.client_accuracy:
+            result.notes.append(
+                f"client {client} has {100 * share:.0f}% of the samples that it was scored on; with every client "
+                f"counting alike the accuracy is {100 * result.client_accuracy['mean']:.2f}%"
+            )
     counts = strategy.collection.total.summed(gram=False).class_counts
     present = counts[counts > 0]
     ratio = int(present.max()) / int(present.min()) if len(present) else 1.0

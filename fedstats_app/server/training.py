@@ -127,7 +127,7 @@ class Training(ABC):
         """
         # The whole head goes down.
         request = replace(self.request, tune="probe", tune_bias=True, options=LocalOptions())
-        return training_losses(self.run.grid, request, head, self.clients, self.min_clients)
+        return training_losses(self.run.grid, request, head, self.clients, self.min_clients, self.tuning.max_share)
 
     def found_temperature(self) -> tuple[float, float, Answers[TrainingLosses]]:
         """Return the temperature at which the clients' loss with the start is least, that loss, and the answers."""
@@ -246,7 +246,8 @@ class Training(ABC):
             return None, {}, None
         same: dict[str, Any] = {field.name: getattr(request, field.name) for field in fields(SampleRequest)}
         statistics_request = StatisticsRequest(**same, spec=StatisticsSpec())
-        found = evaluate_on_clients(run.grid, statistics_request, {self.name: head}, self.clients)
+        own = (statistics_request, {self.name: head}, self.clients)
+        found = evaluate_on_clients(run.grid, *own, max_share=self.tuning.max_share)
         for client, reason in list(found.failures.items())[:3]:
             self.say(f"{run.site(client)} did not evaluate the head: {reason}")
         return found.heads[self.name], found.accuracies[self.name], found.calibrations[self.name]

@@ -273,15 +273,15 @@ class MezoRounds(SampledTraining[MezoRound]):
                 f"(min-clients); {answers.reasons()}"
             )
 
-        num_examples = {client: answer.num_examples for client, answer in usable.items()}
+        weights = capped({client: answer.weights for client, answer in usable.items()}, self.max_share)
 
         def estimate(sizes: Mapping[int, int]) -> float:
             return statistics.fmean(self._average.mean({client: usable[client].scalars for client in sizes}, sizes))
 
-        for client in deciding(num_examples, estimate) if self._average.clip else ():
+        for client in deciding(weights, estimate) if self._average.clip else ():
             answers.failures[client] = f"without it the others agree on over {DECIDES:g} times more or less"
-            del num_examples[client]
-        curvature = estimate(num_examples)
+            del weights[client]
+        curvature = estimate(weights)
         if not curvature > 0.0:
             raise TrainingDiverged(
                 f"no learning rate follows from the loss's curvature along {CURVATURE_DIRECTIONS} directions, which is "

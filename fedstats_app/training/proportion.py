@@ -48,7 +48,7 @@ def largest_share(num_clients: int) -> float:
     return min(1.0, max(0.2, 1.5 / max(1, num_clients)))
 
 
-def capped(num_examples: Mapping[int, int], share: float | None) -> dict[int, int]:
+def capped(num_examples: Mapping[int, int], share: float | None = None) -> dict[int, int]:
     """Return weights of which none is more than a share of all: the largest counts are lowered to one number.
 
     The share is in (0, 1], by default :func:`largest_share`; below 1 / K for K clients all weigh the same.

@@ -9,13 +9,14 @@ mean, plus 1; of diag(p) - p p' it is at most 1/2, and 1/C where nothing is know
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedstats_app.heads import LinearHead, SolveReport
+from fedstats_app.training.proportion import capped
 
 # Keeps this draw apart from the others that a run's seed decides.
 _STREAM = 0x4EAD
@@ -120,10 +121,11 @@ def probe_rate(
     return float(f"{min(rate, LARGEST_RATE):.4g}")
 
 
-def typical_steps(client_sizes: Iterable[int], batch_size: int, epochs: int) -> int:
-    """Return the steps of SGD of a typical client in a round: the median over samples."""
-    sizes = torch.tensor(list(client_sizes))
-    return epochs * math.ceil(_median(sizes.to(torch.float64), sizes) / batch_size)
+def typical_steps(num_examples: Mapping[int, int], batch_size: int, epochs: int, max_share: float | None = None) -> int:
+    """Return the steps of SGD of a typical client in a round: the median over samples, as far as one client's count."""
+    sizes = torch.tensor(list(num_examples.values()))
+    weights = torch.tensor(list(capped(num_examples, max_share).values()))
+    return epochs * math.ceil(_median(sizes.to(torch.float64), weights) / batch_size)
 
 
 def _median(values: Tensor, counts: Tensor) -> float:

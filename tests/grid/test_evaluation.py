@@ -29,6 +29,8 @@ from fedstats_app.wire.training import losses_reply, nothing_to_train_reply, rea
 from tests.support.clients import NUM_CLASSES, Clients, strategy_for
 
 CLIENTS = Clients(9)
+# As many times its samples a liar claims, in its statistics too.
+TIMES = 100
 
 
 def scoring_app(hostile: int | None = None, liar: int | None = None) -> ClientApp:
@@ -39,6 +41,8 @@ def scoring_app(hostile: int | None = None, liar: int | None = None) -> ClientAp
     def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
         _, heads, _ = read_evaluation_request(msg)
         features, labels = CLIENTS.part(int(client_id or 0))
+        if client_id == liar:
+            features, labels = features.repeat(TIMES, 1), labels.repeat(TIMES)
         logits = {name: head.logits(features) for name, head in heads.items()}
         found = {
             name: HeadScores.zeros(NUM_CLASSES).count(one, labels, one.argmax(dim=1)) for name, one in logits.items()
@@ -120,13 +124,19 @@ def test_cells_of_clients_and_classes_are_the_same_for_all_methods() -> None:
 
 @pytest.mark.parametrize("liar", range(9))
 def test_no_client_chooses_the_temperature(liar: int) -> None:
-    """One of six with honest counts and sums of its choice made every head's temperature 0.001 or 1,000."""
+    """One that claims most of all samples, with honest means, made every head's temperature 0.001 or 1,000."""
     strategy = strategy_for("fedncm")
     strategy.start(grid(CLIENTS.app()))
+    claimed = {outcome.client: outcome.num_examples for outcome in strategy.outcomes}
+    claimed[liar] *= TIMES
 
-    fitted = scores(grid(scoring_app(liar=liar)), strategy).calibrations["fedncm"]
+    found = evaluate_on_clients(grid(scoring_app(liar=liar)), strategy.request, strategy.heads, claimed)
 
+    fitted = found.calibrations["fedncm"]
     assert fitted is not None and TEMPERATURES[50] <= fitted.temperature <= TEMPERATURES[58]
+    sizes = {client: len(CLIENTS.part(client)[1]) * (TIMES if client == liar else 1) for client in range(9)}
+    most = max(sizes, key=sizes.__getitem__)
+    assert found.largest == (most, sizes[most] / sum(sizes.values()))
 
 
 def test_guarded_failures_are_left_out() -> None:
@@ -178,7 +188,9 @@ def losing_app(liar: int | None = None) -> ClientApp:
             return nothing_to_train_reply(msg)
         model = TunedModel((tensors["head.weight"], tensors["head.bias"]), tune="probe")
         said = losses_by_temperature(model, TensorSamples(features.float(), labels), 64)
-        return losses_reply(msg, [1e9 * loss for loss in reversed(said)] if client_id == liar else said, len(labels))
+        if client_id == liar:
+            return losses_reply(msg, [1e9 * loss for loss in reversed(said)], TIMES * len(labels))
+        return losses_reply(msg, said, len(labels))
 
     return app
 
@@ -193,11 +205,11 @@ def test_losses_of_the_clients_are_those_of_all_samples_and_one_client_does_not_
     everything = TensorSamples(CLIENTS.features.float(), CLIENTS.labels)
     central = losses_by_temperature(TunedModel(head, tune="probe"), everything, 4096)
 
-    losses, answers = training_losses(grid(losing_app()), request, head, clients)
+    losses, answers = training_losses(grid(losing_app()), request, head, clients, max_share=1.0)
 
     assert losses == pytest.approx(list(central), rel=1e-6) and not answers.failures
     assert 8 * 33 * 8 < answers.bytes_up < 9 * (33 * 8 + 200)
-    losses, answers = training_losses(grid(losing_app(liar=5)), request, head, clients)
+    losses, answers = training_losses(grid(losing_app(liar=5)), request, head, {**clients, 5: TIMES * clients[5]})
     assert list(answers.failures) == [5] and "the others agree" in answers.failures[5]
     assert best_temperature(losses) == pytest.approx(best_temperature(central), rel=0.5)
     with pytest.raises(TooFewClients, match="0 of 9 sites measured losses by temperature, 2 are needed"):

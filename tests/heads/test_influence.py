@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedstats_app.heads.influence import Influence, Judges, basis_of, influence_of, spreads
+from fedstats_app.heads.influence import WHOLE_VOTE, Influence, Judges, basis_of, influence_of, spreads
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec, TriangularFactor
 from tests.support.clients import DIM, NUM_CLASSES, Clients
 
@@ -48,7 +48,7 @@ def test_spreads_are_those_of_the_samples_whatever_was_sent(kind: str) -> None:
 def test_a_minority_of_the_clients_cannot_move_a_place_far() -> None:
     honest = torch.randn(9, DIM, generator=torch.Generator().manual_seed(0))
     features = torch.cat([honest, torch.full((4, DIM), 1e6)])
-    places = Judges(features, torch.zeros(13, dtype=torch.int64), torch.arange(13)).places(2)
+    places = Judges(features, torch.zeros(13, dtype=torch.int64), torch.arange(13), torch.ones(13)).places(2)
     assert bool((places[0] <= honest.max(dim=0).values).all()) and bool(places[1].isnan().all())
 
 
@@ -60,18 +60,24 @@ def test_a_mean_judges_as_if_it_were_one_sample() -> None:
     made = Judges.of_means(means, counts, labels, torch.arange(400))
     assert float(made.features.mean()) == pytest.approx(3.0, abs=0.1)
     assert float(made.features.std()) == pytest.approx(1.0, abs=0.1)
+    # Ten sites that send one sample of each class say little against one that has many.
+    assert made.votes.tolist() == [min(count, WHOLE_VOTE) / WHOLE_VOTE for count in counts.tolist()]
+    few = Judges.of_means(means[:2], torch.tensor([1, 4]), labels[:2], torch.arange(2))
+    assert few.votes.tolist() == [0.25, 1.0]
 
 
 def test_an_influence_counts_who_changes_sides_among_those_asked() -> None:
     labels = torch.tensor([0] * 10 + [1] * 10)
-    before, after, asked = torch.zeros(20).bool(), torch.zeros(20).bool(), torch.ones(20).bool()
+    before, after, asked = torch.zeros(20).bool(), torch.zeros(20).bool(), torch.ones(20, dtype=torch.float64)
     before[10:12] = True  # lost
     after[:7] = True  # won
-    asked[19] = False
+    asked[19] = 0.0
     found = influence_of(before, after, asked, labels, 2)
     assert (found.gain, found.class_gain, found.worst_class) == (5 / 19, 0.7, 0)
     assert found.chance == pytest.approx(min(2 * 0.5**7, 46 / 2**9))
-    assert influence_of(before, after, ~asked & False, labels, 2) == Influence()
+    assert influence_of(before, after, 0.0 * asked, labels, 2) == Influence()
+    half = influence_of(before, after, 0.5 * asked, labels, 2)
+    assert half.gain == found.gain and half.chance > found.chance
 
 
 @pytest.mark.parametrize(

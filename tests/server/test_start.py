@@ -54,7 +54,8 @@ FIXED: Mapping[str, Any] = {**FOUND, "learning_rate": 0.01, "temperature": 1.0}
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return simulate(tmp_path_factory.mktemp("found"), start_head="fed3r,random", **FOUND)
+    shares = {"training.max-share": 1.0}  # as many as samples say
+    return simulate(tmp_path_factory.mktemp("found"), start_head="fed3r,random", **FOUND, **shares)
 
 
 def test_both_are_found_from_what_clients_have(found: Path) -> None:
@@ -66,7 +67,7 @@ def test_both_are_found_from_what_clients_have(found: Path) -> None:
     results = read_json(found, "results.json")
     training = results["training"]
     parts = [client_features(config, client) for client in everybody]
-    steps = typical_steps((len(labels) for _, labels in parts), 16, 1)
+    steps = typical_steps({client: len(labels) for client, (_, labels) in enumerate(parts)}, 16, 1, 1.0)
     assert training["fed3r-probe"]["learning_rate"] == pytest.approx(probe_rate(step, num_steps=steps), rel=1e-3)
     assert training["random-probe"]["learning_rate"] == pytest.approx(probe_rate(step, made_classes=10), rel=1e-3)
     samples = TensorSamples(*(torch.cat(column) for column in zip(*parts, strict=True)))

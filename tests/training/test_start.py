@@ -58,7 +58,11 @@ def test_the_typical_client_is_the_one_that_half_of_the_samples_are_in_or_below(
     sizes = [*sizes, 7]
     of_samples = np.repeat(sizes, sizes)
     typical = int(np.quantile(of_samples, 0.5, method="inverted_cdf"))
-    assert typical_steps(sizes, batch_size, epochs) == epochs * -(-typical // batch_size)
+    clients = dict(enumerate(sizes))
+    assert typical_steps(clients, batch_size, epochs, 1.0) == epochs * -(-typical // batch_size)
+    # One that claims most of all samples does not slow the others down.
+    claimed = dict.fromkeys(range(7), 10) | {7: 10**6}
+    assert typical_steps(claimed, batch_size, epochs) == epochs * -(-10 // batch_size)
 
 
 def test_one_client_with_a_class_of_its_own_does_not_move_the_rate() -> None:
