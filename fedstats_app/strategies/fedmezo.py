@@ -273,7 +273,7 @@ class MezoRounds(SampledTraining[MezoRound]):
                 f"(min-clients); {answers.reasons()}"
             )
 
-        weights = capped({client: answer.weights for client, answer in usable.items()}, self.max_share)
+        weights = capped({client: answer.num_examples for client, answer in usable.items()}, self.max_share)
 
         def estimate(sizes: Mapping[int, int]) -> float:
             return statistics.fmean(self._average.mean({client: usable[client].scalars for client in sizes}, sizes))
