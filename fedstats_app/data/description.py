@@ -1,5 +1,6 @@
 """Description of a data set in words: printed before anything is computed, so that a misread folder is seen at once."""
 
+import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ _FIRST_NAMES = 6
 # Those of MNIST, 28 pixels wide, are the smallest that people classify on purpose.
 SMALL_PIXELS = 24
 _SIZES_READ = 100
+_PERSON = re.compile(r"patient|subject|person|user|speaker", re.IGNORECASE)
 # Of each split.
 _FILES_COMPARED = 20_000
 
@@ -40,10 +42,11 @@ def description(train: Dataset, test: Dataset | None) -> str:
     return f"{len(train):,} {samples} of {classes} ({listed(train.class_names)}); {held_out}"
 
 
-def doubts(train: Dataset, test: Dataset | None) -> list[str]:
+def doubts(train: Dataset, test: Dataset | None, column: str = "") -> list[str]:
     """List likely mistakes, and what may make results poor, a sentence each.
 
-    Headers of up to 100 images, spread over all, are read, and files of the two splits that are equally long.
+    Headers of up to 100 images, spread over all, are read, and files that are equally long. The column divides the
+    samples among clients.
     """
     counts = np.bincount(train.labels, minlength=len(train.class_names))
     found = []
@@ -53,6 +56,12 @@ def doubts(train: Dataset, test: Dataset | None) -> list[str]:
         found.append(f"{_classes(train, counts == 1)} with a single {train.kind} ({count} of {len(counts)})")
     for names in _near_equal(train.class_names):
         found.append(f"the classes {' and '.join(map(repr, names))} differ in letter case, spaces or Unicode form only")
+    persons = [name for name in train.columns if _PERSON.search(name)]
+    if persons and column not in persons:
+        found.append(
+            f"column {persons[0]!r} seems to say whose each {train.kind} is: accuracy on held-out {train.kind}s of "
+            "persons that were trained on is too high (partitioner = 'natural-id' makes a site of each person)"
+        )
     if twice := _in_two_classes(train):
         are = f"{len(twice)} {train.kind}s are" if len(twice) > 1 else f"1 {train.kind} is"
         found.append(f"{are} in two classes, byte for byte: {listed(twice)}")

@@ -141,7 +141,7 @@ def unlabelled_table(path: Path, kind: Kind, wanted: Reading, usual: Reading) ->
             f"{table.column_names} has them, name it with {kind}-column"
         )
     folder = path.absolute().parent
-    source, _ = rows_of(table, kind, columns, path.name, folder=folder, confined=False, owner=path.name)
+    source, *_ = rows_of(table, kind, columns, path.name, folder=folder, confined=False, owner=path.name)
     return _unlabelled(source, len(table), kind)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from fedstats_app.data.columns import (
@@ -129,7 +130,7 @@ def table_dataset(
     for column, role in (*((column, kind) for column in held_in), (label_column, "label")):
         choose_column(column, table.column_names, (), role=role, owner=owner)
     labels, class_names = read_labels(table, label_column, owner=owner)
-    source, stamp = rows_of(table, kind, held_in, split, folder=folder, confined=reading.confined, owner=owner)
+    source, stamp, sizes = rows_of(table, kind, held_in, split, folder=folder, confined=reading.confined, owner=owner)
     dataset = Dataset(
         name=owner,
         class_names=class_names,
@@ -140,6 +141,7 @@ def table_dataset(
         numbered=is_integer(table.features[label_column]),
         kind=kind,
         notes=notes,
+        sizes=sizes,
     )
     if split == "train":
         return dataset
@@ -155,7 +157,7 @@ def rows_of(
     folder: Path | None,
     confined: bool,
     owner: str,
-) -> tuple[SampleSource, str]:
+) -> tuple[SampleSource, str, NDArray[np.int64] | None]:
     """Return the rows of a table as samples.
 
     Parameters
@@ -177,6 +179,8 @@ def rows_of(
         Opens a text: the strings of its columns, a line each. Or an image: from bytes, or from a file.
     stamp : str
         All that the content of the samples depends on beside the table's; "" for nothing.
+    sizes : numpy.ndarray or None
+        ``(n,)`` bytes of the files, where samples are files.
 
     Raises
     ------
@@ -191,10 +195,12 @@ def rows_of(
         rows.check_some(owner)
     else:
         rows = _ImageRows(table, columns, label)
-    return SampleSource(rows.open, rows.name), rows.stamp()
+    return SampleSource(rows.open, rows.name), rows.stamp(), rows.sizes
 
 
 class _Rows:
+    sizes: NDArray[np.int64] | None = None
+
     def __init__(self, table: "datasets.Dataset", columns: tuple[str, ...], label: str) -> None:
         self.rows, self.columns, self.label = table.select_columns(list(columns)), columns, label
 
@@ -288,10 +294,11 @@ class _PathRows(_Rows):
 
     def stamp(self) -> str:
         """Return a digest of all paths with the files' sizes and times of change: the table does not tell of those."""
-        digest = hashlib.sha256()
+        digest, self.sizes = hashlib.sha256(), np.zeros(len(self._texts), dtype=np.int64)
         for index, text in enumerate(self._texts):
             try:
                 status = self._path(index).stat()
+                self.sizes[index] = status.st_size
                 line = f"{text}\0{status.st_size}\0{status.st_mtime_ns}\n"
             except (OSError, ValueError):
                 line = f"{text}\0absent\n"

@@ -320,7 +320,7 @@ def _describe_data(config: AppConfig, federation: Federation, test: Dataset | No
         return []
     train = training_set(config.data)
     progress.say(f"data: {description(train, test)}")
-    for line in (*train.notes, *(found := doubts(train, test))):
+    for line in (*train.notes, *(found := doubts(train, test, config.partition.partition_column))):
         progress.say(f"data: {line}")
     check_classes(train)
     # A split that cannot be made is one error here, not one on every client.

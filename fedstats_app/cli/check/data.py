@@ -56,7 +56,7 @@ def check_data(config: AppConfig, node: NodeConfig | None, step: Step, num_read:
         yield Finding("data", "FAIL", failure, "correct the data or the setting; docs/data.md says how data are read")
     else:
         dataset, test = found
-        doubtful = [*dataset.notes, *doubts(dataset, test)]
+        doubtful = [*dataset.notes, *doubts(dataset, test, config.partition.partition_column)]
         message = "; ".join([f"{dataset.name}: {description(dataset, test)}", *doubtful])
         advice = "if the folders are not read as you meant, see docs/data.md" if doubtful else ""
         yield Finding("data", "warning" if doubtful else "ok", message, advice)
