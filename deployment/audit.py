@@ -29,7 +29,7 @@ _SOLVED: dict[str, tuple[str, dict[str, object]]] = {
 _DTYPES = {"U8": "u1", "I64": "<i8", "F32": "<f4", "F64": "<f8"}
 _STATES = {True: "ok", False: "WRONG", None: "-"}
 Array = NDArray[Any]
-Finding = tuple[str, bool | None, str]  # what was checked, whether it is right (None: only told), and a sentence
+Finding = tuple[str, bool | None, str]  # the subject, whether it is right (None: not checked), and a sentence
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -42,14 +42,14 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         run = Run(arguments.run_folder)
         findings = [*run.findings(), *run.of_sites(arguments.site)]
-    except (OSError, ValueError) as error:
-        print(f"audit: {error}", file=sys.stderr)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        print(f"audit: {arguments.run_folder} is damaged: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
-    told = [{"what": what, "state": _STATES[is_right], "found": found} for what, is_right, found in findings]
     if arguments.json:
-        print(json.dumps({"folder": str(run.folder), "findings": told}, indent=2))
-    for one in [] if arguments.json else told:
-        line = f"{one['state']:5}  {one['what']}: {one['found']}"
+        entries = [{"what": subject, "state": _STATES[right], "found": found} for subject, right, found in findings]
+        print(json.dumps({"folder": str(run.folder), "findings": entries}, indent=2))
+    for subject, is_right, found in [] if arguments.json else findings:
+        line = f"{_STATES[is_right]:5}  {subject}: {found}"
         print("".join(character if character.isprintable() else "?" for character in line))
     return int(any(is_right is False for _, is_right, _ in findings))
 
@@ -90,10 +90,10 @@ class Run:
         else:
             yield "sum", None, "not kept (noise, or save-statistics), so neither it nor heads can be checked"
         if noise := self.noise:
-            said = "{epsilon:g} at delta {delta:.2g} for one {unit}, N {num_samples:,}, mu {mu:.4g}; {noise}".format(
+            found = "{epsilon:g} at delta {delta:.2g} for one {unit}, N {num_samples:,}, mu {mu:.4g}; {noise}".format(
                 **noise
             )
-            yield "epsilon", _delta_of(noise["epsilon"], noise["mu"] * (1 - 1e-9)) <= noise["delta"], said
+            yield "epsilon", _delta_of(noise["epsilon"], noise["mu"] * (1 - 1e-9)) <= noise["delta"], found
         else:
             yield "epsilon", None, "none: no noise was added, sums and heads are as the data gave them"
 
@@ -104,6 +104,11 @@ class Run:
             ids, rows, counts = (self.sums[name] for name in ("row-class-ids", "row-counts", "class-counts"))
             fits = fits and np.array_equal(np.bincount(ids, rows, len(counts)), counts)
         yield "sum", fits, f"{number:,} samples of {len(self.summed)} clients{', under masks' if self.masked else ''}"
+        kept = [self.folder / "clients" / f"{one['client']}-{one['digest'][:16]}.safetensors" for one in self.summed]
+        if kept and all(path.exists() for path in kept):
+            left = {name: one.copy() for name, one in self.sums.items() if name in ("class-sums", "gram")}
+            off = _left_over(left, [_tensors(path)[0] for path in kept], self.sums)
+            yield "kept clients", off <= 1e-9, f"the sum is that of {len(kept)} clients' own files, within {off:.0e}"
         if "removed" in self.config:
             yield self._of_removal()
         for name, entry in self.results["methods"].items():
@@ -117,23 +122,15 @@ class Run:
             yield f"head {name}", off <= 1e-4, f"off by {off:.1e} at most from what the sum gives"
 
     def _of_removal(self) -> Finding:
-        what, old = f"removal of {self.config['removed']}", Path(self.config["removed_from"])
+        subject, old = f"removal of {self.config['removed']}", Path(self.config["removed_from"])
         before, about = _tensors(old / "statistics.safetensors")
         gone = [one for one in json.loads(about.get("clients", "[]")) if one not in self.summed]
         kept = [_tensors(old / "clients" / f"{one['client']}-{one['digest'][:16]}.safetensors")[0] for one in gone]
         if not gone or not all(kept):
-            return what, None, "the old folder is gone, or does not keep what the client sent"
+            return subject, None, "the old folder is gone, or does not keep what the client sent"
         left = {name: before[name] - one for name, one in self.sums.items() if name in ("class-sums", "gram")}
-        for sent in kept:
-            np.subtract.at(left["class-sums"], sent["row-class-ids"], sent["row-sums"])
-            if "gram" in left and "gram" in sent:
-                left["gram"] -= sent["gram"]
-            elif "gram" in left:
-                means = sent["row-sums"].astype(float) / np.sqrt(sent["row-counts"])[:, None]
-                rows = np.concatenate([means, sent.get("within-factor", means[:0]).astype(float)])
-                left["gram"] -= (rows.T @ rows)[np.triu_indices(rows.shape[1])] + sent.get("within", 0.0)
-        off = max(_off(one, before[name]) for name, one in left.items())
-        return what, off <= 1e-9, f"the sum is that of before less {len(gone)} clients, within {off:.0e}"
+        off = _left_over(left, kept, before)
+        return subject, off <= 1e-9, f"the sum is that of before less {len(gone)} clients, within {off:.0e}"
 
     def _solved(self, name: str, entry: dict[str, Any]) -> dict[str, Array]:
         """Solve for a head's weight, and its bias if it has one; for nothing where that is not done here."""
@@ -165,9 +162,10 @@ class Run:
         """Compare with what sites wrote down themselves: bytes, digests, and over whom they were summed."""
         # Who was lost after its words had come has no record of the sum.
         unmasking = {one["client"] for one in self.clients if one["client"] in self.merged and not one["warning"]}
-        told, agreed = defaultdict[int, set[object]](set), []  # by client; and of sites: identities, and who was summed
+        # By client what it sent; and of sites their identities, and who was summed.
+        listed, agreed, known = defaultdict[int, set[object]](set), [], set[int]()
         for one in self.sent:
-            told[one["client"]] |= {(one["message"], one["sha256"])} if "sha256" in one else set()
+            listed[one["client"]] |= {(one["message"], one["sha256"])} if "sha256" in one else set()
         for folder in folders:
             found = {path: json.loads(path.read_bytes()).get(self.id) for path in sorted(folder.glob("sent-*.json"))}
             records = {path: sent for path, sent in found.items() if sent}
@@ -176,7 +174,8 @@ class Run:
             for path, sent in records.items():
                 name, facts = str(folder if len(records) == 1 else path), _facts_beside(path)
                 size, own = sent.pop("bytes"), set(sent.items())
-                same = [client for client, digests in told.items() if digests == own]
+                same = [client for client, digests in listed.items() if digests == own]
+                known |= set(same)
                 yield (
                     f"site {name}",
                     len(same) == 1,
@@ -190,6 +189,9 @@ class Run:
                         _parties(one) for key, one in facts.items() if key.startswith(("secure-set|", "dp-survivors|"))
                     }
                     agreed.append((own, {one for one in over if len(one) == len(self.merged)}))
+        if strangers := sorted(self.merged - known):
+            found = f"{len(strangers)} of {len(self.merged)} clients in the sum are of no site named by --site"
+            yield "who they are", None, f"{found}, and may be anyone: {strangers[:10]}"
         if agreed:
             common = set.intersection(*(over for _, over in agreed))
             fits = any(all(own & one for own, _ in agreed) for one in common)
@@ -225,6 +227,19 @@ def _epsilon_of(mu: float, delta: float) -> float:
     return bisect.bisect_left(range(10**7), -delta, key=lambda step: -_delta_of(step / 1000, mu)) / 1000 if mu else 0.0
 
 
+def _left_over(left: dict[str, Array], clients: list[dict[str, Array]], beside: dict[str, Array]) -> float:
+    """Take what clients sent from sums, and return how much is left, as a share of the largest number beside."""
+    for sent in clients:
+        np.subtract.at(left["class-sums"], sent["row-class-ids"], sent["row-sums"])
+        if "gram" in left and "gram" in sent:
+            left["gram"] -= sent["gram"]
+        elif "gram" in left:
+            means = sent["row-sums"].astype(float) / np.sqrt(sent["row-counts"])[:, None]
+            rows = np.concatenate([means, sent.get("within-factor", means[:0]).astype(float)])
+            left["gram"] -= (rows.T @ rows)[np.triu_indices(rows.shape[1])] + sent.get("within", 0.0)
+    return max(_off(one, beside[name]) for name, one in left.items())
+
+
 def _off(difference: Array, beside: Array) -> float:
     return float(np.abs(difference).max() / np.abs(beside).max())
 
@@ -239,9 +254,9 @@ def _read(path: Path) -> list[dict[str, Any]]:
     text = path.read_bytes() if path.exists() or path.suffix == ".json" else b""
     found = [json.loads(one) for one in (text.split(b"\n") if path.suffix == ".jsonl" else [text]) if one]
     for number, entries in enumerate(found, 1):
-        told = entries.pop("digest", "")
+        digest = entries.pop("digest", "")
         plain = json.dumps(entries, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        if told != "sha256:" + hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest():
+        if digest != "sha256:" + hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest():
             raise ValueError(f"{path} is damaged: object {number} does not have the SHA-256 that it says")
     return found
 

@@ -174,6 +174,20 @@ def test_what_was_changed_is_found(
     assert {what for what, state in found.items() if state == "WRONG"} == wrong
 
 
+def test_clients_of_no_site_that_was_named_may_be_anyone(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = audited(made, capsys, SITES[1:])
+    assert (code, found["who they are"]) == (0, "-")
+    assert "who they are" not in audited(made, capsys)[1]
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "X"])
+def test_a_file_that_no_reader_knows_is_damage(dtype: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = place / "run" / "statistics.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"F64"', f'"{dtype[:3]:3}"'.encode()))
+    assert audit.main([str(place / "run")]) == 2
+    assert "is damaged: KeyError" in capsys.readouterr().err
+
+
 def test_a_line_that_was_edited_is_damage(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = place / "run" / "clients.jsonl"
     path.write_text(path.read_text().replace('"merged"', '"failed"', 1))
@@ -193,7 +207,7 @@ def test_a_sum_without_a_client_is_that_of_before_less_what_it_sent(
     removed = Path(json.loads(capsys.readouterr().out)["folder"])
     assert audit.main([str(removed)]) == 0
     said = capsys.readouterr().out
-    assert "ok     removal of client" in said
+    assert "ok     removal of client" in said and "ok     kept clients: the sum is that of 5 clients" in said
     assert [f"ok     head {name}: " in said for name in ("fedncm", "fed3r", "fedcof", "fedcgs")] == [True] * 4
     # The heads of before, of which FedCOF's alone needs each client's means.
     shutil.copytree(removed, tmp_path / "old-heads")
@@ -209,7 +223,8 @@ def test_a_sum_without_a_client_is_that_of_before_less_what_it_sent(
     assert "WRONG  sum" in capsys.readouterr().out
     rewrite(removed / "statistics.safetensors", "class-sums")
     assert audit.main([str(removed)]) == 1
-    assert "WRONG  removal of client" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "WRONG  removal of client" in said and "WRONG  kept clients" in said
 
 
 def test_the_file_alone_says_the_same_without_any_of_the_app(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
