@@ -17,15 +17,15 @@ _DELTA = 1e-5
 
 def node(arguments: argparse.Namespace) -> int:
     """Run a SuperNode in this process until it ends."""
+    from fedstats_app.cli.supernode.versions import UnknownFlower, check_flower
+
     try:
-        from fedstats_app.cli.supernode.flower import node_config_of, run_supernode
-        from fedstats_app.cli.supernode.process import command
-    except ImportError as error:
-        raise CommandError(
-            f"the Flower installed here is not one that this command knows ({error}): install one that "
-            f"fedstats-app {__version__} names, or use flower-supernode, which runs any app that the server sends"
-        ) from error
+        warning = check_flower()
+    except UnknownFlower as error:
+        raise CommandError(str(error)) from error
     from fedstats_app.cli.supernode import CodePolicy
+    from fedstats_app.cli.supernode.flower import node_config_of, run_supernode
+    from fedstats_app.cli.supernode.process import command
 
     config = node_config_of(arguments.others)
     policy = CodePolicy.of(config, any_app=arguments.any_app)
@@ -36,7 +36,8 @@ def node(arguments: argparse.Namespace) -> int:
         whose = "WARNING: --any-app: ANY CODE THAT THE SERVER SENDS runs here, and can read whatever this user can"
     elif policy.approved:
         whose = f"runs the code of {len(policy.approved)} approved apps, and no other"
-    print(f"fedstats node: {whose}", flush=True)
+    for line in filter(None, (warning, whose)):
+        print(f"fedstats node: {line}", flush=True)
     run_supernode(arguments.others, lambda runtime: command(runtime, policy, os.getpid()))
     return 0
 

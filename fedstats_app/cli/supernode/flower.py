@@ -1,8 +1,8 @@
 """Flower's SuperNode with processes of ours: the one module that knows Flower's insides.
 
 `flower-supernode --isolation process` runs no app. It waits for a process from outside to ask for a task, and each task
-for a process that brings its reply. Both are ours, so where a later Flower lacks what is imported here, or means
-something else by it, nothing runs: messages go unanswered, but no stranger's code is imported.
+for a process that brings its reply. Both are ours, so where a later Flower means something else by what is imported
+here (:mod:`~fedstats_app.cli.supernode.versions` looks at all of it first), no stranger's code is imported.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedstats_app.cli.supernode import RefusedApp, project_of
+from fedstats_app.cli.supernode.versions import TESTED
 
 # Both make a SuperNode's task; an agent's would else leave its message, and all after it, unanswered.
 TASK_TYPES = ("flwr-clientapp", "flwr-agentapp")
 # Flower's own waits for 1.
 SECONDS_BETWEEN_POLLS = 0.5
 SECONDS_TO_END = 5.0
+SECONDS_TO_START = 30.0
 # A process with torch in it must not fork where a system's libraries do not expect it (macOS).
 FORKS = sys.platform == "linux"
 # So long after the last message the memory is given back that torch takes: some 300 MB.
@@ -99,6 +101,7 @@ def run_supernode(words: Sequence[str], command: Callable[[RuntimeAddress], list
     from flwr.supernode.cli import flower_supernode
 
     parsed = _parsed(words)
+    _ask_this_machine_itself(parsed.host)
     host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
     runtime = RuntimeAddress(resolve_bind_address(f"{host}:{parsed.port}"), parsed.ssl_ca_certfile or "")
     _read_bundles_within_bounds()
@@ -108,6 +111,13 @@ def run_supernode(words: Sequence[str], command: Callable[[RuntimeAddress], list
     # The last word counts: whatever the others say, this SuperNode starts no app itself.
     sys.argv = ["flower-supernode", *words, "--isolation", "process"]
     flower_supernode()
+
+
+def _ask_this_machine_itself(host: str) -> None:
+    """Have this process, and those that it starts, reach this machine's own addresses through no proxy."""
+    for name in ("no_proxy", "NO_PROXY"):  # the first wins where both are set
+        own = [entry for entry in os.environ.get(name, os.environ.get("NO_PROXY", "")).split(",") if entry]
+        os.environ[name] = ",".join(dict.fromkeys([*own, "127.0.0.1", "localhost", "::1", host]))
 
 
 def _parsed(words: Sequence[str]) -> Any:
@@ -128,8 +138,6 @@ def _read_bundles_within_bounds() -> None:
         except RefusedApp:
             return {}  # the process for the message comes to the same, and says so
 
-    if supernode.get_fused_config_from_fab is not get_fused_config_from_fab:
-        raise ImportError("flwr.supernode.start_client_internal reads bundles in another way")
     supernode.get_fused_config_from_fab = within_bounds
 
 
@@ -219,17 +227,37 @@ def _start_tasks(runtime: RuntimeAddress, words: Sequence[str], secret_file: str
         secret, protected = load_superexec_auth_secret(secret_file=secret_file), {"/flwr.proto.Runtime/AcquireTask"}
         own = [SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)] if secret else []
         client, answering = runtime.client(*own), Answering(words)
+        reached, logged = time.monotonic(), ""
         while True:
             time.sleep(SECONDS_BETWEEN_POLLS)
             if not answering.is_ready():
                 continue
-            with contextlib.suppress(httpx.HTTPError):  # not there yet, or no longer
+            try:
                 task = client.AcquireTask(AcquireTaskRequest(supported_task_types=TASK_TYPES))
-                if task.token:
-                    answering.answer(task.token)
+            except httpx.HTTPError as error:
+                patience = 0.0 if isinstance(error, httpx.HTTPStatusError) else SECONDS_TO_START
+                if str(error) != logged and time.monotonic() - reached > patience:
+                    logged = str(error)
+                    logger.error("%s", advice_on(error, runtime.address))
+                continue
+            reached, logged = time.monotonic(), ""
+            if task.token:
+                answering.answer(task.token)
     except Exception:
         logger.exception("no more messages can be answered: this SuperNode ends")
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def advice_on(error: httpx.HTTPError, address: str) -> str:
+    """Say that this node's own SuperNode gives out no tasks, why, and what to do."""
+    reason = str(error).partition("\n")[0]
+    status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else 0
+    advice = "restart the node"
+    if status in (401, 403):
+        advice = "give --superexec-auth-secret-file the file that the SuperNode has, and restart the node"
+    elif status:
+        advice = f"another program may have this port, or another Flower: choose a free --port; {TESTED[-1]} was tested"
+    return f"messages go unanswered: the SuperNode at {address} gives out no tasks ({reason}): {advice}"
 
 
 def answer_task(
