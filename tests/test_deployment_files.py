@@ -24,10 +24,12 @@ import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from packaging.specifiers import SpecifierSet
 
 from fedstats_app.cli.check.superlink import check_superlink
 from fedstats_app.cli.demo import commands
 from fedstats_app.cli.demo.certificates import make_certificates, make_node_key
+from fedstats_app.cli.supernode.versions import TESTED
 from tests.cli.certificates import listening, tls
 from tests.docs.markdown import blocks
 from tests.support.commands import REPOSITORY, output_of
@@ -193,9 +195,11 @@ def requirements(lines: list[str]) -> dict[str, str]:
     return found
 
 
-def test_a_node_s_requirements_are_some_of_the_project_s() -> None:
+def test_a_node_s_requirements_are_some_of_the_project_s_with_a_flower_that_was_tested() -> None:
     project = requirements(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"])
     node = requirements(lines_of((DEPLOYMENT / "requirements-node.txt").read_text()))
+    flower = project.pop("flwr")
+    assert node.pop("flwr") == f"=={TESTED[-1]}" and SpecifierSet(flower).contains(TESTED[-1])
     assert node.items() <= project.items()
     assert set(project) - set(node) == {
         "flwr-datasets",
@@ -250,6 +254,7 @@ def test_a_node_works_without_ray_and_all_else_that_only_simulations_need(tmp_pa
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     unit = (DEPLOYMENT / "fedstats-supernode.service").read_text()
+    assert f"Environment=NO_PROXY={commands.environment(Path())['NO_PROXY']}\n" in unit
     program = "/opt/fedstats/bin/fedstats node"
     assert f"ExecStart={program} " in unit
     here = tmp_path / "fedstats-supernode.service"
@@ -303,7 +308,9 @@ def test_the_containers_run_the_document_s_commands(monkeypatch: pytest.MonkeyPa
     known = commands.environment(folder)
     for service in found.values():
         own = {name: value for name, value in service["environment"].items() if name not in ("HOME", "FLWR_HOME")}
-        assert own == {name: known[name] for name in known if name.startswith(("FLWR_", "HF_")) and name != "FLWR_HOME"}
+        assert own == {
+            name: known[name] for name in known if name.startswith(("FLWR_", "HF_", "NO_")) and name != "FLWR_HOME"
+        }
     registering = shlex.join(commands.register(folder, "site-a"))
     assert f"docker compose -f deployment/compose.yaml exec superlink {registering}" in DOCUMENT.read_text()
 

@@ -96,12 +96,9 @@ def test_every_name_of_flower_s_that_a_node_uses_is_looked_at() -> None:
     used: dict[str, set[str]] = {}
     for file in (REPOSITORY / "fedstats_app/cli/supernode").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
-            if (
-                isinstance(node, ast.ImportFrom)
-                and (node.module or "").startswith("flwr.")
-                and node.module not in PUBLIC
-            ):
-                used.setdefault(str(node.module), set()).update(alias.name for alias in node.names)
+            module = str(node.module) if isinstance(node, ast.ImportFrom) else ""
+            if isinstance(node, ast.ImportFrom) and module.startswith("flwr.") and module not in PUBLIC:
+                used.setdefault(module, set()).update(alias.name for alias in node.names)
     # Replaced there (:func:`flower._read_bundles_within_bounds`).
     used["flwr.supernode.start_client_internal"] = {"get_fused_config_from_fab"}
     assert used == {module: {name.partition(".")[0] for name in names} for module, names in versions.NAMES.items()}
@@ -214,4 +211,4 @@ def test_a_supernode_that_gives_out_no_tasks_is_logged_once_with_what_to_do(
         with pytest.raises(KeyboardInterrupt):
             flower._start_tasks(runtime, [], None)
     assert len(caplog.messages) == bool(advice)
-    assert all(re.search(f"messages go unanswered: the SuperNode at .* {advice}", line) for line in caplog.messages)
+    assert all(re.search(f"messages go unanswered: the SuperNode at .*{advice}", line) for line in caplog.messages)

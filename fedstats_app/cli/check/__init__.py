@@ -15,7 +15,13 @@ from pathlib import Path
 from fedstats_app.backbones.names import split_names
 from fedstats_app.base.option import ConfigError
 from fedstats_app.base.progress import Step
-from fedstats_app.cli.check.machine import check_local_superlink, check_versions, installed_version
+from fedstats_app.cli.check.machine import (
+    LOOPBACK,
+    check_local_superlink,
+    check_proxy,
+    check_versions,
+    installed_version,
+)
 from fedstats_app.cli.settings import SettingsError, read_node_config, read_settings, run_config_words
 from fedstats_app.cli.terminal import Finding, print_findings, told
 from fedstats_app.data.loading import resolved
@@ -65,6 +71,8 @@ def examine(arguments: argparse.Namespace, given: list[str], step: Step) -> Iter
             advice = f"all keys of a {check}, with their meaning, are in docs"
             yield Finding(check, "FAIL", problem.strip().removeprefix("node-config: "), advice)
     yield from check_versions(simulation=simulation)
+    if simulation or arguments.superlink:
+        yield from check_proxy(arguments.superlink[0] if arguments.superlink else LOOPBACK)
     if config is not None:
         yield from _check_places(config, node)
         for name in split_names(config.backbone.backbone):

@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import getproxies, proxy_bypass
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -31,6 +32,7 @@ CONTROL_VARIABLE = "FLWR_LOCAL_CONTROL_API_PORT"
 # Flower's own.
 DEFAULT_PORT = "39091"
 _LISTENS = "0A"
+LOOPBACK = "127.0.0.1"
 
 
 def check_versions(*, simulation: bool) -> Iterator[Finding]:
@@ -63,10 +65,23 @@ def installed_version(name: str) -> str:
         return ""
 
 
+def check_proxy(host: str) -> Iterator[Finding]:
+    """Look whether a SuperLink would be asked through a proxy, as Flower does where the environment names one."""
+    if not {"http", "https", "all"} & getproxies().keys():
+        return
+    if proxy_bypass(host):
+        yield Finding("proxy", "ok", f"not for {host} (NO_PROXY)")
+        return
+    level: Level = "FAIL" if host == LOOPBACK else "warning"
+    names = ",".join(dict.fromkeys([LOOPBACK, "localhost", host]))
+    message = f"the environment names a proxy, and Flower would reach {host} through it"
+    yield Finding("proxy", level, message, f"export NO_PROXY={names}")
+
+
 def check_local_superlink(timeout: float = 1.0) -> Finding:
     """Find out whose SuperLink would simulate; `timeout` is in seconds."""
     port = int(os.environ.get(PORT_VARIABLE, DEFAULT_PORT))
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=timeout)
     try:
         connection.connect()
     except OSError:

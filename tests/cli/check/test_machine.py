@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from fedstats_app.cli.check import machine
-from fedstats_app.cli.check.machine import PORT_VARIABLE, check_local_superlink, check_versions, listener_owner
+from fedstats_app.cli.check.machine import (
+    PORT_VARIABLE,
+    check_local_superlink,
+    check_proxy,
+    check_versions,
+    listener_owner,
+)
 from tests.support.flower import free_ports
 
 
@@ -29,6 +35,30 @@ def test_versions_that_are_missing_or_too_old_fail(monkeypatch: pytest.MonkeyPat
     assert simulation.level == "warning" and "ray is not installed" in simulation.message
     (node,) = check_versions(simulation=False)
     assert "matplotlib" not in node.message
+
+
+@pytest.mark.parametrize(
+    ("host", "no_proxy", "level"),
+    [
+        ("127.0.0.1", "", "FAIL"),
+        ("127.0.0.1", "localhost,127.0.0.1", "ok"),
+        ("server.example", "127.0.0.1", "warning"),
+        ("server.example", "127.0.0.1,.example", "ok"),
+    ],
+)
+def test_a_proxy_between_flower_and_its_superlink_is_named(
+    host: str, no_proxy: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    assert not [*check_proxy(host)]
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:secret@127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", no_proxy)
+    (found,) = check_proxy(host)
+    assert found.level == level and host in found.message and "secret" not in str(found)
+    if found.advice:
+        monkeypatch.setenv("NO_PROXY", found.advice.removeprefix("export NO_PROXY="))
+        assert [found.level for found in check_proxy(host)] == ["ok"]
 
 
 class Healthy(http.server.BaseHTTPRequestHandler):
