@@ -115,7 +115,7 @@ def test_every_name_of_flower_s_that_a_node_uses_is_looked_at() -> None:
 )
 def test_a_flower_that_is_another_is_one_sentence_and_nothing_runs(changed: str) -> None:
     program = (
-        f"import sys, importlib.metadata as of\nof.version = lambda _: '1.45.0'\n{changed}\n"
+        f"import sys, importlib.metadata as m\nm.version = lambda _: '1.45.0'\n{changed}\n"
         "from fedstats_app.cli import main\nsys.exit(main(['node', '--insecure']))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)

@@ -64,9 +64,9 @@ def check_flower() -> str:
         If one is missing or takes other arguments.
     """
     version = importlib.metadata.version("flwr")
-    if not all(_is_as_called(module, name, given) for module, of in NAMES.items() for name, given in of.items()):
-        names = " or ".join(tested.rpartition(".")[0] for tested in TESTED)
-        raise UnknownFlower(f"this needs flwr {names}, found {version}: install flwr=={TESTED[-1]}")
+    if not all(_is_as_called(module, *entry) for module, names in NAMES.items() for entry in names.items()):
+        known = " or ".join(tested.rpartition(".")[0] for tested in TESTED)
+        raise UnknownFlower(f"this needs flwr {known}, found {version}: install flwr=={TESTED[-1]}")
     if version in TESTED:
         return ""
     return f"WARNING: flwr {version} was not tested with this; {' and '.join(TESTED)} were"
