@@ -1,4 +1,4 @@
-"""Secure sums on real SuperNodes: five sites that answer nothing else, each message a process, one killed on the way.
+"""Secure sums on real SuperNodes: five peers that answer nothing else, each message a process, one killed on the way.
 
 The run of sums with noise comes first, and loses the same site for as long as it takes. Flower waits for the lost one
 for a minute. Meanwhile the memory of the server's processes is searched for what sites masked.
@@ -25,11 +25,11 @@ from tests.docs.markdown import DOCS, blocks
 from tests.server.test_exact_sums import weights
 from tests.support.deployment import Deployment, wait_until
 from tests.support.flower import COMPLETED, REAL_RUNS, descendants
-from tests.support.simulation import clients, nodes_of, read_json, simulate
+from tests.support.simulation import clients, nodes_of, read_json, simulate, with_keys
 
 pytestmark = REAL_RUNS
 SITES, LEFT = "abcde", "abcd"
-UNMASKING = "Sending: query.secure_unmask"
+UNMASKING, SHARING = "Sending: query.secure_unmask", "Sending: query.secure_shares"
 # Beside what the page says: a network that is quick.
 QUICK: dict[str, Any] = {
     "max_client_samples": 1000,
@@ -62,7 +62,7 @@ def memory_of(process: int) -> bytes:
 
 @dataclass(frozen=True)
 class Survived:
-    """A run that lost a site between two sums.
+    """Runs that lost a site: before its words were sent, and with noise between two sums.
 
     Attributes
     ----------
@@ -90,23 +90,24 @@ def survived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Survived]:
     federation = Deployment.insecure(home)
     try:
         (superlink,) = federation.started.values()
-        sites = nodes_of(home, SITES, ("ant", "bee", "cat"))
-        config = documented("fedstats node")[-1]
-        nodes = [
-            federation.supernode(
-                name,
-                config.replace("/data/scans", str(site["data-path"]))
-                + f' cache-dir="{home}/cache/{name}" state-dir="{home}/state/{name}" dp-classes="ant,bee,cat"',
-            )
+        sites = [dict(node) for node in nodes_of(home, SITES, ("ant", "bee", "cat"))]
+        with_keys(home, sites)
+        config = documented("fedstats node", "secure-min-clients=3")[-1]
+        configs = {
+            name: config.replace("/data/scans", str(site["data-path"]))
+            .replace("site.pem", str(site["secure-key"]))
+            .replace("peers.txt", str(site["secure-peers"]))
+            + f' cache-dir="{home}/cache/{name}" state-dir="{home}/state/{name}" dp-classes="ant,bee,cat"'
             for name, site in zip(SITES, sites, strict=True)
-        ]
+        }
+        nodes = {name: federation.supernode(name, own) for name, own in configs.items()}
         ids = {name: federation.node_id(name) for name in SITES}
         quick = " ".join(f"{name.replace('_', '-')}={value!r}".lower() for name, value in QUICK.items())
 
-        def losing_e(also: str, how: signal.Signals) -> Callable[[], Path]:
-            """Start a run that loses a site when a sum is known; return once the others' next words are there."""
+        def losing_e(also: str, after: str, phase: str, how: signal.Signals) -> Callable[[], Path]:
+            """Start a run that loses a site after an answer; return once the others' next words are there."""
             *words, settings = documented("flwr run . demo", also)
-            before = federation.log("e").count(UNMASKING)
+            before = federation.log("e").count(after)
             run = federation.command(*words, f"{settings} {quick} output-dir='{home}/{also}'")
             log = f"flwr-{federation.commands}"
 
@@ -120,14 +121,14 @@ def survived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Survived]:
                 return Path(output.splitlines()[-1])
 
             # Of a reply that stays half sent Flower is sure after minutes only.
-            wait(lambda: "Sent" in "".join(federation.log("e").split(UNMASKING)[before + 1 :]), "a sum is unmasked")
-            nodes[-1].send_signal(how)
-            wait(lambda: "4 of 5 sites answered" in federation.log(log), "the others' words are there")
+            wait(lambda: "Sent" in "".join(federation.log("e").split(after)[before + 1 :]), "a site has answered")
+            nodes["e"].send_signal(how)
+            wait(lambda: "4 of 5 clients answered" in federation.log(log).partition(phase)[2], "words are there")
             return ended
 
-        noisy = losing_e("dp-epsilon", signal.SIGSTOP)()
-        nodes[-1].send_signal(signal.SIGCONT)
-        ended = losing_e("exact", signal.SIGKILL)
+        noisy = losing_e("dp-epsilon", UNMASKING, "secure sum (moments)", signal.SIGSTOP)()
+        nodes["e"].send_signal(signal.SIGCONT)
+        ended = losing_e("method='fed3r'", SHARING, "secure sum (sums)", signal.SIGKILL)
         memory = b"".join(memory_of(one) for one in [superlink.pid, *descendants(superlink.pid)])
         left = [{"data-path": site["data-path"], "min-gram-samples": 1} for site in sites[:-1]]
         clear = simulate(
@@ -152,11 +153,9 @@ def test_no_site_s_numbers_are_in_the_server_s_memory(survived: Survived) -> Non
     assert len(kept) == len(LEFT)
     for path in kept:
         sums = load_file(path)["row-sums"]
-        for canary in (
-            sums.astype("<f8"),
-            sums.astype("<f4"),
-            *((sums * 2.0**bits).astype(one) for one in ("<i8", "<i4")),
-        ):
+        whole = (sums * 2.0**bits).astype("<i8")
+        words = [np.ascontiguousarray(whole.view(np.uint8).reshape(-1, 8)[:, :size]) for size in range(3, 9)]
+        for canary in (sums.astype("<f8"), sums.astype("<f4"), *words):
             assert canary.tobytes()[:64] not in survived.memory and str(canary[0][:4].tolist())[1:-1] not in logs
     for name in LEFT:
         (ledger,) = (survived.home / "state" / name).glob("ledger-*.sqlite")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import defaultdict
 from dataclasses import replace
@@ -18,7 +19,7 @@ from fedstats_app.cli import main
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.report.page import report
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.secure.account import PLACES, Place, Promise, epsilon_of, mu_of
+from fedstats_app.secure.account import PLACES, Place, Promise, epsilon_of, mu_of, signal_to_noise
 from fedstats_app.server.noise import KEPT, RATIOS, noise_in_words
 from tests.support.commands import REPOSITORY
 from tests.support.simulation import clients, nodes_of, read_json, simulate, with_keys
@@ -187,17 +188,17 @@ def test_sites_own_data_need_a_declared_number_that_delta_fits(
 def test_what_noise_leaves_is_no_more_than_was_measured() -> None:
     """The shares are those of the tables of research/noise.md, rounded down."""
     measured: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    block: dict[str, list[float]] = {}
+    sizes = [0, 0, 0]
     for line in (REPOSITORY / "research" / "noise.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) != 9:
+        if len(cells) != 9 or cells[1] not in ("FedNCM", "Fed3R", "FedCGS"):
             continue
-        if cells[1] in ("FedNCM", "Fed3R", "FedCGS", "signal to noise"):
-            block[cells[1]] = [float(cell.split()[0]) for cell in cells[2:] if cell]
-        for name in block.keys() - {"signal to noise"} if cells[1] == "signal to noise" else ():
-            shares = (found / block[name][-1] for found in block[name][:-1])
-            measured[name.lower()] += zip(block["signal to noise"], shares, strict=True)
-        block = {} if cells[1] == "signal to noise" else block
+        if named := re.search(r"([\d,]+), ([\d,]+), ([\d,]+)$", cells[0]):
+            sizes = [int(size.replace(",", "")) for size in named.groups()]
+        *found, without = (float(cell.split()[0]) for cell in cells[2:])
+        for epsilon, accuracy in zip((0.5, 1, 2, 4, 8, 16), found, strict=True):
+            ratio = signal_to_noise(*sizes, mu_of(epsilon, sizes[0] ** -1.1))
+            measured[cells[1].lower()].append((float(f"{ratio:.2g}"), accuracy / without))
     assert {name: len(found) for name, found in measured.items()} == {"fedncm": 60, "fed3r": 60, "fedcgs": 42}
     for name, found in measured.items():
         for ratio, share in zip(RATIOS, KEPT[name], strict=True):
