@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,11 @@ def documented(first: str, also: str = "") -> list[str]:
 
 def memory_of(process: int) -> bytes:
     """Read the memory of a process that can be written to, without pages of zeros."""
-    found = []
-    with open(f"/proc/{process}/maps") as maps, open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
+    found: list[bytes] = []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.suppress(ProcessLookupError, FileNotFoundError))  # it has ended since
+        maps = stack.enter_context(open(f"/proc/{process}/maps"))
+        memory = stack.enter_context(open(f"/proc/{process}/mem", "rb", buffering=0))
         for place, rights, *_ in map(str.split, maps):
             start, end = (int(one, 16) for one in place.split("-"))
             for first in range(start, end if rights.startswith("rw") else start, 2**26):
@@ -130,7 +133,9 @@ def survived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Survived]:
         nodes["e"].send_signal(signal.SIGCONT)
         ended = losing_e("method='fed3r'", SHARING, "secure sum (sums)", signal.SIGKILL)
         memory = b"".join(memory_of(one) for one in [superlink.pid, *descendants(superlink.pid)])
-        left = [{"data-path": site["data-path"], "min-gram-samples": 1} for site in sites[:-1]]
+        left: list[Mapping[str, object]] = [
+            {"data-path": site["data-path"], "min-gram-samples": 1} for site in sites[:-1]
+        ]
         clear = simulate(
             home / "clear", node_configs=left, method="fed3r", exact_sums=True, save_statistics="clients", **QUICK
         )
