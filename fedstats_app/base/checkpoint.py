@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedstats_app.base.files import read_tensors, tensors_to_bytes, to_json, write_atomically
+from fedstats_app.base.files import read_tensors, refusing_others, tensors_to_bytes, to_json, write_atomically
 
 CHECKPOINT_FORMAT = "fedstats-checkpoint-1"
 _KEPT = 2  # the newest may turn out to be damaged
@@ -90,7 +90,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         for prefix in (_ARRAYS, _OPTIMIZER)
     )
-    return Checkpoint(path, int(header["round"]), arrays, optimizer, json.loads(header["metadata"]))
+    with refusing_others(path, "a checkpoint"):
+        return Checkpoint(path, int(header["round"]), arrays, optimizer, json.loads(header["metadata"]))
 
 
 def latest_checkpoint(folder: Path) -> Checkpoint | None:

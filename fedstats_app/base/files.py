@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from io import FileIO
 from numbers import Integral, Real
 from pathlib import Path
@@ -244,6 +244,15 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if _digest(header, [memoryview(content)[end:]]) != expected:
         raise ValueError(f"{path} is damaged: its content does not have the sha256 in its header")
     return tensors, metadata
+
+
+@contextmanager
+def refusing_others(path: Path, content: str) -> Iterator[None]:
+    """Make one ValueError, which says that a file does not hold this, of all that entries of another kind cause."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{path} does not hold {content}: {type(error).__name__}: {error!s:.300}") from error
 
 
 def load_safetensors(path: Path, content: bytes | None = None) -> dict[str, Tensor]:

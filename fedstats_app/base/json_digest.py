@@ -42,7 +42,7 @@ def read_with_digest(text: str | bytes, where: str) -> dict[str, Any]:
     """
     try:
         entries = json.loads(text)
-    except ValueError as error:  # of UTF-8 too
+    except (ValueError, RecursionError) as error:  # of UTF-8 too
         raise ValueError(f"{where} is damaged: it is not JSON: {error}") from error
     if not isinstance(entries, dict):
         raise ValueError(f"{where} is damaged: it must be a JSON object, got {type(entries).__name__}")

@@ -16,6 +16,7 @@ from fedstats_app import __version__
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.backbone_options import BackboneOptions
 from fedstats_app.backbones.engine import BFLOAT16
+from fedstats_app.base.files import refusing_others
 from fedstats_app.base.json_digest import read_json_file
 from fedstats_app.heads import Calibration
 from fedstats_app.report.method_result import MethodResult
@@ -184,20 +185,21 @@ def check_same_run(folder: Path, record: Mapping[str, object]) -> list[str]:
         raise FileNotFoundError(f"resume: {folder} has no config.json, so there is no run to resume")
     before = read_json_file(path)
     now: dict[str, Any] = json.loads(json.dumps(record))
-    settings = before["run_config"].keys() | now["run_config"].keys()
-    problems = [
-        f"{key}: was {before['run_config'].get(key)!r}, is {now['run_config'].get(key)!r}"
-        for key in sorted(settings - FREE_KEYS)
-        if before["run_config"].get(key) != now["run_config"].get(key)
-    ]
-    problems += [
-        f"{key}: was {before[key]!r:.200}, is {now[key]!r:.200}"
-        for key in ("data", "class_names", "num_clients")
-        if before[key] != now[key]
-    ]
-    networks = [record["backbone"]["fingerprint"] for record in (before, now)]
-    if networks[0] != networks[1]:
-        problems.append(f"backbone: was {networks[0][:16]}, is {networks[1][:16]}")
+    with refusing_others(path, "the configuration of a run"):
+        settings = before["run_config"].keys() | now["run_config"].keys()
+        problems = [
+            f"{key}: was {before['run_config'].get(key)!r}, is {now['run_config'].get(key)!r}"
+            for key in sorted(settings - FREE_KEYS)
+            if before["run_config"].get(key) != now["run_config"].get(key)
+        ]
+        problems += [
+            f"{key}: was {before[key]!r:.200}, is {now[key]!r:.200}"
+            for key in ("data", "class_names", "num_clients")
+            if before[key] != now[key]
+        ]
+        networks = [record["backbone"]["fingerprint"] for record in (before, now)]
+        if networks[0] != networks[1]:
+            problems.append(f"backbone: was {networks[0][:16]}, is {networks[1][:16]}")
     if problems:
         raise AnotherRunError("resume: this is not the run that was interrupted:\n  " + "\n  ".join(problems))
     return [

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fedstats_app.base.files import refusing_others
 from fedstats_app.base.json_digest import read_json_file, read_json_lines
 from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.report.head_file import read_head
@@ -81,22 +82,23 @@ def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> S
         If its files are damaged or do not belong together.
     """
     record = read_json_file(folder / "results.json")
-    heads = {}
-    for name, result in record["methods"].items():
-        head, _ = read_head(folder / "heads" / f"{name}.safetensors")
-        parameters = {key: float(value) for key, value in result.get("parameters", {}).items()}
-        head = replace(head, report=SolveReport(result["regulariser"], parameters))
-        sent, step = int(result["wire_bytes"]), result["probe_step"]
-        heads[name] = SolvedHead(head, result["accuracy"], sent, step)
-    outcomes = read_json_lines(folder / "clients.jsonl")
-    in_heads = [outcome for outcome in outcomes if outcome["outcome"] in ("merged", "known")]
-    clients = {int(outcome["client"]): int(outcome["num_examples"]) for outcome in in_heads}
-    accuracies = {
-        name: {int(client): accuracy for client, accuracy in result["client_accuracy"]["by_client"].items()}
-        for name, result in record["methods"].items()
-        if result.get("client_accuracy")
-    }
-    return State(heads, clients, accuracies, statistics)
+    with refusing_others(folder, "the results of a first stage"):
+        heads = {}
+        for name, result in record["methods"].items():
+            head, _ = read_head(folder / "heads" / f"{name}.safetensors")
+            parameters = {key: float(value) for key, value in result.get("parameters", {}).items()}
+            head = replace(head, report=SolveReport(result["regulariser"], parameters))
+            sent, step = int(result["wire_bytes"]), result["probe_step"]
+            heads[name] = SolvedHead(head, result["accuracy"], sent, step)
+        outcomes = read_json_lines(folder / "clients.jsonl")
+        in_heads = [outcome for outcome in outcomes if outcome["outcome"] in ("merged", "known")]
+        clients = {int(outcome["client"]): int(outcome["num_examples"]) for outcome in in_heads}
+        accuracies = {
+            name: {int(client): accuracy for client, accuracy in result["client_accuracy"]["by_client"].items()}
+            for name, result in record["methods"].items()
+            if result.get("client_accuracy")
+        }
+        return State(heads, clients, accuracies, statistics)
 
 
 def best_head(

@@ -19,15 +19,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fedstats_app.base.files import read_tensors, write_tensors
+from fedstats_app.base.files import read_tensors, refusing_others, write_tensors
 from fedstats_app.statistics import (
     ClassMeanRows,
     ClientStatistics,
@@ -96,7 +95,7 @@ def load_statistics(run_folder: str | Path) -> CollectedStatistics:
     tensors, metadata = read_tensors(path)
     if metadata.get("format") != STATISTICS_FORMAT:
         raise ValueError(f"{path}: format must be {STATISTICS_FORMAT!r}, got {metadata.get('format')!r}")
-    with _refusing_others(path, "collected statistics"):
+    with refusing_others(path, "collected statistics"):
         return CollectedStatistics(
             tuple(json.loads(metadata["class-names"])),
             StatisticsSpec.from_dict(json.loads(metadata["specification"])),
@@ -104,15 +103,6 @@ def load_statistics(run_folder: str | Path) -> CollectedStatistics:
             metadata["backbone-fingerprint"],
             tuple(MergedClient(**client) for client in json.loads(metadata["clients"])),
         )
-
-
-@contextmanager
-def _refusing_others(path: Path, content: str) -> Iterator[None]:
-    """Make one error of all that entries and tensors of another kind cause."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{path} does not hold {content}: {type(error).__name__}: {error!s:.300}") from error
 
 
 def _rows_to_tensors(rows: ClassMeanRows) -> dict[str, Tensor]:
@@ -200,7 +190,7 @@ def load_client_statistics(folder: Path, client: MergedClient, class_names: Sequ
     if metadata.get("format") != CLIENT_FORMAT or metadata.get("digest") != client.digest:
         raise ValueError(f"{path} must hold the statistics of client {client.client} of run {client.run}, and does not")
     position = {name: index for index, name in enumerate(class_names)}
-    with _refusing_others(path, "a client's statistics"):
+    with refusing_others(path, "a client's statistics"):
         ids = torch.tensor([position[name] for name in json.loads(metadata["class-names"])], dtype=torch.int64)
         return client_from_tensors({**tensors, _IDS: ids.index_select(0, tensors[_IDS])}, len(class_names))
 

@@ -81,8 +81,9 @@ def test_of_a_damaged_newest_file_the_one_before_is_taken_and_it_is_said(
 
 
 def test_beginning_anew_because_all_are_damaged_is_for_the_user_to_decide(tmp_path: Path) -> None:
-    for number in (5, 10):
-        save(tmp_path, number).write_bytes(b"damaged")
+    save(tmp_path, 5).write_bytes(b"damaged")
+    header = {"format": "fedstats-checkpoint-1", "round": "ten", "metadata": "[" * 100_000}
+    save(tmp_path, 10).write_bytes(tensors_to_bytes({}, header, digest=True))
     with pytest.raises(ValueError, match=r"every checkpoint is damaged: round-000010.*round-000005.*delete them"):
         latest_checkpoint(tmp_path)
 

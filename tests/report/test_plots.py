@@ -53,6 +53,8 @@ def points_of(line: Any) -> list[tuple[float, float]]:
     return list(zip(line.get_xdata(), line.get_ydata(), strict=True))
 
 
+# Cuneiform, and a place for private use.
+UNKNOWN = ["\U00012000\U00012001", "\U0010ffff class"]
 FIGURES: dict[str, tuple[Callable[..., Figure], Any]] = {
     "accuracy": (accuracy_figure, POINTS),
 }
@@ -60,6 +62,9 @@ EDGES: dict[str, Callable[[], Figure]] = {
     "one point": lambda: accuracy_figure(POINTS[:1], "Title"),
     "one client": lambda: label_figure(counts(1, 1), ["$a$"], "Title"),
     "no samples": lambda: label_figure(0 * counts(4, 1), ["a"], "Title"),
+    "names that no font has": lambda: label_figure(counts(2, 2), UNKNOWN, UNKNOWN[0]),
+    "names of cells": lambda: confusion_figure(ConfusionMatrix(torch.from_numpy(counts(2, 2))), UNKNOWN, UNKNOWN[1]),
+    "a title that no font has": lambda: accuracy_figure(POINTS[:1], UNKNOWN[0]),
     "many classes": lambda: confusion_figure(ConfusionMatrix(torch.from_numpy(counts(101, 101))), names(101), "Title"),
 }
 

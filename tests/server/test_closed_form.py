@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import Context, Message
 
-from fedstats_app import load
+from fedstats_app import client_app, load
+from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.server import closed_form
 from tests.support.simulation import Killed, clients, killed, read_json, simulate, site_folder
 
@@ -36,6 +38,19 @@ def test_shares_add_up_and_nobody_honest_is_named(tmp_path: Path) -> None:
     assert all(0.0 < line["times_usual_spread"] < 10.0 for line in lines)
     results = read_json(folder, "results.json")
     assert results["influential_clients"] == [] and results["without_influential"] is None
+
+
+def test_a_run_in_which_every_client_fails_ends_with_their_reasons(tmp_path: Path) -> None:
+    def broken(msg: Message, context: Context) -> Message:
+        if msg.metadata.message_type == "query.statistics":
+            raise OSError("no such disk")
+        return client_app.app(msg, context)
+
+    with pytest.raises(TooFewClients, match=r"0 .*2 are needed.*"):
+        simulate(tmp_path, method="fedncm", num_clients=3, min_clients=2, app=broken)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert read_json(folder, "status.json")["state"] == "failed"
+    assert [line["outcome"] for line in clients(folder)] == ["failed"] * 3
 
 
 def resident() -> float:

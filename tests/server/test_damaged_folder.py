@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedstats_app.base.json_digest import read_json_file, to_json_with_digest
 from tests.support.simulation import simulate
 
 SETTINGS: dict[str, Any] = {
@@ -39,4 +40,22 @@ def test_it_is_named(finished: Path, tmp_path: Path, name: str) -> None:
     content[len(content) // 2] ^= 1
     (folder / name).write_bytes(content)
     with pytest.raises(ValueError, match=re.escape(str(folder / name))):
+        simulate(tmp_path, **{**SETTINGS, "num_server_rounds": 3}, resume=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "entries"),
+    [
+        ("config.json", {"run_config": []}),
+        ("config.json", {"class_names": 3, "backbone": None}),
+        ("results.json", {"methods": {"fedncm": {"accuracy": 1.0}}}),
+        ("results.json", {"methods": ["fedncm"]}),
+    ],
+)
+def test_other_content_with_a_right_digest_is_named(
+    finished: Path, tmp_path: Path, name: str, entries: dict[str, Any]
+) -> None:
+    folder = shutil.copytree(finished, tmp_path / "runs" / "copy")
+    (folder / name).write_text(to_json_with_digest({**read_json_file(folder / name), **entries}))
+    with pytest.raises(ValueError, match=f"{re.escape(str(folder))}.*(does not hold|is not the run)"):
         simulate(tmp_path, **{**SETTINGS, "num_server_rounds": 3}, resume=str(folder))

@@ -276,3 +276,16 @@ def test_no_client_weighs_more_than_its_share(share: float | None) -> None:
         expected += weight / weights.sum() * (1.0 - 0.99 ** COUNTS[client]) * own[:2]
     assert capped["head.bias"].numpy() == pytest.approx(expected, abs=4e-3)
     assert rounds[0].num_examples[4] == 900  # what it has, and not what it weighs
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"first_round": 0}, "first_round must be at least 1, got 0"),
+        ({"fraction": 0.0}, r"fraction must lie in \(0, 1\], got 0.0"),
+        ({"fraction": 1.01}, r"fraction must lie in \(0, 1\], got 1.01"),
+    ],
+)
+def test_rounds_and_shares_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FineTuning(make_optimizer(OptimizerOptions()), TrainingRequest(2), {1: 10}, **options)
