@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from flwr.app import Message, RecordDict
+from torch import nn
 
 from fedstats_app.base.progress import Progress
-from fedstats_app.grid.asking import Answers, ask
+from fedstats_app.grid.asking import ask
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.personal import MIXING_GRID
@@ -33,7 +34,7 @@ from fedstats_app.wire.personal import (
     EVALUATE_PERSONAL,
     PERSONAL_HEADS,
     PERSONALISE,
-    PersonalMetrics,
+    HeadMetrics,
     Prototypes,
     personal_content,
     personal_heads_content,
@@ -42,7 +43,6 @@ from fedstats_app.wire.personal import (
     read_personal_reply,
 )
 
-Metrics = TypeVar("Metrics", bound=PersonalMetrics)
 # Forward and backward pass through the backbone.
 TRAINING_PASSES = 3
 # Key of an entry of results.json that names its approach, which can have several entries.
@@ -114,11 +114,15 @@ class PersonalSession:
         )
 
 
-def personal_result(approach: str, answers: Answers[Metrics], started: float) -> PersonalResult:
-    """Return the result of an approach, which began at ``started`` by ``time.perf_counter()``."""
+def _asked(
+    session: PersonalSession, name: str, content: RecordDict, message_type: str, read: Callable[[Message], Any]
+) -> PersonalResult:
+    """Ask every client for a model of its own, and return the result under a name."""
+    started = time.perf_counter()
+    answers = ask(session.grid, content, message_type, session.clients, read)
     tested = {client: metrics for client, metrics in answers.by_client.items() if metrics.num_test}
     return PersonalResult(
-        approach,
+        name,
         {client: metrics.num_correct for client, metrics in tested.items()},
         {client: metrics.num_test for client, metrics in tested.items()},
         answers.failures,
@@ -126,6 +130,7 @@ def personal_result(approach: str, answers: Answers[Metrics], started: float) ->
         answers.bytes_up,
         sum(metrics.forward_passes for metrics in answers.by_client.values()),
         time.perf_counter() - started,
+        {client: metrics.mixing for client, metrics in answers.by_client.items() if isinstance(metrics, HeadMetrics)},
     )
 
 
@@ -165,7 +170,8 @@ def global_heads(session: PersonalSession) -> dict[str, PersonalResult]:
 
 def local_only(session: PersonalSession) -> dict[str, PersonalResult]:
     """Let every client train alone, from a random head on the pre-trained backbone. Nothing is exchanged."""
-    return _trained_alone(session, "local-only", {}, None)
+    content = personal_content(session.request, {}, None, session.start.present)
+    return {"local-only": _asked(session, "local-only", content, PERSONALISE, read_personal_reply)}
 
 
 def one_shot(session: PersonalSession) -> dict[str, PersonalResult]:
@@ -181,23 +187,15 @@ def one_shot(session: PersonalSession) -> dict[str, PersonalResult]:
     # An absent class has no bias, which travels as 0.
     bias = torch.where(head.present, head.bias, torch.zeros_like(head.bias))
     arrays = {"head.weight": head.weight.float(), "head.bias": bias.float()}
-    return _trained_alone(session, "one-shot", arrays, prototypes)
-
-
-def _trained_alone(
-    session: PersonalSession, approach: str, arrays: Mapping[str, Tensor], prototypes: Prototypes | None
-) -> dict[str, PersonalResult]:
-    started = time.perf_counter()
-    content = personal_content(session.request, arrays, prototypes, session.start.present)
-    answers = ask(session.grid, content, PERSONALISE, session.clients, read_personal_reply)
-    return {approach: personal_result(approach, answers, started)}
+    content = personal_content(session.request, arrays, prototypes, head.present)
+    return {"one-shot": _asked(session, "one-shot", content, PERSONALISE, read_personal_reply)}
 
 
 def closed_form(session: PersonalSession) -> dict[str, PersonalResult]:
     """Solve a head per client from the federation's statistics and its own (:mod:`fedstats_app.heads.personal`)."""
     results = {}
     for method in session.start_methods:
-        started, name, solved = time.perf_counter(), f"closed-form-{method}", session.heads[method]
+        name, solved = f"closed-form-{method}", session.heads[method]
         content = personal_heads_content(
             replace(session.request, tune="probe"),
             session.statistics_of(method),
@@ -205,9 +203,7 @@ def closed_form(session: PersonalSession) -> dict[str, PersonalResult]:
             MIXING_GRID,
             wire_dtype="float64" if session.statistics_request.wire_dtype == "float64" else "float32",
         )
-        answers = ask(session.grid, content, PERSONAL_HEADS, session.clients, read_personal_heads_reply)
-        mixing = {client: metrics.mixing for client, metrics in answers.by_client.items()}
-        results[name] = replace(personal_result(name, answers, started), mixing=mixing)
+        results[name] = _asked(session, name, content, PERSONAL_HEADS, read_personal_heads_reply)
     return results
 
 
