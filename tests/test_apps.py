@@ -14,7 +14,7 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.base.option import ConfigError
 from fedstats_app.client.site import Site
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
-from fedstats_app.methods import METHODS, Need, method_type
+from fedstats_app.methods import METHODS
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.testing import FIRST_NODE_ID
@@ -55,34 +55,6 @@ def test_the_number_of_supernodes_and_the_order_of_replies_do_not_matter(default
     assert head_bytes(folder) == head_bytes(default)
 
 
-# Methods with regularisers that do not depend on rounded statistics.
-FIXED = {
-    "method": "fedncm,fed3r,fedcof,fedcgs,fedroot@ridge-lambda=30",
-    "fed3r.ridge-lambda": 30.0,
-    "fedcof.shrinkage": 1.0,
-    "fedcgs.shrinkage": 0.03,
-}
-
-
-@pytest.fixture(scope="module")
-def exact(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    run = simulate(tmp_path_factory.mktemp("exact"), wire_dtype="float64", **FIXED)
-    methods: dict[str, Any] = read_json(run, "results.json")["methods"]
-    return methods
-
-
-@pytest.mark.parametrize(("wire_dtype", "within", "share"), [("int8", 0.05, 0.5)])
-def test_few_bits_on_the_wire_change_few_predictions(
-    exact: dict[str, Any], tmp_path: Path, wire_dtype: str, within: float, share: float
-) -> None:
-    rounded = read_json(simulate(tmp_path, wire_dtype=wire_dtype, **FIXED), "results.json")["methods"]
-    for name, entry in rounded.items():
-        assert entry["accuracy"] == pytest.approx(exact[name]["accuracy"], abs=within + 1e-9)
-        # Factors of scatter have a precision of their own.
-        part = 1.0 if Need.SCATTER in method_type(name).needs else share
-        assert entry["wire_bytes"] < part * exact[name]["wire_bytes"]
-
-
 def test_failing_clients_are_named_and_the_others_make_the_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,11 +77,8 @@ def test_failing_clients_are_named_and_the_others_make_the_head(
     assert "site 7 failed: OSError: disk of client 7 is gone" in capsys.readouterr().out
 
 
-def test_rounds_ask_every_client_once_and_end_at_the_same_head(default: Path, tmp_path: Path) -> None:
+def test_rounds_end_at_the_same_head_and_are_noted(default: Path, tmp_path: Path) -> None:
     folder = simulate(tmp_path, fraction_train=0.3, wire_dtype="float64")
-    asked = [(one["server_round"], one["client"]) for one in clients(folder)]
-    assert sorted(client for _, client in asked) == list(range(10))
-    assert [sum(number == turn for number, _ in asked) for turn in (1, 2, 3, 4)] == [3, 3, 3, 1]
     for name in METHODS:
         found, whole = (read_head(run / "heads" / f"{name}.safetensors")[0] for run in (folder, default))
         assert torch.allclose(found.weight, whole.weight, rtol=1e-4, atol=1e-5 * float(whole.weight.abs().max()))

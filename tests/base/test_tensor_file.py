@@ -17,7 +17,6 @@ from fedstats_app.base.files import (
     read_tensors,
     remove_unfinished,
     tensors_to_bytes,
-    write_atomically,
     write_tensors,
 )
 from tests.support.damage import flipped
@@ -139,33 +138,10 @@ _NAMES = st.text(st.characters(blacklist_categories=("Cs",)), max_size=8)
 @given(metadata=st.dictionaries(_NAMES.filter(lambda name: name != "sha256"), _NAMES, max_size=3))
 def test_a_file_written_in_place_has_the_same_bytes(tmp_path: Path, metadata: dict[str, str]) -> None:
     path = tmp_path / "file.safetensors"
-    write_tensors(path, _TENSORS, metadata)
+    write_tensors(path, _TENSORS, metadata, mode=0o600)
+    assert os.name == "nt" or stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_bytes() == tensors_to_bytes(_TENSORS, metadata, digest=True)
     assert read_tensors(path)[1] == metadata
-
-
-def test_a_file_written_in_place_is_the_old_one_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file.safetensors"
-    write_tensors(path, _TENSORS, {}, mode=0o600)
-    old = path.read_bytes()
-    assert os.name == "nt" or stat.S_IMODE(path.stat().st_mode) == 0o600
-
-    def fail(*_: object) -> None:
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="full"):
-        write_tensors(path, {"more": torch.zeros(9)}, {})
-    assert path.read_bytes() == old
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
-def test_a_file_written_in_place_is_as_readable_as_any_other(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "other", b"")
-    write_tensors(tmp_path / "file", _TENSORS, {})
-    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "other")}
-    assert len(modes) == 1 and modes != {0o600}
 
 
 def test_what_a_killed_writer_left_is_deleted(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedstats_app.base.option import ConfigError
 from fedstats_app.methods import METHODS
 from fedstats_app.report.head_file import read_head
 from fedstats_app.report.statistics_file import load_statistics
@@ -17,7 +16,6 @@ from tests.support.compare import relative_difference
 from tests.support.simulation import clients, read_json, simulate, site_folder
 
 Nodes = list[dict[str, object]]
-TWO_MEANS: dict[str, object] = {"means_per_class": 2}
 SITES = {"a": ("ant", "bee", "dog"), "b": ("dog", "ant"), "c": ("bee", "cat")}  # cat comes with c, in the middle
 
 
@@ -42,13 +40,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory, nodes: Nodes) -> Path:
     return simulate(tmp_path_factory.mktemp("whole"), node_configs=nodes)
 
 
-@pytest.fixture
-def server_data(tmp_path: Path) -> str:
-    site_folder(tmp_path / "test" / "train", ("ant", "bee", "cat", "dog"), seed=8)
-    site_folder(tmp_path / "test" / "test", ("ant", "bee", "dog"), seed=9)
-    return f"folder:{tmp_path / 'test'}"
-
-
 def assert_same(folder: Path, whole: Path) -> None:
     """Compare two runs: statistics within 1e-12, and every prediction for random features."""
     found, expected = load_statistics(folder), load_statistics(whole)
@@ -68,30 +59,6 @@ def assert_same(folder: Path, whole: Path) -> None:
             assert metadata[key] == expected_metadata[key], key
 
 
-def test_two_runs_are_one_with_another_client_and_another_class(tmp_path: Path, nodes: Nodes, server_data: str) -> None:
-    options: dict[str, object] = {"test_dataset": server_data, "fraction_train": 0.5, "wire_dtype": "float32"}
-    options |= TWO_MEANS
-    # The server's test data has a class that the first federation does not know yet, in its list only.
-    first = simulate(tmp_path, node_configs=nodes[:2], **{**options, "test_dataset": ""}, holdout_fraction=0.01)
-
-    second = simulate(tmp_path, node_configs=nodes[2:], **options, extend=str(first))
-    whole = simulate(tmp_path, node_configs=nodes, **options)
-
-    assert load_statistics(first).class_names == ("ant", "bee", "dog")
-    assert_same(second, whole)
-    results = read_json(second, "results.json")
-    assert (results["num_clients_asked"], results["num_clients_merged"]) == (1, 1)
-    assert results["extends"] == {
-        "run_folder": str(first),
-        "num_clients": 2,
-        "num_examples": 60,
-        "class_names": ["ant", "bee", "dog"],
-    }
-    for method in METHODS:
-        accuracies = [read_json(folder, "results.json")["methods"][method]["accuracy"] for folder in (second, whole)]
-        assert accuracies[0] == accuracies[1]
-
-
 def test_nodes_that_come_again_are_counted_once_and_evaluate(
     tmp_path: Path, nodes: Nodes, first: Path, whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,22 +71,16 @@ def test_nodes_that_come_again_are_counted_once_and_evaluate(
     assert_same(second, whole)
     results = read_json(second, "results.json")
     assert (results["num_clients_merged"], results["num_clients_known"]) == (1, 2)
-    assert results["num_test_examples"] == read_json(whole, "results.json")["num_test_examples"]
+    expected = read_json(whole, "results.json")
+    assert results["num_test_examples"] == expected["num_test_examples"]
+    assert results["methods"]["fed3r"]["accuracy"] == expected["methods"]["fed3r"]["accuracy"]
+    before = {"num_clients": 2, "num_examples": 35, "class_names": ["ant", "bee", "dog"]}
+    assert results["extends"] == {"run_folder": str(first), **before}
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "reason"),
-    [
-        (TWO_MEANS, ValueError, "of another kind: statistics .methods, means per class"),
-        ({"extend": "/nowhere"}, FileNotFoundError, "no statistics at /nowhere"),
-        ({"extend": "runs/1"}, ConfigError, "extend: must be the absolute path"),
-    ],
-)
-def test_what_cannot_be_extended_is_a_clear_error(
-    tmp_path: Path, nodes: Nodes, first: Path, changes: dict[str, object], error: type[Exception], reason: str
-) -> None:
-    with pytest.raises(error, match=reason):
-        simulate(tmp_path, node_configs=nodes[2:], **{"extend": str(first), **changes})
+def test_without_statistics_there_is_nothing_to_extend(tmp_path: Path, nodes: Nodes) -> None:
+    with pytest.raises(FileNotFoundError, match="no statistics at /nowhere"):
+        simulate(tmp_path, node_configs=nodes[2:], extend="/nowhere")
 
 
 def test_a_client_whose_data_changed_is_replaced_and_not_counted_twice(tmp_path: Path, nodes: Nodes) -> None:
