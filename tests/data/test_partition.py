@@ -13,7 +13,6 @@ from fedstats_app.settings.app_config import AppConfig
 from tests.data.conftest import make_dataset
 
 COVERING = ("iid", "dirichlet", "dirichlet-blocks", "natural-id", "domain", "fedcgs")
-SEEDED = tuple(name for name in PARTITIONERS if name != "natural-id")
 quick = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,41 +45,6 @@ def fedcof(
     global_mean = class_sums.sum(axis=0) / total
     gram += between if between_class else total * np.outer(global_mean, global_mean)
     return LiteralFedCOF(covariances, gram, np.linalg.solve(gram, class_sums.T).T)
-
-
-def oracle_gram(
-    features: np.ndarray,
-    labels: np.ndarray,
-    clients: np.ndarray,
-    gamma: float,
-    shape: Literal["full", "diag", "spherical"],
-) -> np.ndarray:
-    """FedCOF's Gram matrix from the clients' own covariances: Goswami et al. 2025, eq. 24, and its two ablations."""
-    features, dim = features.astype(np.float64), features.shape[1]
-    gram = len(features) * np.outer(features.mean(axis=0), features.mean(axis=0))
-    for c in np.unique(labels):
-        mine = labels == c
-        count = int(mine.sum())
-        if count == 1:  # weight N_c - 1 = 0
-            continue
-        class_mean = features[mine].mean(axis=0)
-        covariance = -count / (count - 1) * np.outer(class_mean, class_mean) + gamma * np.eye(dim)
-        for k in np.unique(clients[mine]):
-            own = features[mine & (clients == k)]
-            mean = own.mean(axis=0)
-            covariance += len(own) / (count - 1) * np.outer(mean, mean)
-            if len(own) > 1:
-                covariance += (len(own) - 1) / (count - 1) * _reduced(np.atleast_2d(np.cov(own, rowvar=False)), shape)
-        gram += (count - 1) * covariance
-    return gram
-
-
-def _reduced(covariance: np.ndarray, shape: Literal["full", "diag", "spherical"]) -> np.ndarray:
-    if shape == "diag":
-        return np.diag(np.diag(covariance))
-    if shape == "spherical":
-        return np.trace(covariance) / len(covariance) * np.eye(len(covariance))
-    return covariance
 
 
 def unit_rows(weight: np.ndarray) -> np.ndarray:
