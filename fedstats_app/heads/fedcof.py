@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -20,8 +21,11 @@ from fedstats_app.heads.regularisation import (
 from fedstats_app.heads.scatter import ClassTotals, SummedRows
 from fedstats_app.statistics import ClassMeanRows
 
-# FedNCM's head replaces this one only if its expected accuracy is larger by at least this.
-_CLEARLY_BETTER = 0.01
+# FedNCM's head replaces this one only if its expected accuracy is larger by at least this, or if the means have fewer
+# degrees of freedom than this share of the dimension.
+_CLEARLY_BETTER, _LEAST_FREEDOM = 0.01, 0.01
+# How often the covariance may be halved.
+_MOST_HALVINGS = 12
 
 
 def solve_fedcof(
@@ -47,7 +51,9 @@ def solve_fedcof(
     shrinkage : float or "auto"
         gamma >= 0, absolute, as in the paper. "auto": the best expected accuracy
         (:mod:`fedstats_app.heads.regularisation`). Infinity gives the limit, which is FedNCM's head; so does "auto" if
-        the means do not determine a covariance (one client), or if FedNCM's head has the better expected accuracy.
+        the means do not determine a covariance (one client, or few means for the dimension), or if FedNCM's head has
+        the better expected accuracy. Sites that differ make means scatter more than their samples do. This shows only
+        where no head is expected to be better than chance, since the server knows no other scatter.
     between_class : bool or "only"
         Ablations. True adds the between-class scatter (sum_c N_c mu_c mu_c^T in place of N mu mu^T). "only" leaves the
         scatter of the means about their class means out besides, but not gamma; it needs a number for that.
@@ -91,12 +97,18 @@ def _choose_shrinkage(totals: ClassTotals, scatter: Tensor, samples: float, betw
         weight=float((totals.counts - 1)[several].clamp(min=0).sum()),
         freedom=totals.freedom,
     )
-    if spread is None:
+    if spread is None or totals.freedom < _LEAST_FREEDOM * totals.sums.shape[1]:
         return math.inf
     head = with_between_class if between_class else without_between_class
-    ridge = choose_ridge(spread, head)
-    ncm = spread.expected_accuracy(math.inf, class_means)
-    return math.inf if ncm > spread.expected_accuracy(ridge, head) + _CLEARLY_BETTER else ridge / samples
+    for _ in range(_MOST_HALVINGS):
+        ridge = choose_ridge(spread, head)
+        expected = spread.expected_accuracy(ridge, head)
+        if expected >= 1.0 / len(spread.counts):
+            ncm = spread.expected_accuracy(math.inf, class_means)
+            return math.inf if ncm > expected + _CLEARLY_BETTER else ridge / samples
+        # Worse than chance: the means differ by site, and the samples' covariance is smaller.
+        spread = replace(spread, weight=2.0 * spread.weight)
+    return math.inf
 
 
 def _mean_term(totals: ClassTotals, between_class: bool) -> Tensor:

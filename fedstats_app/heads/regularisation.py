@@ -1,6 +1,6 @@
 """Choosing the ridge from the statistics alone.
 
-If the Gram matrix is known, or completed, the ridge is the one with the largest evidence (:func:`likeliest_ridge`).
+If the Gram matrix is known, or completed, the ridge is the likeliest one (:func:`likeliest_ridge`).
 FedCOF knows only how means scatter, and takes the ridge with the best expected accuracy (:func:`choose_ridge`). Its
 head is linear in H mu_c with H = (S + lambda I)^-1, S a scatter within classes and mu_c the class means. If
 features scatter about their class means with a common covariance, the scores of a new sample are normal, and their
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedstats_app.heads.scatter import mean_product, within_class_freedom
 from fedstats_app.statistics import FeatureStatistics
 
 # Candidates in units of the mean eigenvalue of the scatter. Beyond either end no head changed on any data we tried.
@@ -31,8 +32,9 @@ MOST_CLASSES = 256
 
 # A ridge chosen by evidence is at least this many times the mean squared distance of a sample from its class mean. No
 # statistic tells copies of samples from new samples, and with copies the evidence grows as the ridge falls; on large
-# data half a sample is next to nothing.
-LEAST_RESIDUALS = 0.5
+# data half a sample is next to nothing. On few samples the evidence is flat: the logarithm of the ridge has, for each
+# class, a normal prior about this value, of this deviation.
+LEAST_RESIDUALS, PRIOR_DEVIATION = 0.5, 0.5
 
 # From P = M^T H M and R = M^T H^2 M, (C, C) for class means M (d, C), and the counts (C,) to the head, as the (C, C)
 # matrix T of W^T = H M T and the bias (C,).
@@ -144,18 +146,20 @@ class Spread:
 
 
 def likeliest_ridge(stats: FeatureStatistics, gram: Tensor) -> float | None:
-    """Return the ridge with the largest evidence: the marginal likelihood of ridge regression on one-hot labels.
+    """Return the likeliest ridge: by the evidence of ridge regression on one-hot labels, and a prior.
 
-    With y = W f + noise, weights normal about 0 and one ratio lambda of the variances of noise and weights for all
-    classes, both variances integrated out or set to their best, the evidence of one class in N samples is up to a
-    constant -N/2 log(tr(Y^T Y) - tr(B^T (G + lambda I)^-1 B)) - log det(I + G / lambda) / 2 (MacKay 1992, "Bayesian
-    interpolation"; Bishop 2006, eq. 3.86). FedCGS takes the same ridge for its scatter within classes: both heads
-    consist of the directions (S + lambda I)^-1 mu_c. Candidates grow by the fourth root of 10 over ten decades.
+    Features and labels are centred, G - N mu mu^T and B - n mu^T: the common mean would explain most of the labels of
+    few samples. With y = W f + noise, weights normal about 0 and one ratio lambda of the variances of noise and weights
+    for all classes, both variances integrated out or set to their best, the evidence of one class in N samples is up to
+    a constant -N/2 log(tr(Y^T Y) - tr(B^T (G + lambda I)^-1 B)) - log det(I + G / lambda) / 2 (MacKay 1992, "Bayesian
+    interpolation"; Bishop 2006, eq. 3.86). log lambda is normal about the least candidate, which matters on few samples
+    alone. FedCGS takes the same ridge for its scatter within classes: both heads consist of the directions
+    (S + lambda I)^-1 mu_c. Candidates grow by the fourth root of 10 over ten decades.
 
     Parameters
     ----------
     stats : FeatureStatistics
-        Merged statistics, whose class sums B and counts are used.
+        Merged statistics, whose class sums B and counts n are used.
     gram : Tensor
         (d, d) float64, G.
 
@@ -165,22 +169,26 @@ def likeliest_ridge(stats: FeatureStatistics, gram: Tensor) -> float | None:
         lambda, in squared units of the features, at least ``LEAST_RESIDUALS`` of a sample's mean squared distance from
         its class mean. None if no two samples of a class differ.
     """
-    samples, freedom = float(stats.num_examples), stats.num_examples - int(stats.present.sum())
+    counts, samples = stats.class_counts.to(torch.float64), float(stats.num_examples)
+    freedom = within_class_freedom(stats)
     between = float((stats.class_sums * stats.class_means).sum())
     within = float(gram.trace()) - between
     # A difference of large sums is never exactly zero.
     if freedom < 1 or within <= 1e-12 * between:
         return None
-    eigenvalues, vectors = torch.linalg.eigh(gram)
-    eigenvalues, energies = eigenvalues.clamp(min=0.0), (vectors.T @ stats.class_sums.T).square().sum(dim=1)
+    eigenvalues, vectors = torch.linalg.eigh(gram - mean_product(stats))
+    centred = stats.class_sums - torch.outer(counts, stats.mean)
+    eigenvalues, energies = eigenvalues.clamp(min=0.0), (vectors.T @ centred.T).square().sum(dim=1)
+    variance = samples - float(counts.square().sum()) / samples
     steps = torch.arange(DECADES * PER_DECADE + 1, dtype=torch.float64) / PER_DECADE
     ridges: list[float] = (LEAST_RESIDUALS * within / freedom * 10.0**steps).tolist()
 
-    def evidence(ridge: float) -> float:
-        unexplained = max(samples - float((energies / (eigenvalues + ridge)).sum()), 1e-12 * samples)
-        return -samples * math.log(unexplained) - float(torch.log1p(eigenvalues / ridge).sum())
+    def likelihood(ridge: float) -> float:
+        unexplained = max(variance - float((energies / (eigenvalues + ridge)).sum()), 1e-12 * samples)
+        prior = (math.log(ridge / ridges[0]) / PRIOR_DEVIATION) ** 2
+        return -samples * math.log(unexplained) - float(torch.log1p(eigenvalues / ridge).sum()) - prior
 
-    return max(ridges, key=evidence)
+    return max(ridges, key=likelihood)
 
 
 def check_regulariser(name: str, value: float | str, *, infinite: bool = False) -> None:

@@ -121,10 +121,11 @@ def test_both_heads_are_added_at_one_scale_without_the_noise_of_class_means() ->
     gaussian, noise = (len(y) - 4) * inverse @ means.T, np.trace(scatter @ inverse)
     squared = np.einsum("cd,dc->c", means, gaussian) - noise / n
     weight, bias = np.zeros((DIM, 4)), np.zeros(4)
-    for w, b in ((ridge / np.linalg.norm(ridge, axis=0), np.zeros(4)), (gaussian, np.log(n / n.sum()) - squared / 2)):
+    ridge /= np.linalg.norm(ridge, axis=0)
+    for times, w, b in ((1, ridge, np.zeros(4)), (2, gaussian, np.log(n / n.sum()) - squared / 2)):
         scores = means @ w + b
         lead = (np.diag(scores) - scores.mean(axis=1)) @ n / n.sum()
-        weight, bias = weight + w / lead, bias + b / lead
+        weight, bias = weight + times * w / lead, bias + times * b / lead
     assert relative_difference(found.weight[:4], weight.T) <= 1e-9 and relative_difference(found.bias[:4], bias) <= 1e-9
     assert not found.present[4] and not found.weight[4].any() and found.report.parameters == {"ridge_lambda": 3.0}
 

@@ -10,6 +10,7 @@ from fedstats_app.heads import LinearHead, solve_fedcof, solve_ncm, solve_ridge
 from fedstats_app.heads.regularisation import (
     LEAST_RESIDUALS,
     MOST_FREEDOM,
+    PRIOR_DEVIATION,
     HeadMap,
     Spread,
     choose_ridge,
@@ -110,17 +111,22 @@ def _likeliest(features: Tensor, labels: Tensor) -> float:
     return ridge
 
 
-def test_the_evidence_is_the_density_of_the_labels_with_their_noise_at_its_best() -> None:
-    features, labels = _draw(3, 12, seed=4)
+def test_the_likeliest_ridge_has_the_density_of_centred_labels_with_a_prior() -> None:
+    features, labels = _draw(3, 50, seed=4)
+    labels = torch.where(torch.arange(len(labels)) % 3 > 0, labels.roll(50), labels)  # most of them wrong
     samples, one_hot = len(features), torch.nn.functional.one_hot(labels).double()
+    least = LEAST_RESIDUALS * _spread(FeatureStatistics.from_features(features, labels, 3)).residual
+    features, one_hot = features - features.mean(dim=0), one_hot - one_hot.mean(dim=0)
 
     def log_density(ridge: float) -> float:
         covariance = torch.eye(samples, dtype=torch.float64) + features @ features.T / ridge
         misfit = float((one_hot * torch.linalg.solve(covariance, one_hot)).sum()) / one_hot.numel()
-        normal = torch.distributions.MultivariateNormal(torch.zeros(samples, dtype=torch.float64), misfit * covariance)
-        return float(normal.log_prob(one_hot.T).sum())
+        labels = torch.distributions.MultivariateNormal(torch.zeros(samples, dtype=torch.float64), misfit * covariance)
+        prior = torch.distributions.Normal(0.0, PRIOR_DEVIATION).log_prob(torch.tensor(ridge / least).log())
+        return float(labels.log_prob(one_hot.T).sum() + 3 * prior)
 
-    found = _likeliest(features, labels)
+    found = _likeliest(features + 5.0, labels)
+    assert found > 1.1 * least
     assert log_density(found) > max(log_density(found * factor) for factor in (10**-0.25, 10**0.25))
 
 
@@ -168,3 +174,27 @@ def test_means_whose_spread_misleads_leave_fedncm() -> None:
     right = torch.arange(1000) % 2
     accuracy, of_ncm = (float((one.predict(new) == right).double().mean()) for one in (head, ncm))
     assert accuracy >= of_ncm - 0.02
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_sites_that_differ_do_not_bring_fedcof_below_fedncm(shift: float) -> None:
+    """Ten classes at six sites, of which each moves its samples."""
+    generator = torch.Generator().manual_seed(5)
+    labels, site = torch.arange(3000) % 10, torch.arange(3000) // 500
+    moved = shift * torch.randn(6, DIM, generator=generator, dtype=torch.float64)
+    centres = torch.randn(10, DIM, generator=generator, dtype=torch.float64)
+    features = 8.0 + centres[labels] + moved[site] + torch.randn(3000, DIM, generator=generator, dtype=torch.float64)
+    parts = [FeatureStatistics.from_features(features[site == k], labels[site == k], 10) for k in range(6)]
+    sums, counts = torch.cat([part.class_sums for part in parts]), torch.cat([part.class_counts for part in parts])
+    rows = ClassMeanRows(torch.arange(10).repeat(6), counts, num_classes=10, class_sums=sums)
+    accuracy, of_ncm = (
+        float((one.predict(features) == labels).double().mean())
+        for one in (solve_fedcof(rows, shrinkage="auto"), solve_ncm(rows.summed()))
+    )
+    assert accuracy >= of_ncm + (0.1 if shift else 0.0)
+
+
+def test_few_means_for_the_dimension_leave_fedncm() -> None:
+    generator = torch.Generator().manual_seed(3)
+    rows = ClassMeanRows(torch.tensor([0, 0, 1]), torch.tensor([5, 6, 7]), torch.rand(3, 150, generator=generator), 2)
+    assert solve_fedcof(rows, shrinkage="auto").report.parameters["shrinkage"] == float("inf")
