@@ -24,8 +24,8 @@ from fedstats_app.statistics import ClassMeanRows
 # FedNCM's head replaces this one only if its expected accuracy is larger by at least this, or if the means have fewer
 # degrees of freedom than this share of the dimension.
 _CLEARLY_BETTER, _LEAST_FREEDOM = 0.01, 0.01
-# How often the covariance may be halved.
-_MOST_HALVINGS = 12
+# Expected accuracies below this mean that the covariance is too large; how often it may be divided by 4.
+_LEAST_ACCURACY, _MOST_DIVISIONS = 0.5, 6
 
 
 def solve_fedcof(
@@ -52,8 +52,8 @@ def solve_fedcof(
         gamma >= 0, absolute, as in the paper. "auto": the best expected accuracy
         (:mod:`fedstats_app.heads.regularisation`). Infinity gives the limit, which is FedNCM's head; so does "auto" if
         the means do not determine a covariance (one client, or few means for the dimension), or if FedNCM's head has
-        the better expected accuracy. Sites that differ make means scatter more than their samples do. This shows only
-        where no head is expected to be better than chance, since the server knows no other scatter.
+        the better expected accuracy. Sites that differ make means scatter more than their samples do. The server
+        knows no other scatter, so it takes this for granted where it expects no head to be right in half of the cases.
     between_class : bool or "only"
         Ablations. True adds the between-class scatter (sum_c N_c mu_c mu_c^T in place of N mu mu^T). "only" leaves the
         scatter of the means about their class means out besides, but not gamma; it needs a number for that.
@@ -100,14 +100,14 @@ def _choose_shrinkage(totals: ClassTotals, scatter: Tensor, samples: float, betw
     if spread is None or totals.freedom < _LEAST_FREEDOM * totals.sums.shape[1]:
         return math.inf
     head = with_between_class if between_class else without_between_class
-    for _ in range(_MOST_HALVINGS):
+    for _ in range(_MOST_DIVISIONS):
         ridge = choose_ridge(spread, head)
         expected = spread.expected_accuracy(ridge, head)
-        if expected >= 1.0 / len(spread.counts):
+        if expected >= _LEAST_ACCURACY:
             ncm = spread.expected_accuracy(math.inf, class_means)
             return math.inf if ncm > expected + _CLEARLY_BETTER else ridge / samples
-        # Worse than chance: the means differ by site, and the samples' covariance is smaller.
-        spread = replace(spread, weight=2.0 * spread.weight)
+        # Means may differ by site, which only enlarges the covariance; the order of ridges needs no true size.
+        spread = replace(spread, weight=4.0 * spread.weight)
     return math.inf
 
 

@@ -76,7 +76,8 @@ def solve_completed(
     statistics : FeatureStatistics
         With a Gram matrix.
     head : {"both", "ridge", "within"}
-        :func:`solve_ridge`; :func:`solve_gaussian` with the covariance within classes; or the first and twice the second.
+        :func:`solve_ridge`; :func:`solve_gaussian` with the covariance within classes; or the first and twice the
+        second.
     ridge_lambda, shrinkage : float or "auto"
         Of the ridge, and of both; of the Gaussian alone.
 

@@ -176,14 +176,14 @@ def test_means_whose_spread_misleads_leave_fedncm() -> None:
     assert accuracy >= of_ncm - 0.02
 
 
-@pytest.mark.parametrize("shift", [0.0, 3.0])
-def test_sites_that_differ_do_not_bring_fedcof_below_fedncm(shift: float) -> None:
-    """Ten classes at six sites, of which each moves its samples."""
-    generator = torch.Generator().manual_seed(5)
+@pytest.mark.parametrize(("dim", "shift"), [(40, 0.0), (40, 2.0), (200, 1.0)])
+def test_classes_that_differ_by_site_do_not_bring_fedcof_below_fedncm(dim: int, shift: float) -> None:
+    generator, scales = torch.Generator().manual_seed(5), torch.logspace(0, -1.5, dim, dtype=torch.float64)
     labels, site = torch.arange(3000) % 10, torch.arange(3000) // 500
-    moved = shift * torch.randn(6, DIM, generator=generator, dtype=torch.float64)
-    centres = torch.randn(10, DIM, generator=generator, dtype=torch.float64)
-    features = 8.0 + centres[labels] + moved[site] + torch.randn(3000, DIM, generator=generator, dtype=torch.float64)
+    moved = shift * torch.randn(6, 10, dim, generator=generator, dtype=torch.float64)
+    centres = torch.randn(10, dim, generator=generator, dtype=torch.float64)
+    noise = torch.randn(3000, dim, generator=generator, dtype=torch.float64)
+    features = 8.0 + scales * (centres[labels] + moved[site, labels] + noise)
     parts = [FeatureStatistics.from_features(features[site == k], labels[site == k], 10) for k in range(6)]
     sums, counts = torch.cat([part.class_sums for part in parts]), torch.cat([part.class_counts for part in parts])
     rows = ClassMeanRows(torch.arange(10).repeat(6), counts, num_classes=10, class_sums=sums)
@@ -191,7 +191,7 @@ def test_sites_that_differ_do_not_bring_fedcof_below_fedncm(shift: float) -> Non
         float((one.predict(features) == labels).double().mean())
         for one in (solve_fedcof(rows, shrinkage="auto"), solve_ncm(rows.summed()))
     )
-    assert accuracy >= of_ncm + (0.1 if shift else 0.0)
+    assert accuracy >= of_ncm - 0.01
 
 
 def test_few_means_for_the_dimension_leave_fedncm() -> None:
