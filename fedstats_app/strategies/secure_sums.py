@@ -218,13 +218,17 @@ class MaskedRun(Account):
         return agreed
 
     def different(self, entries: Mapping[int, Entry]) -> dict[int, Entry]:
-        """Leave out clients that have an identity or a key of an earlier one: no plan has both of them."""
+        """Leave out clients that no plan can have: with another's identity or key, or a wish for too many."""
         seen: set[bytes] = set()
         kept = {}
         for client, own in entries.items():
             values = {own.identity, own.channel, *own.masks}
             if values & seen or len(values) < 2 + len(own.masks):
                 self.failures[client] = "its keys are those of another client"
+                continue
+            if own.least > len(entries):
+                wanted = f"its owner wants {own.least} clients in a sum (secure-min-clients)"
+                self.failures[client] = f"{wanted}, {len(entries)} take part"
                 continue
             seen |= values
             kept[client] = own

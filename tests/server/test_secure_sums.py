@@ -217,7 +217,7 @@ def test_three_sites_are_enough_unless_an_owner_wants_more(tmp_path: Path, caplo
     with pytest.raises(TooFewClients, match="3 of 4 clients are left, secure sums need 4 of them"):
         simulate(tmp_path, node_configs=nodes, **FEDNCM, app=killed_at("secure_sums", "d"))
     assert "Traceback" not in caplog.text
-    with pytest.raises(TooFewClients, match="fewer than 4 clients have: ant, bee, cat; fewer than two are left"):
+    with pytest.raises(TooFewClients, match=r"got 2; client \d+: its owner wants 4 clients in a sum .* 3 take part"):
         simulate(tmp_path, node_configs=nodes[:3], **FEDNCM)
 
 
@@ -465,6 +465,12 @@ def test_a_peer_that_says_its_data_are_another_peer_s_is_refused(
 
 
 # Classes of few, canaries
+
+
+def test_a_run_of_too_few_classes_ends_before_anything_is_summed(tmp_path: Path) -> None:
+    nodes = [*sites(tmp_path, "ab"), *nodes_of(tmp_path, "c", ("ant", "dog"), images=6, secure_min_clients=3)]
+    with pytest.raises(TooFewClients, match="fewer than 3 clients have: bee, cat, dog; fewer than two are left"):
+        simulate(tmp_path, node_configs=nodes, **FEDNCM)
 
 
 def test_a_class_of_two_holders_is_in_no_sum_and_named_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
