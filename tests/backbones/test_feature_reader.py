@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from PIL import Image
 from fedstats_app.backbones.feature_reader import BLOCK_SIZE, FeatureReader
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.base.option import ConfigError
-from fedstats_app.client.site import Site
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.dataset import SampleSource
 from fedstats_app.settings.app_config import AppConfig
@@ -80,13 +80,6 @@ def test_unreadable_samples_are_left_out_counted_and_named_in_the_log(
     assert "03.png" in caplog.text and "04.png" in caplog.text
 
 
-def test_a_node_with_its_own_folder_is_aligned_by_class_name(tmp_path: Path) -> None:
-    node = NodeConfig(str(image_folder(tmp_path / "site")), min_class_count=0)
-    split = Site(AppConfig(), node).split(("ant", "cat", "dog"), holdout=0.0, seed=0)
-    assert split.dataset.class_names == ("ant", "cat", "dog")
-    assert sorted(set(split.dataset.labels[split.kept].tolist())) == [1, 2]
-
-
 def test_the_cache_is_on_in_simulation_and_where_a_node_s_owner_names_a_place(tmp_path: Path) -> None:
     simulated, own = NodeConfig("", 0, 2), NodeConfig("/data")
     config = AppConfig.of(cache_dir=str(tmp_path))
@@ -97,3 +90,22 @@ def test_the_cache_is_on_in_simulation_and_where_a_node_s_owner_names_a_place(tm
     named = replace(own, cache_dir="/site/cache")
     assert named.cache_root(config.cache) == Path("/site/cache")
     assert named.cache_root(replace(config.cache, feature_cache="off")) is None
+
+
+def test_images_that_two_data_sets_share_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second folder has nine of the first one's twelve images, under other names, and one of its own."""
+    first, second, cache = image_folder(tmp_path / "first"), tmp_path / "second", tmp_path / "cache"
+    for number, path in enumerate(sorted(first.rglob("*.png"))[3:]):
+        (second / f"class {number % 3}").mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, second / f"class {number % 3}" / f"other-{number}.png")
+    Image.new("RGB", (20, 20), "red").save(second / "class 0" / "own.png")
+    backbone, computed = load_backbone("random:tiny", batch_size=4), list[torch.Tensor]()
+    extract = backbone.extract_inputs
+    monkeypatch.setattr(
+        backbone, "extract_inputs", lambda inputs: extract(computed.append(one) or one for one in inputs)
+    )
+    for folder, number in ((first, 12), (second, 1), (second, 0)):
+        dataset, before = load_dataset(f"folder:{folder}", "train"), len(computed)
+        found, _ = read(FeatureReader(backbone, cache), dataset, np.arange(len(dataset)))
+        assert len(computed) - before == number
+        assert torch.equal(found, read(FeatureReader(backbone), dataset, np.arange(len(dataset)))[0])

@@ -114,17 +114,6 @@ def test_the_image_half_of_a_two_tower_model_is_taken(tmp_path: Path) -> None:
     assert not any("text" in key for key in backbone.module.state_dict())
 
 
-def test_a_pickle_of_tensors_is_read_and_others_are_not(tmp_path: Path) -> None:
-    model = model_of("Dinov2")
-    folder = save(tmp_path / "model", model)
-    (folder / "model.safetensors").unlink()
-    torch.save(model.state_dict(), folder / "pytorch_model.bin")
-    same(loaded(folder), outputs(model).last_hidden_state[:, 0])
-    torch.save(model, folder / "pytorch_model.bin")
-    with pytest.raises(WeightsError, match=r"pytorch_model\.bin is no state dict that can be read safely"):
-        loaded(folder)
-
-
 def test_the_transform_is_the_folders(tmp_path: Path) -> None:
     folder = save(tmp_path / "model", model_of("ViT"))
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)

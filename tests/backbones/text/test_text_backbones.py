@@ -168,15 +168,3 @@ def test_what_is_not_there_or_not_allowed_is_said(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(error, match=message):
         load_backbone(name.format(tmp_path=tmp_path, bert=bert), **options)
-
-
-def test_a_hub_that_cannot_be_reached_is_an_error_and_not_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedstats_app.backbones import hub
-
-    def unreachable(url: str) -> None:
-        raise OSError("no route")
-
-    monkeypatch.setattr(hub, "require_reachable", unreachable)
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    with pytest.raises(WeightsError, match=r"some/model could not be downloaded \(no route\): download some/model"):
-        load_backbone("sentence:some/model")
