@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from fedstats_app.heads.scatter import mean_product, needed_gram
 from fedstats_app.statistics import FeatureStatistics
@@ -13,13 +15,39 @@ from fedstats_app.statistics import FeatureStatistics
 RIDGES = 10.0 ** (torch.arange(-24, 17, dtype=torch.float64) / 4)
 
 
+def evidence_by_ridge(stats: FeatureStatistics, gram: Tensor) -> Callable[[float], float]:
+    """Return the function from a ridge lambda > 0 to the evidence of one-hot labels, per sample and class, in nats.
+
+    With y = W f + noise, weights normal about 0 and one ratio lambda of the variances of noise and weights for all
+    classes, both variances integrated out or set to their best, it is up to a constant of the labels
+    (-N log(rss / N) - log det(I + G / lambda)) / 2N with rss = tr(Y^T Y) - tr(B^T (G + lambda I)^-1 B) (MacKay 1992,
+    "Bayesian interpolation"; Bishop 2006, eq. 3.86). Features and labels are centred, G - N mu mu^T and B - n mu^T: the
+    common mean would explain most of the labels of few samples.
+
+    Parameters
+    ----------
+    stats : FeatureStatistics
+        Merged statistics of at least one sample, whose class sums B and counts n are used.
+    gram : Tensor
+        (d, d) float64, G.
+    """
+    counts, number = stats.class_counts.to(torch.float64), float(stats.num_examples)
+    centred = stats.class_sums - torch.outer(counts, stats.mean)
+    eigenvalues, vectors = torch.linalg.eigh(gram - mean_product(stats))
+    eigenvalues, energies = eigenvalues.clamp(min=0.0), (vectors.T @ centred.T).square().sum(dim=1)
+    total = number - float(counts.square().sum()) / number
+
+    def evidence(ridge: float) -> float:
+        residual = max(total - float((energies / (eigenvalues + ridge)).sum()), 1e-12 * number)
+        return -(math.log(residual / number) + float(torch.log1p(eigenvalues / ridge).sum()) / number) / 2
+
+    return evidence
+
+
 def label_evidence(stats: FeatureStatistics) -> float:
     """Return the evidence of one-hot labels per sample and class column, at the best ridge, in nats.
 
-    It is the logarithm of the marginal likelihood of ridge regression, up to a constant that depends on the labels
-    alone (MacKay 1992, "Bayesian interpolation"; Bishop 2006, eq. 3.86):
-    (-N log(rss / N) - log det(I + G / lambda)) / 2N with rss = tr(Y^T Y) - tr(B^T (G + lambda I)^-1 B), features and
-    labels centred. So it compares networks, and transforms of features, on the same samples and classes.
+    It compares networks, and transforms of features, on the same samples and classes.
 
     Parameters
     ----------
@@ -31,17 +59,8 @@ def label_evidence(stats: FeatureStatistics) -> float:
     ValueError
         Without a Gram matrix or samples.
     """
-    gram, number = needed_gram(stats, "evidence"), float(stats.num_examples)
+    gram, number = needed_gram(stats, "evidence"), stats.num_examples
     if not number:
         raise ValueError("evidence needs samples, got none")
-    counts = stats.class_counts.to(torch.float64)
-    centred = stats.class_sums - torch.outer(counts, stats.mean)
-    eigenvalues, vectors = torch.linalg.eigh(gram - mean_product(stats))
-    eigenvalues, energies = eigenvalues.clamp(min=0.0), (vectors.T @ centred.T).square().sum(dim=1)
-    total = number - float(counts.square().sum()) / number
-
-    def evidence(ridge: float) -> float:
-        residual = max(total - float((energies / (eigenvalues + ridge)).sum()), 1e-12 * number)
-        return -(math.log(residual / number) + float(torch.log1p(eigenvalues / ridge).sum()) / number) / 2
-
-    return max(map(evidence, (max(float(eigenvalues.sum()), 1e-300) / number * RIDGES).tolist()))
+    unit = max(float((gram - mean_product(stats)).trace()) / number, 1e-300)
+    return max(map(evidence_by_ridge(stats, gram), (unit * RIDGES).tolist()))

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedstats_app.heads.scatter import mean_product, within_class_freedom
+from fedstats_app.heads.evidence import evidence_by_ridge
+from fedstats_app.heads.scatter import within_class_freedom
 from fedstats_app.statistics import FeatureStatistics
 
 # Candidates in units of the mean eigenvalue of the scatter. Beyond either end no head changed on any data we tried.
@@ -148,13 +149,9 @@ class Spread:
 def likeliest_ridge(stats: FeatureStatistics, gram: Tensor) -> float | None:
     """Return the likeliest ridge: by the evidence of ridge regression on one-hot labels, and a prior.
 
-    Features and labels are centred, G - N mu mu^T and B - n mu^T: the common mean would explain most of the labels of
-    few samples. With y = W f + noise, weights normal about 0 and one ratio lambda of the variances of noise and weights
-    for all classes, both variances integrated out or set to their best, the evidence of one class in N samples is up to
-    a constant -N/2 log(tr(Y^T Y) - tr(B^T (G + lambda I)^-1 B)) - log det(I + G / lambda) / 2 (MacKay 1992, "Bayesian
-    interpolation"; Bishop 2006, eq. 3.86). log lambda is normal about the least candidate, which matters on few samples
-    alone. FedCGS takes the same ridge for its scatter within classes: both heads consist of the directions
-    (S + lambda I)^-1 mu_c. Candidates grow by the fourth root of 10 over ten decades.
+    The evidence is that of :func:`fedstats_app.heads.evidence.evidence_by_ridge`. log lambda is normal about the least
+    candidate, which matters on few samples alone. FedCGS takes the same ridge for its scatter within classes: both
+    heads consist of the directions (S + lambda I)^-1 mu_c. Candidates grow by the fourth root of 10 over ten decades.
 
     Parameters
     ----------
@@ -169,24 +166,18 @@ def likeliest_ridge(stats: FeatureStatistics, gram: Tensor) -> float | None:
         lambda, in squared units of the features, at least ``LEAST_RESIDUALS`` of a sample's mean squared distance from
         its class mean. None if no two samples of a class differ.
     """
-    counts, samples = stats.class_counts.to(torch.float64), float(stats.num_examples)
     freedom = within_class_freedom(stats)
     between = float((stats.class_sums * stats.class_means).sum())
     within = float(gram.trace()) - between
     # A difference of large sums is never exactly zero.
     if freedom < 1 or within <= 1e-12 * between:
         return None
-    eigenvalues, vectors = torch.linalg.eigh(gram - mean_product(stats))
-    centred = stats.class_sums - torch.outer(counts, stats.mean)
-    eigenvalues, energies = eigenvalues.clamp(min=0.0), (vectors.T @ centred.T).square().sum(dim=1)
-    variance = samples - float(counts.square().sum()) / samples
+    evidence = evidence_by_ridge(stats, gram)
     steps = torch.arange(DECADES * PER_DECADE + 1, dtype=torch.float64) / PER_DECADE
     ridges: list[float] = (LEAST_RESIDUALS * within / freedom * 10.0**steps).tolist()
 
     def likelihood(ridge: float) -> float:
-        unexplained = max(variance - float((energies / (eigenvalues + ridge)).sum()), 1e-12 * samples)
-        prior = (math.log(ridge / ridges[0]) / PRIOR_DEVIATION) ** 2
-        return -samples * math.log(unexplained) - float(torch.log1p(eigenvalues / ridge).sum()) - prior
+        return 2 * stats.num_examples * evidence(ridge) - (math.log(ridge / ridges[0]) / PRIOR_DEVIATION) ** 2
 
     return max(ridges, key=likelihood)
 
