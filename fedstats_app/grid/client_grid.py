@@ -331,15 +331,6 @@ class Exchange:
             if not progressed:
                 time.sleep(poll)
 
-    def _group_limit(self) -> int:
-        """Return how many clients one message carries: so few that every host has another one ahead of it.
-
-        It grows with the window, which is small until the first replies say how large they are.
-        """
-        if self.grid.hosts is None:
-            return 1
-        return max(1, min(CLIENTS_PER_MESSAGE, self._window() // (2 * self.num_hosts)))
-
     def _window(self) -> int:
         return max(1, min(CLIENTS_PER_WINDOW, self.grid.window_bytes // self.grid.reply_bytes))
 
@@ -349,7 +340,9 @@ class Exchange:
         One slot becomes free with every reply. A host whose slots do not fill a message yet waits for more of them,
         unless one of them is next in turn, or no client is left beyond the window, or nothing is under way.
         """
-        window, limit = self._window(), self._group_limit()
+        window = self._window()
+        # So few clients in a message that every host has another one ahead of it.
+        limit = 1 if self.grid.hosts is None else max(1, min(CLIENTS_PER_MESSAGE, window // (2 * self.num_hosts)))
         end = len(self.order) if self.stalls else min(self.turn + window, len(self.order))
         in_turn = bool(self.unsent) and self.unsent[0] == self.turn
         if self.in_flight and not in_turn and end < min(self.looked_to + limit, len(self.order)):
@@ -417,20 +410,17 @@ class Exchange:
         for message_id, allowed in late:
             request = self.in_flight.pop(message_id)
             self._fail(request.clients, f"no reply within {allowed:g} s (reply-timeout)", silent=True)
-            self._skip_others_of(self.order[request.clients[0]])
+            # One that hosts many clients is not waited for again: that would take hours.
+            host = self.grid.host(self.order[request.clients[0]].metadata.dst_node_id)
+            hosted = [index for index in self.unsent if self.grid.host(self.order[index].metadata.dst_node_id) == host]
+            self._fail(hosted, "not asked: its SuperNode did not answer an earlier request in time", silent=True)
+            self.unsent = [index for index in self.unsent if index not in self.ready]
         self.stalls += bool(late)
         if self.timeout is not None and now - started > self.timeout:
             for request in self.in_flight.values():
                 self._fail(request.clients, f"no reply when the {self.timeout:.0f} s for all clients were over")
             self._fail(self.unsent, f"not asked before the {self.timeout:.0f} s for all clients were over")
             self.in_flight, self.unsent = {}, []
-
-    def _skip_others_of(self, timed_out: Message) -> None:
-        """Do not wait again for a SuperNode that did not answer: one that hosts many clients would take hours."""
-        host = self.grid.host(timed_out.metadata.dst_node_id)
-        hosted = [index for index in self.unsent if self.grid.host(self.order[index].metadata.dst_node_id) == host]
-        self._fail(hosted, "not asked: its SuperNode did not answer an earlier request in time", silent=True)
-        self.unsent = [index for index in self.unsent if index not in self.ready]
 
     def _fail(self, batch: list[int], reason: str, *, silent: bool = False) -> None:
         for index in batch:

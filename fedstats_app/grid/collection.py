@@ -217,7 +217,10 @@ class Collection:
                     warning=_warning(received),
                 )
         except RejectedReply as error:
-            outcome, received = ClientOutcome(client, server_round, _kind_of_failure(reply), str(error)), None
+            # A reason begins with the type of what was raised on the node.
+            refused = str(error).startswith(tuple(f"{kind.__name__}: " for kind in (RefusedByPolicy, OverBudget)))
+            kind = "rejected" if not reply.has_error() else "refused" if refused else "failed"
+            outcome, received = ClientOutcome(client, server_round, kind, str(error)), None
             logger.warning("client %d %s: %s", client, outcome.outcome, error)
         self.outcomes.append(outcome)
         return outcome, received
@@ -308,14 +311,6 @@ def _check_kind(earlier: CollectedStatistics, request: StatisticsRequest, keep_r
 
 def _named(client: MergedClient) -> str:
     return f"client {client.client} of run {client.run}"
-
-
-def _kind_of_failure(reply: Message) -> str:
-    if not reply.has_error():
-        return "rejected"
-    # A reason begins with the type of what was raised on the node.
-    refused = tuple(f"{kind.__name__}: " for kind in (RefusedByPolicy, OverBudget))
-    return "refused" if (reply.error.reason or "").startswith(refused) else "failed"
 
 
 def _warning(received: ReceivedStatistics) -> str:

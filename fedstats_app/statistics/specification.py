@@ -122,6 +122,8 @@ class StatisticsSpec:
         TypeError, ValueError
             If a value is not of exactly its type, or not allowed.
         """
+        if not isinstance(values, dict):
+            raise TypeError("must be an object")
         for key, kind in (("gram", bool), ("means-per-class", int)):
             _check_type(values, key, kind)
         scatter = None

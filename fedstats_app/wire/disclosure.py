@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from flwr.app import Array, Message, MetricRecord, RecordDict
+from flwr.app import Array, Message, RecordDict
 
 from fedstats_app.wire.keeping import arrays_digest
 from fedstats_app.wire.reading import clean_reason
@@ -54,7 +54,9 @@ class DisclosureLedger:
             entry["fields_left_out"] = len(left_out)
         if reply.content.array_records:
             entry["sha256"] = arrays_digest(reply.content, entry.get("sha256", ""))
-        entry["classes_suppressed"] = _suppressed(reply.content)
+        metrics = reply.content.metric_records.get("metrics", {})
+        number = metrics.get("num-suppressed-classes", 0)
+        entry["classes_suppressed"] = number if isinstance(number, int) else 0
 
     def entries(self) -> list[dict[str, Any]]:
         """List one entry per client and kind of message, in that order.
@@ -71,12 +73,16 @@ def _fields(content: RecordDict) -> Iterator[dict[str, Any]]:
     for record_name, record in content.items():
         for key, value in record.items():
             name = clean_reason(f"{record_name}.{key}")[:MAX_NAME]
-            yield {"field": name, **(_of_array(value) if isinstance(value, Array) else _of_values(value))}
-
-
-def _of_array(array: Array) -> dict[str, Any]:
-    shape = [int(extent) for extent in array.shape[:MAX_EXTENTS]]
-    return {"dtype": clean_reason(array.dtype)[:MAX_NAME], "shape": shape, "bytes": len(array.data)}
+            if isinstance(value, Array):
+                shape = [int(extent) for extent in value.shape[:MAX_EXTENTS]]
+                yield {
+                    "field": name,
+                    "dtype": clean_reason(value.dtype)[:MAX_NAME],
+                    "shape": shape,
+                    "bytes": len(value.data),
+                }
+            else:
+                yield {"field": name, **_of_values(value)}
 
 
 def _of_values(value: object) -> dict[str, Any]:
@@ -89,9 +95,3 @@ def _of_values(value: object) -> dict[str, Any]:
     )
     shape = [len(values)] if isinstance(value, list) else []
     return {"dtype": ", ".join(kinds), "shape": shape, "bytes": size}
-
-
-def _suppressed(content: RecordDict) -> int:
-    metrics = content.get("metrics")
-    number = metrics.get("num-suppressed-classes", 0) if isinstance(metrics, MetricRecord) else 0
-    return number if isinstance(number, int) else 0

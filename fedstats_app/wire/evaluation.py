@@ -55,7 +55,14 @@ def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, 
     names = [name for name in msg.content if name.startswith("head.")]
     if len(names) > MAX_HEADS:
         raise Malformed(f"a message brings at most {MAX_HEADS} heads, got {len(names)}")
-    heads = {name.removeprefix("head."): _read_head(msg.content, name, request) for name in names}
+    heads, classes = {}, request.num_classes
+    for name in names:
+        record = record_of(msg.content, name, ArrayRecord)
+        weight = read_array(record, "weight", torch.float64, (classes, range(1, MAX_FEATURE_DIM + 1)))
+        # The bias of an absent class may be -inf; a head checks that those of the others are finite.
+        bias = read_array(record, "bias", torch.float64, (classes,), finite=False)
+        present = read_array(record, "present", torch.uint8, (classes,)).to(torch.bool)
+        heads[name.removeprefix("head.")] = LinearHead(weight, bias, present)
     if "leave-one-out" not in msg.content:
         return request, heads, None
     if len(heads) != 1:
@@ -65,14 +72,6 @@ def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, 
     inverse = read_array(record, "inverse", torch.float32, (dim * (dim + 1) // 2,)).to(torch.float64)
     lengths = read_array(record, "lengths", torch.float64, (request.num_classes,))
     return request, heads, LeaveOneOut(unpack_upper(inverse, dim), lengths)
-
-
-def _read_head(content: RecordDict, name: str, request: StatisticsRequest) -> LinearHead:
-    record, classes = record_of(content, name, ArrayRecord), request.num_classes
-    weight = read_array(record, "weight", torch.float64, (classes, range(1, MAX_FEATURE_DIM + 1)))
-    # The bias of an absent class may be -inf; a head checks that those of the others are finite.
-    bias = read_array(record, "bias", torch.float64, (classes,), finite=False)
-    return LinearHead(weight, bias, read_array(record, "present", torch.uint8, (classes,)).to(torch.bool))
 
 
 def evaluation_reply(msg: Message, scores: Mapping[str, ClientScores]) -> Message:

@@ -232,8 +232,20 @@ def node_info_of(record: ConfigRecord) -> NodeInfo:
     """Read the record ``node``, or raise :class:`Malformed`."""
     if "class-names" in record and "partition-id" not in record:
         check_keys("node", record, {"class-names"}, {"trains", "evaluates", "any-app", "class-ids", "client-name"})
-        names = _read_class_names(record)
-        info = from_values(NodeInfo, record, class_names=names, class_ids=_read_class_ids(record, len(names)))
+        names = list_of(record, "class-names", str, MAX_CLASS_NAMES)
+        for name in names:
+            if not (1 <= len(name) <= MAX_CLASS_NAME_LENGTH and name.isprintable()):
+                raise Malformed(
+                    f"class-names: must have 1 to {MAX_CLASS_NAME_LENGTH} printable characters, got {name[:40]!r}"
+                )
+        if len(set(names)) != len(names):
+            raise Malformed("class-names: must differ, got one twice")
+        ids = list_of(record, "class-ids", int) if "class-ids" in record else None
+        if ids is not None and (
+            len(ids) != len(names) or any(not a < b for a, b in itertools.pairwise([-1, *ids, LARGEST_WHOLE + 1]))
+        ):
+            raise Malformed(f"class-ids: must be {len(names)} ascending whole numbers from 0, got {ids!r:.80}")
+        info = from_values(NodeInfo, record, class_names=tuple(names), class_ids=None if ids is None else tuple(ids))
         if len(info.client_name) > MAX_CLIENT_NAME or not info.client_name.isprintable():
             raise Malformed(
                 f"client-name: must be at most {MAX_CLIENT_NAME} printable characters, got {info.client_name[:40]!r}"
@@ -243,24 +255,3 @@ def node_info_of(record: ConfigRecord) -> NodeInfo:
     info = from_values(NodeInfo, record)
     whole(record, "partition-id", 0, (info.num_partitions or 1) - 1)
     return info
-
-
-def _read_class_names(record: ConfigRecord) -> tuple[str, ...]:
-    names = list_of(record, "class-names", str, MAX_CLASS_NAMES)
-    for name in names:
-        if not (1 <= len(name) <= MAX_CLASS_NAME_LENGTH and name.isprintable()):
-            raise Malformed(
-                f"class-names: must have 1 to {MAX_CLASS_NAME_LENGTH} printable characters, got {name[:40]!r}"
-            )
-    if len(set(names)) != len(names):
-        raise Malformed("class-names: must differ, got one twice")
-    return tuple(names)
-
-
-def _read_class_ids(record: ConfigRecord, number: int) -> tuple[int, ...] | None:
-    if "class-ids" not in record:
-        return None
-    ids = list_of(record, "class-ids", int)
-    if len(ids) != number or any(not low < high for low, high in itertools.pairwise([-1, *ids, 2**63])):
-        raise Malformed(f"class-ids: must be {number} ascending whole numbers from 0, got {ids!r:.80}")
-    return tuple(ids)

@@ -47,12 +47,6 @@ MAX_FINGERPRINT_LENGTH = 128
 # The request
 
 
-def _read_spec(values: object) -> StatisticsSpec:
-    if not isinstance(values, dict):
-        raise TypeError("must be an object")
-    return StatisticsSpec.from_dict(values)
-
-
 @dataclass(frozen=True)
 class StatisticsRequest(SampleRequest):
     """Request for a client's statistics.
@@ -68,7 +62,7 @@ class StatisticsRequest(SampleRequest):
     """
 
     spec: StatisticsSpec = field(
-        default=StatisticsSpec(), metadata=as_text(StatisticsSpec.to_dict, _read_spec, "specification")
+        default=StatisticsSpec(), metadata=as_text(StatisticsSpec.to_dict, StatisticsSpec.from_dict, "specification")
     )
     wire_dtype: str = "float32"
     server_round: int = 1

@@ -204,7 +204,11 @@ def read_statistics_record(
     _check_on_grid("class-sums", rows.class_sums, spec.fraction_bits)
     client = ClientStatistics(rows)
     if completed:
-        client = _completed(rows, _read_scatter(record, rows, spec.stand_in, norm))
+        # A scatter of the same trace, in which the energy left out has no direction.
+        scatter = _read_scatter(record, rows, spec.stand_in, norm)
+        within = mirror_upper((factor := scatter.scaled()).T @ factor)
+        within.diagonal().add_(scatter.left_out / rows.feature_dim)
+        client = ClientStatistics(rows, scatter=scatter, within=within, completed=True)
     elif more == {"gram"}:
         gram = _read_triangle(record, "gram", rows.feature_dim, torch.float64)
         client = ClientStatistics(rows, gram)
@@ -230,14 +234,6 @@ def read_statistics_record(
     repeated = len(rows) - len(set(rows.class_ids.tolist()))
     per_row = 16 + rows.feature_dim * NUMBER_BYTES[wire_dtype] + (0 if exact else 4)
     return client, WireBytes(on_wire, of_rows, of_gram, of_scatter, of_rows - repeated * per_row)
-
-
-def _completed(rows: ClassMeanRows, scatter: ScatterFactor) -> ClientStatistics:
-    """Return statistics with a scatter of the same trace, in which the energy left out has no direction."""
-    factor = scatter.scaled()
-    within = mirror_upper(factor.T @ factor)
-    within.diagonal().add_(scatter.left_out / rows.feature_dim)
-    return ClientStatistics(rows, scatter=scatter, within=within, completed=True)
 
 
 def _check_on_grid(name: str, values: Tensor, bits: int | None) -> None:
