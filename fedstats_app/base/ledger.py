@@ -1,6 +1,6 @@
 """The file in which a node remembers what it answered: SQLite, so that a crash leaves all of an answer or nothing.
 
-It knows nothing of samples or messages: cells are numbers with a class and members, questions are digests.
+It knows nothing of samples or messages: samples are keys, questions digests.
 """
 
 from __future__ import annotations
@@ -8,28 +8,24 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-# Bytes of an answer that are kept themselves; of a longer one its digest, and it is formed again.
-MAX_KEPT_BYTES = 2**26
 PATTERN = "ledger-*.sqlite"
 ID_BYTES = 16
 _WAIT_SECONDS = 60.0
 _SCHEMA = """
 create table if not exists fact (name text primary key, value text not null);
-create table if not exists cell (
-  number integer primary key, class text not null, held_out integer not null, members blob not null);
-create table if not exists generation (number integer primary key, cells text not null, began real not null);
+create table if not exists sample (key blob primary key, held_out integer not null);
 create table if not exists layout (
-  one integer primary key check (one = 0), key text not null, generation integer not null, cells blob not null);
+  only integer primary key check (only = 0), files text not null, keys blob not null, places blob not null);
+create table if not exists release (
+  number integer primary key, question text not null unique, version text not null, chosen text not null,
+  network text not null, made real not null, body blob not null);
 create table if not exists spent (
-  generation integer not null, kind text not null, question text not null, primary key (generation, kind, question));
-create table if not exists answer (
-  cells text not null, question text not null, digest text not null, body blob, primary key (cells, question));
+  version text not null, kind text not null, question text not null, primary key (version, kind, question));
 """
 
 
@@ -38,32 +34,18 @@ class LedgerError(Exception):
 
 
 class Exhausted(Exception):
-    """A generation of the data has answered as many different questions of a kind as its owner allows."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Samples of one class of which all are in an answer, or none.
-
-    It has its number for good, and the identities of the samples; some are held out for evaluation.
-    """
-
-    number: int
-    class_name: str
-    held_out: bool
-    members: tuple[bytes, ...]
+    """A version of the data has answered as many different questions of a kind as its owner allows."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of a ledger for its owner: its data, its age, the number of cells, and answers by kind.
+    """Summary of a ledger for its owner: its data, when releases were made, and answers by kind.
 
     ``noise`` has the mu of every sum with noise, of all versions of the data.
     """
 
     data: str
-    began: float
-    cells: int
+    releases: tuple[float, ...]
     spent: dict[str, int]
     noise: tuple[float, ...]
 
@@ -112,8 +94,8 @@ class LedgerFile:
                 check([*values, value])
                 connection.execute("insert into fact values (?, ?)", (f"{prefix}|{len(values)}", value))
 
-    def spend(self, generation: int, kind: str, questions: Iterable[str], limit: int) -> None:
-        """Note that questions are being answered; those that are known cost nothing.
+    def spend(self, version: str, kind: str, questions: Iterable[str], limit: int) -> None:
+        """Note that questions about a version of the data are being answered; those that are known cost nothing.
 
         Raises
         ------
@@ -121,76 +103,26 @@ class LedgerFile:
             If they would be more than the limit; then none is noted.
         """
         with self.transaction() as connection:
-            by_kind = connection.execute(
-                "select question from spent where generation = ? and kind = ?", (generation, kind)
+            same_kind = connection.execute(
+                "select question from spent where version = ? and kind = ?", (version, kind)
             ).fetchall()
-            known = {question for (question,) in by_kind}
+            known = {question for (question,) in same_kind}
             new = set(questions) - known
             if len(known) + len(new) > limit:
                 raise Exhausted(f"{len(known)} of {limit} {kind} are spent, {len(new)} more were asked for")
-            rows = [(generation, kind, question) for question in sorted(new)]
+            rows = [(version, kind, question) for question in sorted(new)]
             connection.executemany("insert into spent values (?, ?, ?)", rows)
 
-    def answer(self, cells: str, question: str) -> tuple[str, bytes | None] | None:
-        """Return the digest of what was answered, and the answer itself unless it was too long; None if nothing was."""
-        with self.transaction() as connection:
-            found = connection.execute(
-                "select digest, body from answer where cells = ? and question = ?", (cells, question)
-            ).fetchone()
-        return None if found is None else (str(found[0]), found[1])
-
-    def keep(self, cells: str, question: str, digest: str, body: bytes) -> tuple[str, bytes | None]:
-        """Keep an answer unless there is one, and return :meth:`answer`."""
-        kept = body if len(body) <= MAX_KEPT_BYTES else None
-        with self.transaction() as connection:
-            connection.execute("insert or ignore into answer values (?, ?, ?, ?)", (cells, question, digest, kept))
-        return self.answer(cells, question) or (digest, kept)
-
     def reset(self) -> None:
-        """Forget questions and answers; cells stay, so that differences from earlier answers are of whole cells."""
+        """Forget what was spent; releases stay, since what is subtracted from them does too."""
         with self.transaction() as connection:
-            for table in ("spent", "answer"):
-                connection.execute(f"delete from {table}")
-        with closing(sqlite3.connect(self.path)) as connection:
-            connection.execute("vacuum")
+            connection.execute("delete from spent")
 
     def summary(self) -> Summary:
         """Return what is in it."""
         with self.transaction() as connection:
             facts = dict(connection.execute("select name, value from fact").fetchall())
-            (cells,) = connection.execute("select count(*) from cell").fetchone()
-            newest = connection.execute("select number, began from generation order by number desc limit 1").fetchone()
-            number, began = newest or (0, 0.0)
-            spent = connection.execute(
-                "select kind, count(*) from spent where generation = ? group by kind", (number,)
-            ).fetchall()
+            made = [began for (began,) in connection.execute("select made from release order by number")]
+            spent = connection.execute("select kind, count(*) from spent group by kind").fetchall()
         noise = tuple(float(json.loads(facts[name])[1]) for name in facts if name.startswith("dp-spent|"))
-        return Summary(facts.get("data", "?"), began, cells, dict(spent), noise)
-
-
-def cells_of(connection: sqlite3.Connection) -> list[Cell]:
-    """Return all cells."""
-    rows = connection.execute("select number, class, held_out, members from cell order by number")
-    return [Cell(number, name, bool(held_out), _split(members)) for number, name, held_out, members in rows]
-
-
-def add_cells(connection: sqlite3.Connection, class_name: str, cells: Iterable[tuple[bool, Sequence[bytes]]]) -> None:
-    """Add cells of a class, each with whether it is held out and its members."""
-    rows = [(class_name, held_out, b"".join(members)) for held_out, members in cells]
-    connection.executemany("insert into cell (class, held_out, members) values (?, ?, ?)", rows)
-
-
-def newest_generation(connection: sqlite3.Connection) -> tuple[int, set[int]] | None:
-    """Return the number of the newest generation and the cells it began with, or None."""
-    row = connection.execute("select number, cells from generation order by number desc limit 1").fetchone()
-    return None if row is None else (int(row[0]), set(json.loads(row[1])))
-
-
-def begin_generation(connection: sqlite3.Connection, cells: Iterable[int]) -> int:
-    """Begin a generation of the data that has these cells, and return its number."""
-    values = (json.dumps(sorted(cells)), time.time())
-    return int(connection.execute("insert into generation (cells, began) values (?, ?)", values).lastrowid or 0)
-
-
-def _split(members: bytes) -> tuple[bytes, ...]:
-    return tuple(members[i : i + ID_BYTES] for i in range(0, len(members), ID_BYTES))
+        return Summary(facts.get("data", "?"), tuple(made), dict(spent), noise)

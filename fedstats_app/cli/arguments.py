@@ -17,7 +17,7 @@ from fedstats_app import __version__
 from fedstats_app.backbones.engine import NODE_ENGINES
 from fedstats_app.base.runs import run_named
 
-_LEDGER = "node ledger"
+_LEDGER, _ALLOW = "node ledger", "node allow"
 _EXIT = "exit code: 0 if all is well, 1 if something is wrong (said in the output), 2 if there is no result"
 _FLOWER = "All other options are those of flower-supernode, which lists them with --help."
 
@@ -51,8 +51,8 @@ def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the arguments; `others` has the words that a command hands on."""
     root, words = parser(), list(sys.argv[1:] if argv is None else argv)
     # A word of Flower's must not be taken for a subcommand, so this one is a command of two words.
-    if words[:2] == _LEDGER.split():
-        words[:2] = [_LEDGER]
+    if (name := " ".join(words[:2])) in (_LEDGER, _ALLOW):
+        words[:2] = [name]
     arguments, others = root.parse_known_args(words)
     if others and not COMMANDS[arguments.command].hands_on:
         root.error(f"unrecognized arguments: {' '.join(others)}")
@@ -308,11 +308,21 @@ COMMANDS = {
     _LEDGER: Command(
         "node.ledger",
         "show or reset what a node has answered",
-        "Show what nodes with data of their own have answered since their data last changed. --reset forgets questions "
-        "and answers: what the limits allow is allowed once more.",
+        "Show the releases that nodes with data of their own have made and what else they have answered. --reset forgets "
+        "which heads were scored and which secure sums answered: what the limits allow is allowed once more.",
         (
             _arg("--state-dir", "FOLDER", "as state-dir of the node-config (default: state in ~/.cache/fedstats)"),
-            _flag("--reset", "forget questions and answers"),
+            _flag("--reset", "forget scored heads and secure sums"),
+        ),
+    ),
+    _ALLOW: Command(
+        "node.allow",
+        "show or allow what waits for a node's owner",
+        "Show answers that nodes with data of their own have refused because with earlier ones they tell of few samples, "
+        "or of few sites, each with digits. With the first of these digits, allow it for good.",
+        (
+            (("digits",), {"metavar": "DIGITS", "nargs": "?", "help": "of what to allow"}),
+            _arg("--state-dir", "FOLDER", "as state-dir of the node-config (default: state in ~/.cache/fedstats)"),
         ),
     ),
 }

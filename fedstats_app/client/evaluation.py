@@ -68,16 +68,13 @@ def evaluate_heads(
             kept = named[positions]
             losses[name].append(sample_losses(logits[kept], labels[positions][kept], temperatures))
     positions = torch.cat(found)
-    usable = split.usable(positions) if left_out is not None else torch.ones(len(positions), dtype=torch.bool)
-    read = labels[positions][usable]
+    read = labels[positions]
     # Where unreadable samples left a handful of a class, they have no say either.
     still_named = torch.equal(named[positions], named_samples(read, request.num_classes, min_class_count))
     scores = {}
     for name in heads:
-        confusion = confusion_above_floor(
-            read, torch.cat(predictions[name])[usable], request.num_classes, min_class_count
-        )
+        confusion = confusion_above_floor(read, torch.cat(predictions[name]), request.num_classes, min_class_count)
         vote = voted_temperature(torch.cat(losses[name], dim=1), without_each=step > 1) if still_named else None
-        margins = margins_above_floor(read, torch.cat(bins[name])[usable], min_class_count)
+        margins = margins_above_floor(read, torch.cat(bins[name]), min_class_count)
         scores[name] = ClientScores(confusion, margins, None if vote is None else step * vote)
     return scores

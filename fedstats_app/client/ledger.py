@@ -1,4 +1,4 @@
-"""Memory of a node with data of its own: cells of samples, questions and answers.
+"""Memory of a node with data of its own: releases of its samples, questions and answers.
 
 No torch is imported here: a node says which classes it has without.
 """
@@ -12,41 +12,33 @@ import logging
 import os
 import secrets
 import sqlite3
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message
 from numpy.typing import NDArray
 
 from fedstats_app.base.files import write_atomically
-from fedstats_app.base.ledger import (
-    Cell,
-    Exhausted,
-    LedgerError,
-    LedgerFile,
-    add_cells,
-    begin_generation,
-    cells_of,
-    newest_generation,
-)
+from fedstats_app.base.ledger import Exhausted, LedgerError, LedgerFile
 from fedstats_app.data.clients import data_spec, own_dataset
-from fedstats_app.data.contents import draw_cells, sample_identities
+from fedstats_app.data.contents import draw_holdout, sample_identities
 from fedstats_app.data.data_options import is_table
 from fedstats_app.data.feature_cache import default_cache_root
+from fedstats_app.privacy.differences import ReleasedSet, small_groups, smallest_group_of_squares
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import STATE_FOLDER, NodeConfig
 from fedstats_app.training.limits import RefusedByPolicy
-from fedstats_app.wire.keeping import arrays_digest, content_digest, content_from_bytes, content_to_bytes
+from fedstats_app.wire.keeping import arrays_digest, content_digest
 
 if TYPE_CHECKING:
     from fedstats_app.data.dataset import Dataset
     from fedstats_app.secure.plan import Plan
-    from fedstats_app.wire.statistics import StatisticsRequest
 
 logger = logging.getLogger("fedstats_app")
 
@@ -54,9 +46,15 @@ logger = logging.getLogger("fedstats_app")
 KEPT_RUNS = 64
 MEGABYTE = 1_000_000
 
-QUESTIONS, HEADS = "statistics questions", "scored heads"
+SUMS, HEADS = "secure sums", "scored heads"
 # An owner's keys for them.
-LIMITS = {QUESTIONS: " (max-statistics-questions)", HEADS: " (max-heads-scored)"}
+LIMITS = {SUMS: "max-releases", HEADS: "max-heads-scored"}
+WAITS, HELD_OUT = -1, 1
+_KEY_BYTES = 16
+
+
+class DataWait(RefusedByPolicy):
+    """A release of these data would tell, with earlier ones, of fewer samples than the floor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,20 +63,18 @@ class Layout:
 
     Attributes
     ----------
-    generation : int
-        Of the data: what was spent is counted for each.
-    in_use : str
-        Digest of the cells whose samples are all there.
-    cell : ndarray
-        (n,) int64, number of each sample's cell, -1 for samples that are in none or whose cell is not whole.
-    held_out : ndarray
-        (n,) bool.
+    version : str
+        Digest of the samples that are used; what was spent is counted for each.
+    keys : ndarray
+        (n,) S16, by which each sample of a class is known.
+    place : ndarray
+        (n,) int8: 0 for statistics, ``HELD_OUT`` for evaluation, ``WAITS`` for samples that wait for more of their
+        class.
     """
 
-    generation: int
-    in_use: str
-    cell: NDArray[np.int64]
-    held_out: NDArray[np.bool_]
+    version: str
+    keys: NDArray[np.bytes_]
+    place: NDArray[np.int8]
 
 
 def _name_of(node: NodeConfig) -> str:
@@ -116,30 +112,28 @@ class Ledger:
         self._file.fact("data", self._node.data_path)
 
     def layout(self) -> Layout:
-        """Return the layout of the data as they are now; new samples get a cell once they are as many as the floor."""
+        """Return the layout of the data as they are now; new samples are used once they are as many as the floor."""
         share = float(self._file.fact("holdout-fraction", str(self._data.holdout_fraction)))
         dataset, files = self._files()
-        key = _digest([files, self._floor, share])
-        if (kept := self._kept(key)) is not None:
-            return kept
-        # Every file is read, once for data that do not change: not while other processes wait for the ledger.
-        by_class: defaultdict[str, dict[bytes, int]] = defaultdict(dict)
-        for index, identity in enumerate(sample_identities(dataset)):
-            by_class[dataset.class_names[dataset.labels[index]]][identity] = index
-        return self._draw(key, by_class, len(dataset), share)
+        files = _digest([files, self._floor, share])
+        with self._file.transaction() as connection:
+            row = connection.execute("select keys, places from layout where files = ?", (files,)).fetchone()
+        if row is None:
+            # Every file is read, once for data that do not change: not while other processes wait for the ledger.
+            row = self._draw(files, sample_keys(dataset), dataset, share)
+        keys, place = np.frombuffer(row[0], dtype=f"S{_KEY_BYTES}"), np.frombuffer(row[1], dtype=np.int8)
+        return Layout(digest_of_keys(keys[place != WAITS]), keys, place)
 
     def check_unchanged(self) -> None:
-        """Refuse if a sample in use is no longer what it was when its cell was drawn; call it once all were read.
+        """Refuse if a sample in use is no longer what it was when it was placed; call it once all were read.
 
         What was read would lack, or hold in another's place, exactly this sample. Every file is read again.
         """
-        cell = self.layout().cell
-        identities = sample_identities(own_dataset(self._node.data_path, self._data))
+        layout, dataset = self.layout(), own_dataset(self._node.data_path, self._data)
+        used = layout.place != WAITS
+        if np.array_equal(sample_keys(dataset)[used], layout.keys[used]):
+            return
         with self._file.transaction() as connection:
-            members = {cell.number: set(cell.members) for cell in cells_of(connection)}
-            used = np.flatnonzero(cell >= 0).tolist()
-            if all(identities[index] in members[int(cell[index])] for index in used):
-                return
             connection.execute("delete from layout")
         own_dataset.cache_clear()
         logger.error("refused: files changed while they were read, or at the same size and time")
@@ -150,47 +144,104 @@ class Ledger:
         dataset, reading = own_dataset(self._node.data_path, self._data), sorted(self._data.reading.items())
         return dataset, _digest([dataset.fingerprint, reading, _table_stamp(self._node.data_path)])
 
-    def _kept(self, key: str) -> Layout | None:
+    def _draw(self, files: str, keys: NDArray[np.bytes_], dataset: Dataset, share: float) -> tuple[bytes, bytes]:
         with self._file.transaction() as connection:
-            row = connection.execute("select generation, cells from layout where key = ?", (key,)).fetchone()
-        return None if row is None else _layout(row[0], np.frombuffer(row[1], dtype="<i8"))
-
-    def _draw(self, key: str, by_class: Mapping[str, Mapping[bytes, int]], number: int, share: float) -> Layout:
-        with self._file.transaction() as connection:
-            cells = cells_of(connection)
-            taken = {(cell.class_name, member) for cell in cells for member in cell.members}
-            for name, samples in by_class.items():
-                new = [identity for identity in samples if (name, identity) not in taken]
-                add_cells(connection, name, draw_cells(new, self._floor, share))
-            placed, in_use, missing = np.full(number, -1, dtype="<i8"), set(), Counter[str]()
-            newest = newest_generation(connection)
-            for cell in cells_of(connection):
-                indices = [by_class.get(cell.class_name, {}).get(member) for member in cell.members]
-                there = [index for index in indices if index is not None]
-                if len(there) == len(indices):
-                    in_use.add(cell.number)
-                    placed[there] = _code(cell)
-                elif newest is not None and cell.number in newest[1]:
-                    missing[cell.class_name] += len(indices) - len(there)
-            if newest is None or in_use - newest[1] or max(missing.values(), default=0) >= self._floor:
-                generation = begin_generation(connection, in_use)
-            else:
-                generation = newest[0]
-            values = (key, generation, placed.tobytes())
-            connection.execute("insert or replace into layout values (0, ?, ?, ?)", values)
-        return _layout(generation, placed)
+            known = dict(connection.execute("select key, held_out from sample").fetchall())
+            new = defaultdict[int, list[bytes]](list)
+            for key, label in zip(_as_bytes(keys), dataset.labels.tolist(), strict=True):
+                if key not in known:
+                    new[label].append(key)
+            for samples in new.values():
+                if len(samples) >= self._floor:
+                    held_out = set(draw_holdout(samples, self._floor, share))
+                    known |= {key: int(key in held_out) for key in samples}
+                    rows = [(key, known[key]) for key in samples]
+                    connection.executemany("insert into sample values (?, ?)", rows)
+            place = np.array([known.get(key, WAITS) for key in _as_bytes(keys)], dtype=np.int8)
+            row = keys.tobytes(), place.tobytes()
+            connection.execute("insert or replace into layout values (0, ?, ?, ?)", (files, *row))
+        return row
 
     def spend(self, kind: str, questions: Iterable[str]) -> None:
         """Note questions before they are answered, or refuse where they would be too many."""
-        limit = {QUESTIONS: self._node.max_questions, HEADS: self._node.max_heads}[kind]
-        generation = self.layout().generation
+        limit = {SUMS: self._node.max_releases, HEADS: self._node.max_heads}[kind]
         try:
-            self._file.spend(generation, kind, questions, limit)
+            self._file.spend(self.layout().version, kind, questions, limit)
         except Exhausted as error:
-            logger.error("refused: %s%s", error, LIMITS[kind])
+            logger.error("refused: %s (%s)", error, LIMITS[kind])
             raise RefusedByPolicy(
-                f"this node answers at most {limit} different {kind}{LIMITS[kind]} for one version of its data"
+                f"this node answers at most {limit} different {kind} ({LIMITS[kind]}) for one version of its data"
             ) from None
+
+    def releases(self, network: str, chosen: str = "") -> list[tuple[Path, float]]:
+        """List the files of releases for a network and when each was made, the newest first; of ``chosen`` samples."""
+        with self._file.transaction() as connection:
+            rows = connection.execute(
+                "select number, made from release where network = ? and ? in (chosen, '') order by number desc",
+                (network, chosen),
+            ).fetchall()
+        return [(self._path(number), made) for number, made in rows]
+
+    def check_release(self, new: ReleasedSet, chosen: str) -> int | None:
+        """Refuse a release that with earlier ones would tell of too few samples of a class, unless the owner allows it.
+
+        Returns
+        -------
+        int or None
+            Samples of the smallest group over all classes of which sums of products would tell; None if there is no
+            such group, or the owner allows it.
+
+        Raises
+        ------
+        DataWait
+            If it is refused, or as many releases were made of these samples as the owner allows.
+        """
+        with self._file.transaction() as connection:
+            return self._checked(connection, new, chosen)
+
+    def keep_release(
+        self, new: ReleasedSet, chosen: str, network: str, question: str, write: Callable[[Path], None]
+    ) -> Path:
+        """Write the file of a release and note it, for good, before any of it leaves; return the path.
+
+        Another process may have made it in the meantime; then that file is the release.
+        """
+        with self._file.transaction() as connection:
+            known = connection.execute("select number from release where question = ?", (question,)).fetchone()
+            if known is not None:
+                return self._path(known[0])
+            self._checked(connection, new, chosen)
+            (number,) = connection.execute("select count(*) from release").fetchone()
+            self._path(number).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write(self._path(number))
+            values = (number, question, self._version(connection), chosen, network, time.time(), _to_bytes(new))
+            connection.execute("insert into release values (?, ?, ?, ?, ?, ?, ?)", values)
+        return self._path(number)
+
+    def _version(self, connection: sqlite3.Connection) -> str:
+        keys, place = connection.execute("select keys, places from layout").fetchone()
+        used = np.frombuffer(place, dtype=np.int8) != WAITS
+        return digest_of_keys(np.frombuffer(keys, dtype=f"S{_KEY_BYTES}")[used])
+
+    def _checked(self, connection: sqlite3.Connection, new: ReleasedSet, chosen: str) -> int | None:
+        rows = connection.execute("select version, body from release").fetchall()
+        version, most = self._version(connection), self._node.max_releases
+        if sum(made_of == version for made_of, _ in rows) >= most:
+            raise DataWait(f"this node makes at most {most} releases (max-releases) of one version of its data")
+        if connection.execute("select 1 from fact where name = ?", (f"release-allowed|{chosen}",)).fetchone():
+            return None
+        earlier = [_from_bytes(body) for _, body in rows]
+        if few := small_groups(earlier, new, self._floor):
+            text = ", ".join(f"{number} of {name}" for name, number in few.items())
+            fact = (f"release-waits|{chosen}", f"with earlier releases, one of the data as they are tells of {text}")
+            connection.execute("insert or ignore into fact values (?, ?)", fact)
+            connection.execute("commit")
+            connection.execute("begin immediate")
+            raise DataWait("this node's data changed by too few samples for a further release: its owner can allow it")
+        return smallest_group_of_squares(earlier, new) if new.squares else None
+
+    def _path(self, number: int) -> Path:
+        return self._file.path.with_suffix("") / f"release-{number}.fedstats"
 
     def identity(self, *, noisy: bool = False) -> bytes:
         """Return 16 random bytes by which this version of the node's data is known in secure sums, for good.
@@ -199,7 +250,7 @@ class Ledger:
         """
         from fedstats_app.secure.plan import IDENTITY_BYTES  # other runs do without
 
-        name = f"secure-identity|{self._files()[1] if noisy else self.layout().in_use}"
+        name = f"secure-identity|{self._files()[1] if noisy else self.layout().version}"
         return bytes.fromhex(self._file.fact(name, secrets.token_hex(IDENTITY_BYTES)))
 
     def keep_signers(self, plan: Plan, allowed: Collection[bytes]) -> None:
@@ -284,32 +335,6 @@ class Ledger:
                 "noise, which is charged"
             )
 
-    def answered(
-        self, request: StatisticsRequest, fingerprint: str, rules: object, form: Callable[[], RecordDict]
-    ) -> RecordDict:
-        """Return what was answered to a request for statistics, or form the answer and keep it before it leaves.
-
-        The request's seed and the size of its hold-out change nothing. The answer depends on the backbone's
-        fingerprint, and on the rules, told apart by their text.
-        """
-        context = [fingerprint, bool(request.holdout), repr(rules)]
-        spec = _digest([request.spec.to_dict(), *context])
-        question = _digest([spec, request.wire_dtype, request.num_classes, list(request.class_names)])
-        in_use = self.layout().in_use
-        if (kept := self._file.answer(in_use, question)) is not None and kept[1] is not None:
-            return content_from_bytes(kept[1])
-        self.spend(QUESTIONS, [spec])
-        content = form()
-        self.check_unchanged()
-        # The time that it took is part of what is given again, but not of what must be the same.
-        digest = content_digest({name: record for name, record in content.items() if name != "metrics"})
-        kept_digest, body = self._file.keep(in_use, question, digest, content_to_bytes(content))
-        if body is not None:
-            return content_from_bytes(body)
-        if kept_digest != digest:
-            raise RefusedByPolicy("this node has answered this with other numbers before, and will not give both")
-        return content
-
 
 @functools.lru_cache(maxsize=8)
 def ledger_of(config: AppConfig, node: NodeConfig) -> Ledger | None:
@@ -380,14 +405,40 @@ def _sent(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _layout(generation: int, placed: NDArray[np.int64]) -> Layout:
-    used = placed >= 0
-    in_use = hashlib.sha256(np.unique(placed[used]).astype("<i8").tobytes()).hexdigest()
-    return Layout(generation, in_use, np.where(used, placed >> 1, -1), used & ((placed & 1) == 1))
+def sample_keys(dataset: Dataset) -> NDArray[np.bytes_]:
+    """Return (n,) S16, for each sample a digest of its class and of what it holds."""
+    names = [name.encode("utf-8", "surrogatepass") + b"\0" for name in dataset.class_names]
+    keys = [
+        hashlib.blake2b(names[label] + identity, digest_size=_KEY_BYTES).digest()
+        for label, identity in zip(dataset.labels.tolist(), sample_identities(dataset), strict=True)
+    ]
+    return np.frombuffer(b"".join(keys), dtype=f"S{_KEY_BYTES}")
 
 
-def _code(cell: Cell) -> int:
-    return 2 * cell.number + cell.held_out
+def digest_of_keys(keys: NDArray[np.bytes_]) -> str:
+    """Return the SHA-256 of some samples' keys, 64 hex digits, whatever their order."""
+    return hashlib.sha256(np.sort(keys).tobytes()).hexdigest()
+
+
+def _as_bytes(keys: NDArray[np.bytes_]) -> list[bytes]:
+    """Return each key whole; numpy's own leave zeros at the end out."""
+    data = keys.tobytes()
+    return [data[begin : begin + _KEY_BYTES] for begin in range(0, len(data), _KEY_BYTES)]
+
+
+def _to_bytes(released: ReleasedSet) -> bytes:
+    header = json.dumps([released.class_names, released.squares]).encode()
+    parts = (released.keys, released.labels.astype("<i4"), released.rows.astype("<i4"))
+    return len(header).to_bytes(4, "little") + header + b"".join(part.tobytes() for part in parts)
+
+
+def _from_bytes(body: bytes) -> ReleasedSet:
+    end = 4 + int.from_bytes(body[:4], "little")
+    class_names, squares = json.loads(body[4:end])
+    number = (len(body) - end) // (_KEY_BYTES + 8)
+    keys = np.frombuffer(body, dtype=f"S{_KEY_BYTES}", count=number, offset=end)
+    labels, rows = np.frombuffer(body, dtype="<i4", offset=end + _KEY_BYTES * number).reshape(2, -1).astype(np.int64)
+    return ReleasedSet(keys, labels, rows, tuple(class_names), squares)
 
 
 def _table_stamp(path: str) -> list[list[object]]:

@@ -122,7 +122,7 @@ def evaluate_personal(msg: Message, context: Context, client_id: int | None) -> 
 def _client(task: TrainingTask, context: Context, client_id: int | None) -> _Client:
     request, site = task.request, Site.of(context, client_id)
     split, reader = site.split_for(request), site.reader(request.backbone_fingerprint)
-    training, test = (samples_of(request, reader, split.dataset, part)[0] for part in (split.kept, split.held_out))
+    training, test = (samples_of(request, reader, split.dataset, part) for part in (split.kept, split.held_out))
     return _Client(site.number, training, test, reader, site.policy)
 
 

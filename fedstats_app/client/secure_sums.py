@@ -9,10 +9,10 @@ from flwr.app import Context, Message
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.client.ledger import QUESTIONS
+from fedstats_app.client.ledger import SUMS
 from fedstats_app.client.secure import remember, remembered
 from fedstats_app.client.site import Site
-from fedstats_app.privacy import Cells, statistics_above_floor
+from fedstats_app.privacy import statistics_above_floor
 from fedstats_app.secure.party import Unsafe
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.secure_words import SecureLayout, mean_weights
@@ -37,7 +37,7 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
         if (ledger := site.ledger) is not None:
             if ledger.identity() != party.own.identity:
                 raise Unsafe("this node's data changed since this run of masks began")
-            ledger.spend(QUESTIONS, [hashlib.sha256(party.question.encode()).hexdigest()])
+            ledger.spend(SUMS, [hashlib.sha256(party.question.encode()).hexdigest()])
         classes, own = torch.from_numpy(plan.classes(active)), party.index(plan)
         statistics = _statistics(site, reader, request, classes)
         listed = torch.from_numpy(plan.lists[own].astype(bool)) & classes
@@ -55,9 +55,6 @@ def _statistics(site: Site, reader: FeatureReader, request: StatisticsRequest, c
     split = site.split(request.class_names, holdout=0.0, seed=request.seed)
     labels = torch.from_numpy(split.dataset.labels[split.kept].copy())
     stay = classes[labels]
-    cells = split.cells
-    if cells is not None:
-        cells = Cells(cells.number[stay], cells.held_out[stay], cells.floor)
     kept = split.kept[stay.numpy()]
     found = statistics_above_floor(
         site.policy,
@@ -67,7 +64,6 @@ def _statistics(site: Site, reader: FeatureReader, request: StatisticsRequest, c
         num_classes=request.num_classes,
         feature_dim=reader.backbone.feature_dim,
         device=reader.backbone.device,
-        cells=cells,
         masked=True,
         expanded=reader.backbone.expands_features,
     )

@@ -11,18 +11,17 @@ import numpy as np
 import torch
 from flwr.app import Context
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.base.progress import Progress
 from fedstats_app.base.tally import add_to_tally
-from fedstats_app.client.ledger import Ledger, ledger_of
+from fedstats_app.client.ledger import HELD_OUT, Ledger, ledger_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set
 from fedstats_app.data.subset import flipped, with_mirror_images
 from fedstats_app.methods import METHODS
-from fedstats_app.privacy import Cells, NodePolicy
+from fedstats_app.privacy import NodePolicy
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import node_of, run_of
@@ -45,24 +44,15 @@ class ClientSplit:
         (h,) indices of those for evaluation.
     suppressed : tuple of str
         Names of the classes that the client has samples of, but too few to use. They stay on the node.
-    cells : Cells or None
-        Of those for statistics and training, on a node with data of its own.
+    keys : ndarray or None
+        (n,) S16, by which those for statistics and training are known on a node with data of its own.
     """
 
     dataset: Dataset
     kept: NDArray[np.int64]
     held_out: NDArray[np.int64]
     suppressed: tuple[str, ...] = ()
-    cells: Cells | None = None
-
-    def usable(self, read: Tensor) -> Tensor:
-        """Return which of the kept samples that could be read, by position (m,), may be used with their cells: (m,)."""
-        if self.cells is None:
-            return torch.ones(len(read), dtype=torch.bool)
-        labels = torch.from_numpy(np.array(self.dataset.labels[self.kept]))
-        readable = torch.zeros(len(labels), dtype=torch.bool)
-        readable[read] = True
-        return self.cells.units(labels, readable)[read] >= 0
+    keys: NDArray[np.bytes_] | None = None
 
 
 @dataclass(frozen=True)
@@ -152,7 +142,7 @@ class Site:
         ValueError
             If the node has no such client, or classes that it should not have.
         """
-        in_use = "" if self.ledger is None else self.ledger.layout().in_use
+        in_use = "" if self.ledger is None else self.ledger.layout().version
         return _split(self, class_names, holdout, seed, in_use)
 
     def _split(self, class_names: tuple[str, ...], holdout: float, seed: int) -> ClientSplit:
@@ -172,15 +162,13 @@ class Site:
         own = own_dataset(self.node.data_path, self.node.data_options(self.config.data))
         dataset, indices = aligned(own, class_names, self.floor) if class_names else (own, np.arange(len(own)))
         layout = ledger.layout()
-        cell, held = layout.cell[indices], layout.held_out[indices]
-        used = cell >= 0
-        kept, held_out = np.flatnonzero(used & (everything | ~held)), np.flatnonzero(used & held & (not everything))
+        place = layout.place[indices]
+        kept = np.flatnonzero((place == 0) | (everything & (place == HELD_OUT)))
+        held_out = np.flatnonzero((place == HELD_OUT) & (not everything))
         split = self._above_floor(ClientSplit(dataset, kept, held_out))
-        kept = split.kept
-        left = {dataset.class_names[label] for label in np.unique(dataset.labels[kept])}
+        left = {dataset.class_names[label] for label in np.unique(dataset.labels[split.kept])}
         few = {own.class_names[label] for label in np.unique(own.labels)} - left
-        cells = Cells(torch.from_numpy(cell[kept]), torch.from_numpy(held[kept]), max(self.node.class_floor(0), 1))
-        return replace(split, suppressed=tuple(sorted(few)), cells=cells)
+        return replace(split, suppressed=tuple(sorted(few)), keys=layout.keys[indices[split.kept]])
 
     def all_samples(self, class_names: tuple[str, ...]) -> tuple[Dataset, NDArray[np.int64]]:
         """Return the client's data and the indices of all of its samples of some classes, whatever their number."""
@@ -224,7 +212,7 @@ class Site:
         """Return the backbone that is asked for, and the client's samples for training or for evaluation."""
         split, reader = self.split_for(request), self.reader(request.backbone_fingerprint)
         indices = split.held_out if held_out else split.kept
-        samples, read = samples_of(request, reader, split.dataset, indices)
+        samples = samples_of(request, reader, split.dataset, indices)
         if len(samples.labels) < len(indices) and self.floor > 1:
             # Images that cannot be read may have left a class under its owner's floor, or a handful to evaluate: then
             # it does not train either, and they are not evaluated.
@@ -233,8 +221,7 @@ class Site:
                 allowed = policy.evaluable(labels, num_classes)
             else:
                 # As in the statistics: the server compares their numbers.
-                usable = split.usable(read)
-                allowed = usable & policy.allowed_classes(labels[usable], num_classes)[labels]
+                allowed = policy.allowed_classes(labels, num_classes)[labels]
             samples = SelectedSamples(samples, allowed.nonzero().squeeze(1))
         return reader, samples
 
@@ -255,24 +242,19 @@ def _in_own_log(kind: str, total: int) -> Iterator[Callable[[int, bool], None]]:
 
 @functools.lru_cache(maxsize=8)
 def _split(site: Site, class_names: tuple[str, ...], holdout: float, seed: int, in_use: str) -> ClientSplit:
-    """Draw a split of the cells in use once: a node is asked in every round, to train and to evaluate."""
+    """Make the split of the samples in use once: a node is asked in every round, to train and to evaluate."""
     return site._split(class_names, holdout, seed)
 
 
 def samples_of(
     request: TrainingRequest, reader: FeatureReader, dataset: Dataset, indices: NDArray[np.int64]
-) -> tuple[Samples, Tensor]:
-    """Return samples as the model takes them: images or tokens, or for a probe the frozen backbone's features.
-
-    And (m,) int64, the positions in ``indices`` of those that could be read.
-    """
+) -> Samples:
+    """Return those samples that can be read as the model takes them: images or tokens, or for a probe features."""
     if request.tune != "probe":
-        found_samples = DatasetSamples(dataset, indices, reader.backbone)
-        return found_samples, found_samples.positions
+        return DatasetSamples(dataset, indices, reader.backbone)
     features, positions = [torch.empty(0, reader.backbone.feature_dim)], [torch.empty(0, dtype=torch.int64)]
     for block, found in reader.blocks(dataset, indices):
         features.append(block.cpu())
         positions.append(found)
-    read = torch.cat(positions)
-    labels = np.array(dataset.labels[indices[read.numpy()]], dtype=np.int64)
-    return TensorSamples(torch.cat(features), torch.from_numpy(labels)), read
+    labels = np.array(dataset.labels[indices[torch.cat(positions).numpy()]], dtype=np.int64)
+    return TensorSamples(torch.cat(features), torch.from_numpy(labels))

@@ -1,60 +1,85 @@
-"""Answer to ``query.statistics``: one pass of the frozen backbone, and sums of its features."""
+"""Answer to ``query.statistics``: one pass of the frozen backbone, and sums of its features.
+
+On a node with data of its own the answer is a release: a file made at the first question about these samples, with
+these statistics, for this network.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import time
+from collections import Counter
+from pathlib import Path
 
+import numpy as np
 import torch
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.client.site import Site
-from fedstats_app.privacy import statistics_above_floor
+from fedstats_app.client.ledger import WAITS, DataWait, Ledger, digest_of_keys
+from fedstats_app.client.site import ClientSplit, Site
+from fedstats_app.data.clients import own_dataset
+from fedstats_app.privacy import StatisticsAboveFloor, statistics_above_floor
+from fedstats_app.privacy.differences import ReleasedSet
+from fedstats_app.statistics import ClientStatistics, StatisticsSpec
+from fedstats_app.wire import QUERY_STATISTICS, NodeInfo, RejectedRequest
+from fedstats_app.wire.release import read_release, write_release
 from fedstats_app.wire.statistics import StatisticsRequest, read_statistics_request, statistics_reply
 
 logger = logging.getLogger("fedstats_app")
 
 
 def statistics(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Run the frozen backbone over the client's samples once and return their statistics.
-
-    A node with data of its own gives the answer again that it gave to the same question before.
-    """
+    """Return a client's statistics; a node with data of its own answers from a release."""
     request = read_statistics_request(msg)
     site = Site.of(context, client_id)
     site.check(request)
-    reader = site.reader(request.backbone_fingerprint)
-    if (ledger := site.ledger) is None:
-        return _answer(msg, request, site, reader)
-    rules = (site.policy, site.node.class_floor(0))
-    content = ledger.answered(
-        request, reader.backbone.fingerprint, rules, lambda: _answer(msg, request, site, reader).content
-    )
-    return Message(content, reply_to=msg)
-
-
-def _answer(msg: Message, request: StatisticsRequest, site: Site, reader: FeatureReader) -> Message:
-    started, policy = time.perf_counter(), site.policy
+    reader, started = site.reader(request.backbone_fingerprint), time.perf_counter()
     split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
-    collected = statistics_above_floor(
-        policy,
+    if (ledger := site.ledger) is not None:
+        return Message(_released(ledger, site, reader, split, request), reply_to=msg)
+    labels = torch.from_numpy(split.dataset.labels[split.kept])
+    collected = _collected(site, reader, split, request, labels, request.num_classes)
+    named = {split.dataset.class_names[c] for c in collected.suppressed}
+    return _reply(msg, request, site, reader, {*split.suppressed, *named}, collected.statistics, started)
+
+
+def _collected(
+    site: Site, reader: FeatureReader, split: ClientSplit, request: StatisticsRequest, labels: Tensor, num_classes: int
+) -> StatisticsAboveFloor:
+    return statistics_above_floor(
+        site.policy,
         request.spec,
-        torch.from_numpy(split.dataset.labels[split.kept]),
+        labels,
         lambda positions: reader.blocks(split.dataset, split.kept[positions.numpy()]),
-        num_classes=request.num_classes,
+        num_classes=num_classes,
         feature_dim=reader.backbone.feature_dim,
         seed=request.seed,
         device=reader.backbone.device,
-        cells=split.cells,
+        order=None if split.keys is None else torch.from_numpy(np.argsort(np.argsort(split.keys))),
         expanded=reader.backbone.expands_features,
     )
-    suppressed = {*split.suppressed, *(split.dataset.class_names[c] for c in collected.suppressed)}
+
+
+def _reply(
+    msg: Message,
+    request: StatisticsRequest,
+    site: Site,
+    reader: FeatureReader,
+    suppressed: set[str],
+    statistics: ClientStatistics,
+    started: float,
+) -> Message:
     if suppressed:
-        logger.info("fewer than %d samples, so they do not leave: %s", policy.min_class_count, sorted(suppressed))
+        few = site.policy.min_class_count
+        logger.info("fewer than %d samples, so they do not leave: %s", few, sorted(suppressed))
     return statistics_reply(
         msg,
-        collected.statistics,
+        statistics,
         backbone_fingerprint=reader.backbone.fingerprint,
         engine=reader.backbone.engine,
         num_unreadable=reader.num_unreadable,
@@ -62,3 +87,101 @@ def _answer(msg: Message, request: StatisticsRequest, site: Site, reader: Featur
         seconds=time.perf_counter() - started,
         request=request,
     )
+
+
+def _released(
+    ledger: Ledger, site: Site, reader: FeatureReader, split: ClientSplit, request: StatisticsRequest
+) -> RecordDict:
+    """Answer from a release of the samples, made now if there is none; the last one where too few have changed."""
+    assert split.keys is not None  # noqa: S101  # so with a ledger
+    fingerprint, dtype = reader.backbone.fingerprint, request.wire_dtype
+    network, chosen = f"{fingerprint} {dtype} {bool(request.holdout)}", digest_of_keys(split.keys)
+    waiting = _waiting(ledger, site)
+    for path, made in ledger.releases(network, chosen):
+        if (content := _answer_of(path, request)) is not None:
+            return _with_waiting(content, sum(waiting.values()), made)
+    try:
+        path = _made(ledger, site, reader, split, request, network, chosen)
+    except DataWait as error:
+        for path, made in ledger.releases(network):
+            if (content := _answer_of(path, request)) is not None:
+                logger.warning("%s; the release of %s stands", error, time.strftime("%d %B %Y", time.gmtime(made)))
+                return _with_waiting(content, max(sum(waiting.values()), 1), made)
+        raise
+    for name, number in sorted(waiting.items()):
+        logger.info("%d new samples of %s wait for more", number, name)
+    return _with_waiting(read_release(path).answer(request), sum(waiting.values()), time.time())
+
+
+def _made(
+    ledger: Ledger,
+    site: Site,
+    reader: FeatureReader,
+    split: ClientSplit,
+    request: StatisticsRequest,
+    network: str,
+    chosen: str,
+) -> Path:
+    """Make the release of some samples, about their classes in the order of their names, and return its file."""
+    started, spec, dim, keys = time.perf_counter(), request.spec, reader.backbone.feature_dim, split.keys
+    assert keys is not None  # noqa: S101  # so with a ledger
+    class_names = np.array(split.dataset.class_names, dtype=np.str_)[split.dataset.labels[split.kept]]
+    names, labels = np.unique(class_names, return_inverse=True)
+    if not len(names):
+        raise RejectedRequest("this node has no class with as many samples as it must have to leave (min-class-count)")
+    known = tuple(map(str, names))
+
+    def released(chosen: NDArray[np.int64], rows: NDArray[np.int64], *, squares: bool) -> ReleasedSet:
+        return ReleasedSet(keys[chosen], labels[chosen], rows, known, squares)
+
+    # What is planned is checked before a sample is read, and what was read before it leaves.
+    ledger.check_release(released(np.arange(len(labels)), np.zeros_like(labels), squares=False), chosen)
+    collected = _collected(site, reader, split, request, torch.from_numpy(labels), len(known))
+    positions, rows, statistics = collected.positions.numpy(), collected.rows.numpy(), collected.statistics
+    expanded = reader.backbone.expands_features
+    new = released(positions, rows, squares=expanded or _has_squares(spec, statistics))
+    smallest = ledger.check_release(new, chosen)
+    if smallest is not None and not site.policy.shares_gram(smallest, dim):
+        site.policy.check_gram(spec, smallest, dim, expanded=expanded)
+        logger.info("with earlier releases a Gram matrix would tell of %d samples, so none leaves", smallest)
+        statistics, new = site.policy.protected(spec, statistics, smallest), released(positions, rows, squares=False)
+    ledger.check_unchanged()
+    fingerprint = reader.backbone.fingerprint
+    own = StatisticsRequest(len(known), spec, request.wire_dtype, backbone_fingerprint=fingerprint, class_names=known)
+    message = Message(own.to_content(), dst_node_id=0, message_type=QUERY_STATISTICS)
+    suppressed = {*split.suppressed, *(known[c] for c in collected.suppressed)}
+    content = _reply(message, own, site, reader, suppressed, statistics, started).content
+    info, name = NodeInfo(class_names=known, client_name=site.node.client_name), reader.backbone.name
+    question = hashlib.sha256(json.dumps([network, chosen, spec.to_dict()], sort_keys=True).encode()).hexdigest()
+    return ledger.keep_release(
+        new, chosen, network, question, lambda path: write_release(path, info, own, content, name)
+    )
+
+
+def _has_squares(spec: StatisticsSpec, statistics: ClientStatistics) -> bool:
+    """Return whether a sum of products of features leaves: largest directions alone are none."""
+    if not (spec.gram or spec.sends_scatter):
+        return False
+    return statistics.scatter is None or not statistics.scatter.left_out
+
+
+def _answer_of(path: Path, request: StatisticsRequest) -> RecordDict | None:
+    try:
+        return read_release(path).answer(request)
+    except RejectedRequest:
+        return None
+
+
+def _waiting(ledger: Ledger, site: Site) -> Counter[str]:
+    """Count by class the samples that wait for more of their class, where others of it are used."""
+    dataset, place = own_dataset(site.node.data_path, site.node.data_options(site.config.data)), ledger.layout().place
+    used = set(dataset.labels[place != WAITS].tolist())
+    return Counter(dataset.class_names[label] for label in dataset.labels[place == WAITS].tolist() if label in used)
+
+
+def _with_waiting(content: RecordDict, number: int, made: float) -> RecordDict:
+    """Say in an answer how many samples wait, and when it was made."""
+    if number:
+        content.metric_records["metrics"]["num-waiting"] = number
+        content.metric_records["metrics"]["made"] = int(made)
+    return content

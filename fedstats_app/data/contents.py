@@ -1,14 +1,8 @@
-"""Content of samples, as bytes and as a digest, without decoding an image; and cells of samples answered together.
-
-Sums over many sets of samples can be added and subtracted. If each set is a union of cells, and a cell has as many
-samples as the floor, so has every difference. Which cell a sample is in depends on what it holds, not on a seed: the
-same data give the same cells for every run.
-"""
+"""Content of samples, as bytes and as a digest, without decoding an image; and the hold-out that it decides."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 
@@ -70,38 +64,20 @@ def sample_identities(dataset: Dataset) -> list[bytes]:
     return found
 
 
-def draw_cells(identities: Sequence[bytes], floor: int, fraction: float) -> list[tuple[bool, list[bytes]]]:
-    """Divide samples of one class into cells, those that are held out for evaluation first.
+def draw_holdout(identities: Sequence[bytes], floor: int, fraction: float) -> list[bytes]:
+    """Choose by their content the samples of one class that are held out for evaluation.
 
     Parameters
     ----------
     identities : sequence of bytes
-        All different.
+        All different, at least ``floor``.
     floor : int
-        The fewest samples of a cell; at least 1 in any case.
+        The fewest samples that may be told of.
     fraction : float
         Share to hold out, in [0, 1). Where it is a sample or more, it is at least the floor, and leaves at least the
         floor; where both is impossible nothing is held out.
-
-    Returns
-    -------
-    list of (bool, list of bytes)
-        Whether a cell is held out, and who is in it; none where there are fewer samples than the floor.
     """
-    floor, number = max(floor, 1), len(identities)
-    if number < floor:
-        return []
-    held_out = round(fraction * number)
-    if held_out:
-        held_out = min(max(held_out, floor), number - floor)
-    if held_out < floor:
-        held_out = 0
-    drawn = sorted(identities)
-    parts = ((True, drawn[:held_out]), (False, drawn[held_out:]))
-    return [(held, cell) for held, part in parts for cell in _split(part, len(part) // floor)]
-
-
-def _split(samples: list[bytes], number: int) -> list[list[bytes]]:
-    """Split samples into so many runs whose sizes differ by at most one."""
-    bounds = [len(samples) * i // number for i in range(number + 1)] if number else []
-    return [samples[low:high] for low, high in itertools.pairwise(bounds)]
+    number = round(fraction * len(identities))
+    if number:
+        number = min(max(number, floor), len(identities) - floor)
+    return sorted(identities)[:number] if number >= max(floor, 1) else []

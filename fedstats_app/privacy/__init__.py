@@ -11,12 +11,11 @@ from fedstats_app.privacy.evaluation import (
     named_samples,
 )
 from fedstats_app.privacy.node_policy import NodePolicy, says_much_about_samples
-from fedstats_app.privacy.suppression import Cells, StatisticsAboveFloor, statistics_above_floor
+from fedstats_app.privacy.suppression import StatisticsAboveFloor, statistics_above_floor
 from fedstats_app.training.limits import RefusedByPolicy
 
 __all__ = [
     "TEMPERATURE_STEP",
-    "Cells",
     "NodePolicy",
     "RefusedByPolicy",
     "StatisticsAboveFloor",

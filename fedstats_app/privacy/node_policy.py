@@ -101,18 +101,23 @@ class NodePolicy:
             refused = "statistics of mapped features (feature-map)" if expanded else "an exact Gram matrix"
             raise RefusedByPolicy(f"{refused}: this node has too few samples for it (min-gram-samples)")
 
-    def protected(self, spec: StatisticsSpec, client: ClientStatistics) -> ClientStatistics:
+    def protected(
+        self, spec: StatisticsSpec, client: ClientStatistics, smallest: int | None = None
+    ) -> ClientStatistics:
         """Return what may leave: with too few samples for a Gram matrix, no more directions than say little of each.
+
+        None at all where with earlier releases it would tell of a ``smallest`` group of too few.
 
         A Gram matrix, or a factor of all directions, gives back every sample of up to as many as features
         (research/inversion.md). The largest directions, one for ten samples beyond the rows, are those of the classes;
         the energy of the others is one number. So a site with very few sends rows and that number.
         """
         num_examples = int(client.rows.num_examples)
-        if not (spec.gram or spec.sends_scatter) or self.shares_gram(num_examples, client.rows.feature_dim):
+        dim, together = client.rows.feature_dim, smallest is None or self.shares_gram(smallest, client.rows.feature_dim)
+        if not (spec.gram or spec.sends_scatter) or (self.shares_gram(num_examples, dim) and together):
             return client
         factor = client.scatter_factor()
-        most = (num_examples - len(client.rows)) // SAMPLES_PER_DIRECTION
+        most = (num_examples - len(client.rows)) // SAMPLES_PER_DIRECTION if together else 0
         return ClientStatistics(client.rows, scatter=None if factor is None else factor.cut(most))
 
     @property

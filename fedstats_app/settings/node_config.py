@@ -113,8 +113,8 @@ class NodeConfig(Options):
     allowed_backbones : tuple of str or None
         All that may be loaded, a network with arguments as ``NAME[ARGUMENTS]``; None for those that are known by name
         alone, without a hub, a folder or arguments.
-    max_questions, max_heads : int
-        How many different statistics questions are answered, and heads scored, for one version of data of its own.
+    max_releases, max_heads : int
+        How many releases are made, and different heads scored, of one version of data of its own.
     client_name : str
         By which a server knows data of the node's own again when they have changed; "" for none.
     secure_min_clients : int
@@ -152,7 +152,7 @@ class NodeConfig(Options):
     label_column: str = option("", text)
     folder_levels: str = option("auto", one_of(*FOLDER_LEVELS))
     allowed_backbones: tuple[str, ...] | None = option(None, backbone_list)
-    max_questions: int = option(8, _MANY, key="max-statistics-questions")
+    max_releases: int = option(8, _MANY)
     max_heads: int = option(32, _MANY, key="max-heads-scored")
     client_name: str = option("", client_name)
     secure_min_clients: int = option(0, least_clients)

@@ -101,8 +101,8 @@ class Release:
         if not self.covers(spec):
             raise RejectedRequest(f"{in_words(spec)}: not in this release, which has {in_words(own.spec)}")
         record = self._record(spec, ids, request.num_classes)
-        others = {name: self.content[name] for name in ("metrics", "about")}
-        return RecordDict({"statistics": record, **others})
+        metrics = MetricRecord(dict(self.content.metric_records["metrics"]))
+        return RecordDict({"statistics": record, "metrics": metrics, "about": self.content["about"]})
 
     def _record(self, spec: StatisticsSpec, ids: Tensor, num_classes: int) -> ArrayRecord:
         client, arrays, own = self.received.statistics, self.content.array_records["statistics"], self.request.spec

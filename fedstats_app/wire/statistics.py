@@ -121,12 +121,18 @@ class StatisticsMetrics:
         Time the client says it took.
     num_suppressed_classes : int
         Classes of which the client has samples, but too few for its policy.
+    num_waiting : int
+        New samples of which the client has too few to tell of yet.
+    made : int
+        When a client with samples that wait made these statistics, in seconds since 1970.
     """
 
     num_examples: int = counted(LARGEST_WHOLE)
     num_unreadable: int = counted(LARGEST_WHOLE)
     seconds: float = measured()
     num_suppressed_classes: int = counted(LARGEST_WHOLE, optional=True)
+    num_waiting: int = counted(LARGEST_WHOLE, optional=True)
+    made: int = counted(LARGEST_WHOLE, optional=True)
 
 
 @dataclass(frozen=True)

@@ -16,19 +16,18 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedstats_app import client_app
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
-from fedstats_app.base import ledger as storage_ledger
 from fedstats_app.base.option import flattened
+from fedstats_app.cli import main
 from fedstats_app.client import site as client_site
 from fedstats_app.client import statistics as client_statistics
 from fedstats_app.client.ledger import ledger_of
 from fedstats_app.client.site import Site
 from fedstats_app.data.clients import own_dataset
-from fedstats_app.data.contents import draw_cells, sample_identities
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import METHODS
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.statistics import StatisticsSpec, client_digest
 from fedstats_app.testing import instruction
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply
@@ -36,6 +35,7 @@ from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.evaluation import evaluation_content
 from fedstats_app.wire.keeping import content_digest, content_to_bytes
 from fedstats_app.wire.reading import to_values
+from fedstats_app.wire.release import read_release
 from tests.support.simulation import site_folder
 
 CLASSES = ("ant", "bee")
@@ -78,8 +78,11 @@ def question(spec: StatisticsSpec | None = None, **options: Any) -> StatisticsRe
 
 def rows_of(node: Mapping[str, object], request: StatisticsRequest, floor: int = 0) -> list[tuple[int, torch.Tensor]]:
     """Return (class, sum) of all rows in an answer to a run with a floor of its own."""
-    received = read_statistics_reply(ask(node, request.to_content(), min_class_count=floor), request)
-    rows = received.statistics.rows
+    reply = ask(node, request.to_content(), min_class_count=floor)
+    if reply.has_error():
+        assert "data changed by too few samples" in reply.error.reason or "max-releases" in reply.error.reason
+        return []
+    rows = read_statistics_reply(reply, request).statistics.rows
     return list(zip(rows.class_ids.tolist(), rows.class_sums, strict=True))
 
 
@@ -111,7 +114,7 @@ def test_hold_outs_and_means_over_seeds_give_no_single_feature(node: Node) -> No
 
 
 def test_floors_that_a_run_raises_give_no_single_feature(node: Node) -> None:
-    generous, sums = {**node, "max-statistics-questions": 1000}, []
+    generous, sums = {**node, "max-releases": 1000}, []
     for floor in range(12):
         for means in (2, 3, 4):
             request = question(StatisticsSpec(means_per_class=means))
@@ -128,7 +131,7 @@ def add_ant(place: Path, number: int) -> None:
 
 def test_changed_data_give_no_single_feature(node: Node) -> None:
     """One image more, one less, and every kind of question after each."""
-    place, generous = Path(str(node["data-path"])), {**node, "max-statistics-questions": 1000}
+    place, generous = Path(str(node["data-path"])), {**node, "max-releases": 1000}
     secret = features_of(node, 0)
     sums = []
 
@@ -155,107 +158,135 @@ def test_a_fresh_ledger_divides_the_same_data_in_the_same_way(node: Node, tmp_pa
     shutil.copytree(str(node["data-path"]), tmp_path / "copy")
     other = {"data-path": str(tmp_path / "copy"), "state-dir": str(tmp_path / "other")}
 
-    for (label, one), (same, two) in zip(rows_of(node, request), rows_of(other, request), strict=True):
+    first, second = rows_of(node, request), rows_of(other, request)
+    assert len(first) == 6
+    for (label, one), (same, two) in zip(first, second, strict=True):
         assert label == same and torch.equal(one, two)
-
-
-@pytest.mark.parametrize("holdout", [0.0, 0.3])
-def test_unreadable_images_leave_no_difference_under_the_floor(node: Node, holdout: float) -> None:
-    """A part of fewer readable samples is in no answer, also not in that over everything."""
-    place = Path(str(node["data-path"]))
-    for image in sorted((place / "ant").iterdir())[::3]:
-        image.write_bytes(b"no image " + image.name.encode())
-    counts = []
-    for asked in (0.0, 0.2):
-        request = question(StatisticsSpec(means_per_class=4), holdout=asked)
-        received = read_statistics_reply(ask(node, request.to_content()), request).statistics
-        assert int(received.rows.counts.min()) >= FLOOR
-        counts.append(received.summed().class_counts)
-    differences = counts[0] - counts[1]
-    assert all(count == 0 or count >= FLOOR for count in differences.tolist())
 
 
 @pytest.mark.parametrize("tune", ["probe", "full"])
 def test_what_is_trained_on_is_what_the_statistics_are_of(node: Node, tune: str) -> None:
-    """Or the server drops the training. Of 12 ants 5 are held out; where one of them is damaged, all are in no sum."""
+    """Or the server drops the training; also where images cannot be read."""
     place, config = Path(str(node["data-path"])) / "ant", NodeConfig.from_node_config(node)
-    for number in range(12, 22):
-        (place / f"{number}.png").unlink()
-    for image in sorted(place.iterdir()):
-        sound = image.read_bytes()
-        image.write_bytes(sound[:-40])
-        forget()
-        dataset = own_dataset(config.data_path, CONFIG.data)
-        ants = sample_identities(dataset)[:12]
-        [held_out, _] = [members for _, members in draw_cells(ants, FLOOR, 0.2)]
-        if ants[[dataset.sample_name(index) for index in range(12)].index(f"ant/{image.name}")] in held_out:
-            break
-        image.write_bytes(sound)
-    request = question()
-    trained = Site(CONFIG, config).samples(TrainingRequest(2, tune, class_names=CLASSES), held_out=False)[1]  # type: ignore[arg-type]
+    for number in range(3):
+        (place / f"{number}.png").write_bytes(b"no image %d" % number)
+    request = question(holdout=0.2)
+    received = read_statistics_reply(ask(node, request.to_content()), request)
+    task = TrainingRequest(2, tune, holdout=0.2, class_names=CLASSES)  # type: ignore[arg-type]
 
+    assert received.num_examples == len(Site(CONFIG, config).samples(task, held_out=False)[1].labels)
+    assert 44 - 3 - 2 * FLOOR <= received.num_examples < 44 - 2 * FLOOR + 1
+
+
+def test_the_same_question_gets_the_same_bytes_in_every_run(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ask(node, question(StatisticsSpec(gram=True)).to_content())
+
+    monkeypatch.setattr(client_statistics, "statistics_above_floor", lambda *_, **__: pytest.fail("computed again"))
+    for seed in (0, 1):
+        again = ask(node, question(StatisticsSpec(gram=True), seed=seed).to_content(), run=2 + seed)
+        assert content_to_bytes(again.content) == content_to_bytes(first.content)
+    less = question()
+    gram = question(StatisticsSpec(gram=True))
+    rows = [read_statistics_reply(ask(node, one.to_content()), one).statistics.rows for one in (gram, less)]
+    assert torch.equal(rows[0].class_sums, rows[1].class_sums)
+
+
+def test_a_release_is_a_file_that_its_owner_can_read(node: Node, tmp_path: Path) -> None:
+    request = question(holdout=0.2)
     received = read_statistics_reply(ask(node, request.to_content()), request)
 
-    assert received.num_examples == len(trained.labels) == 22 + 12 - FLOOR
-
-
-def test_the_same_question_gets_the_same_bytes_also_after_a_crash(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = question(StatisticsSpec(gram=True))
-    first = ask(node, request.to_content())
-
-    def never(*_: object, **__: object) -> None:
-        raise AssertionError("nothing is computed again")
-
-    monkeypatch.setattr(client_statistics, "statistics_above_floor", never)
-    for seed in (0, 1):
-        again = ask(node, question(StatisticsSpec(gram=True), seed=seed).to_content())
-        assert content_to_bytes(again.content) == content_to_bytes(first.content)
+    (path,) = (tmp_path / "state").glob("ledger-*/release-*.fedstats")
+    assert path.stat().st_mode & 0o077 == 0
+    assert read_release(path).digest == client_digest(received.statistics)
 
 
 class Crash(BaseException):
     """Stands for SIGKILL."""
 
 
-def test_a_question_counts_before_it_is_answered(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or one could be killed after each answer has left and before it is written down."""
-    small = {**node, "max-statistics-questions": 1}
-
+@pytest.mark.parametrize("moment", ["write_release", "statistics_above_floor"])
+def test_what_died_before_it_left_is_made_again(node: Node, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def die(*_: object, **__: object) -> None:
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(client_statistics, "statistics_above_floor", die)
+        patch.setattr(client_statistics, moment, die)
         with pytest.raises(Crash):
-            ask(small, question().to_content())
-    assert "max-statistics-questions" in ask(small, question(StatisticsSpec(gram=True)).to_content()).error.reason
-    assert not ask(small, question().to_content()).has_error()
+            ask(node, question().to_content())
+    assert not ask({**node, "max-releases": 1}, question().to_content()).has_error()
 
 
-def test_an_answer_too_long_to_keep_is_the_same_again_or_none(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_ledger, "MAX_KEPT_BYTES", 10)
-    first, again = (ask(node, question().to_content()).content for _ in range(2))
+def test_so_many_releases_are_made_and_any_of_them_given_again(node: Node) -> None:
+    few = {**node, "max-releases": 2}
+    requests = [question(), question(wire_dtype="float32"), question(wire_dtype="float16")]
 
-    assert content_digest({"sums": first["statistics"]}) == content_digest({"sums": again["statistics"]})
-    honest = client_statistics.statistics_reply
-    monkeypatch.setattr(
-        client_statistics, "statistics_reply", lambda msg, found, **more: honest(msg, found + found, **more)
+    replies = [ask(few, request.to_content()) for request in requests]
+
+    assert [reply.has_error() for reply in replies] == [False, False, True]
+    assert replies[2].error.reason.endswith("at most 2 releases (max-releases) of one version of its data")
+    assert not ask(few, requests[0].to_content()).has_error()
+    assert not ask({**few, "max-releases": 3}, requests[2].to_content()).has_error()
+
+
+def sums_of(reply: Message) -> str:
+    return content_digest({"sums": reply.content["statistics"]})
+
+
+def metrics(reply: Message) -> dict[str, Any]:
+    return dict(reply.content["metrics"])  # type: ignore[arg-type]
+
+
+def test_few_new_samples_wait_and_as_many_as_the_floor_are_in_a_further_release(node: Node) -> None:
+    place = Path(str(node["data-path"]))
+    first = ask(node, question().to_content())
+    for number in range(FLOOR - 1):
+        add_ant(place, number)
+    waiting = ask(node, question().to_content())
+
+    assert content_digest({"sums": waiting.content["statistics"]}) == content_digest(
+        {"sums": first.content["statistics"]}
     )
-    assert ask(node, question().to_content()).error.reason.startswith("RefusedByPolicy: this node has answered this")
+    assert metrics(waiting)["num-waiting"] == FLOOR - 1 and metrics(waiting)["made"] > 1.7e9
+    add_ant(place, FLOOR - 1)
+    more = ask(node, question().to_content())
+    assert read_statistics_reply(more, question()).num_examples == 44 + FLOOR and "num-waiting" not in metrics(more)
 
 
-def test_eight_questions_are_answered_and_any_of_them_again(node: Node) -> None:
-    node = {**node, "min-gram-samples": 0}
-    requests = [question(StatisticsSpec(means_per_class=means)) for means in range(1, 10)]
+def test_where_few_were_removed_the_last_release_stands_until_the_owner_allows(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = ask(node, question().to_content())
+    (Path(str(node["data-path"])) / "bee" / "0.png").unlink()
+    (Path(str(node["data-path"])) / "ant" / "1.png").rename(Path(str(node["data-path"])) / "bee" / "ant1.png")
 
-    replies = [ask(node, request.to_content()) for request in requests]
-
-    assert [reply.has_error() for reply in replies] == [False] * 8 + [True]
-    assert replies[8].error.reason == (
-        "RefusedByPolicy: this node answers at most 8 different statistics questions (max-statistics-questions) "
-        "for one version of its data"
+    stands = ask(node, question().to_content())
+    assert content_digest({"sums": stands.content["statistics"]}) == content_digest(
+        {"sums": first.content["statistics"]}
     )
-    assert not ask(node, requests[3].to_content()).has_error()
-    assert not ask({**node, "max-statistics-questions": 9}, requests[8].to_content()).has_error()
+    reason = ask(node, question(wire_dtype="float32").to_content()).error.reason
+    assert "changed by too few samples for a further release: its owner can allow it" in reason
+    state = ["--state-dir", str(tmp_path / "state")]
+    assert main(["node", "allow", *state]) == 0
+    shown = capsys.readouterr().out
+    assert "one of the data as they are tells of 1 of ant, 1 of bee" in shown
+    assert main(["node", "allow", shown.split()[1].rstrip(":"), *state]) == 0
+    assert main(["node", "allow", *state]) == 0 and capsys.readouterr().out.endswith("nothing waits\n")
+    assert read_statistics_reply(ask(node, question().to_content()), question()).num_examples == 42
+
+
+def test_a_gram_matrix_of_few_changed_samples_leaves_as_sums_of_classes(node: Node) -> None:
+    """Ten new samples in two classes: their sums may leave, their products not."""
+    wide, request = {**node, "min-gram-samples": 30}, question(StatisticsSpec(gram=True))
+    whole = read_statistics_reply(ask(wide, request.to_content()), request).statistics
+    for label in CLASSES:
+        site_folder(Path(str(node["data-path"])) / "more", (label,), seed=9, images=FLOOR)
+        for image in (Path(str(node["data-path"])) / "more" / label).iterdir():
+            shutil.move(image, Path(str(node["data-path"])) / label / f"new{image.name}")
+    shutil.rmtree(Path(str(node["data-path"])) / "more")
+
+    later = read_statistics_reply(ask(wide, request.to_content()), request).statistics
+    assert int(later.rows.num_examples) == 54 and not whole.completed and later.completed
+    assert later.scatter is not None and len(later.scatter) == 0
 
 
 def heads_message(number: int) -> RecordDict:
@@ -297,26 +328,6 @@ def training_message(number: int) -> RecordDict:
     values = {**to_values(request), "server-round": number}
     state = {"head.weight": torch.zeros(2, 32), "head.bias": torch.zeros(2)}
     return RecordDict({"arrays": to_record(state), "fixed": to_record({}), "config": ConfigRecord(values)})
-
-
-def test_few_changes_leave_what_was_spent_and_many_begin_anew(node: Node) -> None:
-    place, small = Path(str(node["data-path"])), {**node, "max-statistics-questions": 1}
-    other = question(StatisticsSpec(gram=True))
-    first = ask(small, question().to_content())
-    for number in range(FLOOR - 1):
-        add_ant(place, number)
-
-    assert content_to_bytes(ask(small, question().to_content()).content) == content_to_bytes(first.content)
-    assert ask(small, other.to_content()).has_error()
-    (place / "bee" / "0.png").unlink()  # with its cell
-    assert ask(small, other.to_content()).has_error()
-    smaller = read_statistics_reply(ask(small, question().to_content()), question())
-    assert 44 - 2 * FLOOR < smaller.num_examples <= 44 - FLOOR
-
-    add_ant(place, FLOOR - 1)
-
-    assert not ask(small, other.to_content()).has_error()
-    assert read_statistics_reply(ask({**node}, question().to_content()), question()).num_examples > 44 - FLOOR
 
 
 def test_without_a_place_to_write_a_node_answers_nothing_and_says_why(node: Node, tmp_path: Path) -> None:
@@ -371,7 +382,7 @@ def test_the_first_run_says_how_much_is_held_out_unless_the_owner_does(node: Nod
 @pytest.mark.parametrize("spelt", ["{}/", "{}/.", "{}/../site", "{}/../link", "another state-dir", "moved"])
 def test_the_ledger_is_of_the_folder_however_it_is_named(node: Node, tmp_path: Path, spelt: str) -> None:
     """A fresh ledger would divide data anew that have changed, and the difference is of what was added."""
-    one = {**node, "max-statistics-questions": 1}
+    one = {**node, "max-releases": 1}
     (tmp_path / "link").symlink_to(str(node["data-path"]))
     assert not ask(one, question().to_content()).has_error()
     if "{}" in spelt:
@@ -381,7 +392,7 @@ def test_the_ledger_is_of_the_folder_however_it_is_named(node: Node, tmp_path: P
     if spelt == "moved":  # with the ledger in it
         shutil.move(tmp_path / "state", tmp_path / spelt)
 
-    assert "max-statistics-questions" in ask(one, question(StatisticsSpec(gram=True)).to_content()).error.reason
+    assert "max-releases" in ask(one, question(StatisticsSpec(gram=True)).to_content()).error.reason
 
 
 def replaced(image: Path) -> None:
@@ -412,16 +423,15 @@ def test_nothing_is_answered_of_data_that_change_while_they_are_read(
         reason = ask(node, asked, kind).error.reason
     assert reason == "RefusedByPolicy: this node's data changed while they were read: ask again"
     again = ask(node, asked, kind)
-    assert not again.has_error()  # of the cells that are left
+    assert not again.has_error()  # of what is left
 
 
-def test_a_file_replaced_at_the_same_size_and_time_takes_its_cell_along(node: Node) -> None:
-    first = read_statistics_reply(ask(node, question().to_content()), question()).num_examples
+def test_a_file_replaced_at_the_same_size_and_time_is_noticed(node: Node) -> None:
+    assert not ask(node, question().to_content()).has_error()
     replaced(Path(str(node["data-path"])) / "ant" / "3.png")
     other = question(StatisticsSpec(gram=True))
 
-    assert "data changed" in ask(node, other.to_content()).error.reason
-    assert FLOOR <= first - read_statistics_reply(ask(node, other.to_content()), other).num_examples < 2 * FLOOR
+    assert "data changed by too few samples" in ask(node, other.to_content()).error.reason
 
 
 def test_a_floor_that_a_run_raises_does_not_tell_how_many_samples_a_class_has(node: Node) -> None:

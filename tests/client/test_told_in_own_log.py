@@ -42,7 +42,7 @@ def test_how_far_a_node_is_stands_in_its_own_log(tmp_path: Path, monkeypatch: py
         "features of 64 of 96 images, 4.0 a second; 16 s so far, about 8 s left",
         "features of 96 of 96 images, 4.0 a second; 24 s so far, about 0 s left",
     ]
-    assert len(of_nodes) == 10  # five nodes, two sums
+    assert len(of_nodes) == 5
     heard = of_server.between(0, clock())
     assert "of 5 sites answered" in heard and "features of" not in heard
     assert not list(tmp_path.parent.rglob("here"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedstats_app.data import Dataset, load_dataset
-from fedstats_app.data.contents import draw_cells, sample_digest, sample_identities
+from fedstats_app.data.contents import draw_holdout, sample_digest, sample_identities
 from fedstats_app.data.dataset import SampleSource
 from tests.data.conftest import write_png
 from tests.data.test_folder_layout import both
@@ -59,23 +59,20 @@ def identities(number: int, salt: int = 0) -> list[bytes]:
 
 
 @given(st.integers(0, 200), st.integers(0, 20), st.floats(0.0, 0.9), st.integers(0, 3), st.randoms())
-def test_every_cell_is_above_the_floor_and_every_sample_in_one(
+def test_what_is_held_out_and_what_is_left_are_none_or_as_many_as_the_floor(
     number: int, floor: int, fraction: float, salt: int, random: object
 ) -> None:
     samples = identities(number, salt)
-    cells = draw_cells(samples, floor, fraction)
+    held_out = draw_holdout(samples, floor, fraction)
     random.shuffle(samples)  # type: ignore[attr-defined]
 
-    assert draw_cells(samples, floor, fraction) == cells  # whatever the order
-    assert sorted(one for _, cell in cells for one in cell) == (sorted(samples) if number >= max(floor, 1) else [])
-    assert all(len(cell) >= max(floor, 1) for _, cell in cells)
-    assert all(len(cell) < 2 * max(floor, 1) for _, cell in cells)
-    held_out = sum(len(cell) for held, cell in cells if held)
-    if number >= 2 * max(floor, 1) and round(fraction * number):
-        assert held_out >= floor
-    if held_out > max(floor, 1):
-        assert held_out <= round(fraction * number)
-    assert not number or held_out < number
+    assert draw_holdout(samples, floor, fraction) == held_out  # whatever the order
+    assert set(held_out) <= set(samples) and len(set(held_out)) == len(held_out)
+    least = max(floor, 1)
+    assert not held_out or min(len(held_out), number - len(held_out)) >= least
+    if number >= 2 * least and round(fraction * number):
+        assert held_out
+    assert len(held_out) <= max(round(fraction * number), least)
 
 
 def test_a_sample_is_what_it_holds_and_not_its_name_or_date(tmp_path: Path) -> None:

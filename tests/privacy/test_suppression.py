@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstats_app.base.rank_rule import RankRule
-from fedstats_app.privacy import Cells, NodePolicy, StatisticsAboveFloor, statistics_above_floor
-from fedstats_app.privacy.suppression import merged
+from fedstats_app.privacy import NodePolicy, StatisticsAboveFloor, statistics_above_floor
+from fedstats_app.privacy.suppression import rows_in_order
 from fedstats_app.statistics import ClientStatistics, ScatterSpec, StatisticsSpec
 from fedstats_app.testing import instruction
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
@@ -186,53 +186,23 @@ def test_an_owner_is_warned_of_a_gram_matrix_or_factor_of_few_samples(
     assert not warned(NodePolicy(0), 14)  # a simulation has no owners
 
 
-@given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 20))
-def test_groups_are_runs_that_reach_the_floor(counts: list[int], floor: int) -> None:
-    groups = merged(counts, floor)
-
-    if sum(counts) < floor:
-        assert groups == []
-        return
-    assert groups == sorted(groups) and set(groups) == set(range(max(groups) + 1))
-    for group in set(groups):
-        assert sum(count for count, one in zip(counts, groups, strict=True) if one == group) >= floor
-
-
-@st.composite
-def sites(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, Cells, int]:
-    """Return labels, what can be read, cells, and the floor."""
-    floor = draw(st.integers(1, 6))
-    sizes = draw(st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(1, 12)), min_size=1, max_size=12))
-    parts = [torch.full((size,), value) for value, (_, _, size) in enumerate(sizes)]
-    number = torch.cat(parts)
-    labels = torch.tensor([sizes[cell][0] for cell in number.tolist()])
-    held_out = torch.tensor([sizes[cell][1] for cell in number.tolist()])
-    readable = torch.tensor(draw(st.lists(st.booleans(), min_size=len(number), max_size=len(number))))
-    return labels, readable, Cells(number, held_out, floor), floor
-
-
-@given(sites(), st.integers(1, 5), st.integers(1, 12))
-def test_every_combination_of_answers_is_one_of_units_above_the_floor(
-    site: tuple[torch.Tensor, torch.Tensor, Cells, int], means: int, asked: int
+@given(
+    st.lists(st.integers(0, 2), min_size=1, max_size=30),
+    st.integers(1, 5),
+    st.integers(1, 12),
+    st.integers(0, 2**32 - 1),
+)
+def test_rows_by_an_order_are_large_and_alike_for_any_order_of_the_samples(
+    values: list[int], means: int, least: int, seed: int
 ) -> None:
-    """Also between statistics of everything and of what is left of a hold-out, and whatever floor a run asks for."""
-    labels, readable, cells, floor = site
-    units = cells.units(labels, readable)
-    for unit in set(units.tolist()) - {-1}:
-        members = units == unit
-        assert int((members & readable).sum()) >= floor
-        assert len(labels[members].unique()) == len(cells.held_out[members].unique()) == 1
-    kept = ~cells.held_out
-    part = Cells(cells.number[kept], cells.held_out[kept], floor).units(labels[kept], readable[kept])
-    assert torch.equal(part, units[kept])
+    labels, draw = torch.tensor(values), torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(labels), generator=draw)
+    class_ids, rows = rows_in_order(labels, order, means, least)
 
-    used = (units >= 0) & readable
-    class_ids, rows = Cells.rows(labels[used], units[used], means, asked)
     assert torch.equal(class_ids, class_ids.sort().values)
-    for unit in units[used].unique():
-        assert len(rows[units[used] == unit].unique()) == 1
     for row, label in enumerate(class_ids.tolist()):
-        assert labels[used][rows == row].unique().tolist() == [label]
-        size, whole = int((rows == row).sum()), int((labels[used] == label).sum())
-        assert size >= min(asked, whole)
-    assert all(int((class_ids == label).sum()) <= means for label in class_ids.tolist())
+        assert labels[rows == row].unique().tolist() == [label]
+        assert int((rows == row).sum()) >= min(least, int((labels == label).sum()))
+    assert all(int((class_ids == label).sum()) <= means for label in values)
+    mixed = torch.randperm(len(labels), generator=draw)
+    assert torch.equal(rows_in_order(labels[mixed], order[mixed], means, least)[1], rows[mixed])

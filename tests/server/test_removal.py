@@ -166,16 +166,16 @@ def test_a_class_removed_from_rows_is_as_if_it_had_never_been(tmp_path: Path) ->
 
 def test_who_harms_is_named_and_can_be_removed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of eight swap their labels: leaving out one alone changes little."""
-    answer, above_floor = statistics._answer, statistics.statistics_above_floor
+    collected, above_floor = statistics._collected, statistics.statistics_above_floor
 
-    def swapped(msg: Any, request: Any, site: Site, reader: Any) -> Any:
+    def swapped(site: Site, *rest: Any) -> Any:
         def swap(policy: Any, specs: Any, labels: torch.Tensor, *more: Any, **named: Any) -> Any:
             return above_floor(policy, specs, (labels + 1) % 10 if site.client_id in (2, 5) else labels, *more, **named)
 
         monkeypatch.setattr(statistics, "statistics_above_floor", swap)
-        return answer(msg, request, site, reader)
+        return collected(site, *rest)
 
-    monkeypatch.setattr(statistics, "_answer", swapped)
+    monkeypatch.setattr(statistics, "_collected", swapped)
     settings: dict[str, Any] = {"method": "fedncm,fed3r", "num_clients": 8, "partitioner": "iid", "min_clients": 1}
     folder = simulate(tmp_path, **settings)
 

@@ -1,0 +1,88 @@
+"""Sums over several sets of samples: of how few samples a combination of them can tell.
+
+A combination of sums weighs all samples alike that are in the same of the sets. So it is one of the sums over the
+groups of samples that are in the same sets, and if every group is large, no combination is about few. Rows of several
+means per class are sets of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedSet:
+    """Samples behind a release.
+
+    Attributes
+    ----------
+    keys : ndarray
+        (n,) S16, different in one release and the same for the same sample of the same class in all.
+    labels, rows : ndarray
+        (n,) int64, the class by its position in ``class_names``, and the row of the statistics that it is summed in.
+    class_names : tuple of str
+        Of the labels.
+    squares : bool
+        True if there is a sum of products of features too: a Gram matrix, or a factor of all its directions.
+    """
+
+    keys: NDArray[np.bytes_]
+    labels: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    squares: bool
+
+
+def small_groups(earlier: Sequence[ReleasedSet], new: ReleasedSet, floor: int) -> dict[str, int]:
+    """Return the classes in which a release makes a group of fewer samples than the floor, with the smallest size.
+
+    Groups that earlier releases made are not the new one's: a floor that was raised since does not forbid it.
+    """
+    places, names = _places([*earlier, new])
+    classes = np.unique(names, return_inverse=True)[1].reshape(-1, 1)
+    size = _sizes_of_new_groups(places, classes)
+    found: dict[str, int] = {}
+    for index in np.flatnonzero((size > 0) & (size < floor)).tolist():
+        name = str(names[index])
+        found[name] = min(found.get(name, floor), int(size[index]))
+    return dict(sorted(found.items()))
+
+
+def smallest_group_of_squares(earlier: Sequence[ReleasedSet], new: ReleasedSet) -> int | None:
+    """Return the size of the smallest group over all classes that a release with a sum of products makes, if any."""
+    places, _ = _places([*(one for one in earlier if one.squares), new])
+    size = _sizes_of_new_groups((places >= 0).astype(np.int64) - 1, np.zeros((len(places), 1), dtype=np.int64))
+    return int(size[size > 0].min()) if (size > 0).any() else None
+
+
+def _places(sets: Sequence[ReleasedSet]) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
+    """Return the row of every sample in each of m sets, (u, m), -1 where it is in none, and its class's name, (u,)."""
+    keys, first, position = np.unique(
+        np.concatenate([one.keys for one in sets]), return_index=True, return_inverse=True
+    )
+    names = np.concatenate([np.array(one.class_names, dtype=np.str_)[one.labels] for one in sets])[first]
+    places = np.full((len(keys), len(sets)), -1, dtype=np.int64)
+    begin = 0
+    for column, one in enumerate(sets):
+        places[position[begin : begin + len(one.keys)], column] = one.rows
+        begin += len(one.keys)
+    return places, names
+
+
+def _sizes_of_new_groups(places: NDArray[np.int64], classes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the size of each sample's group, (u,), 0 where the sets before the last one made the same group."""
+    before = _sizes(np.concatenate([classes, places[:, :-1]], axis=1))
+    before[(places[:, :-1] < 0).all(axis=1)] = 0  # in no earlier set
+    size = _sizes(np.concatenate([classes, places], axis=1))
+    return np.where(size == before, 0, size)
+
+
+def _sizes(table: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each row of a table how many are equal to it, (u,)."""
+    _, group, counts = np.unique(table, axis=0, return_inverse=True, return_counts=True)
+    sizes: NDArray[np.int64] = counts[group.reshape(-1)]
+    return sizes

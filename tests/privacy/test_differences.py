@@ -1,0 +1,75 @@
+"""No combination of releases tells of few samples: the groups that they make are those of every combination."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedstats_app.privacy.differences import ReleasedSet, small_groups, smallest_group_of_squares
+
+NAMES = ("ant", "bee")
+
+
+def released(samples: dict[int, int], *, squares: bool = False) -> ReleasedSet:
+    """Make the set of samples by number, each with its row; a sample's class is its number's last bit."""
+    numbers = sorted(samples)
+    keys = np.array([f"{number:016d}".encode() for number in numbers], dtype="S16")
+    labels, rows = (
+        np.array(values, dtype=np.int64) for values in ([n % 2 for n in numbers], [samples[n] for n in numbers])
+    )
+    return ReleasedSet(keys, labels, rows, NAMES, squares)
+
+
+def sets_of(draws: list[list[int]]) -> list[ReleasedSet]:
+    """Make releases: for each a list over samples, -1 where one is not in it, else its row."""
+    return [released({number: row for number, row in enumerate(draw) if row >= 0}) for draw in draws]
+
+
+@given(st.lists(st.lists(st.integers(-1, 1), min_size=12, max_size=12), min_size=1, max_size=4))
+def test_groups_are_those_of_a_count_by_hand(draws: list[list[int]]) -> None:
+    *earlier, new = sets_of(draws)
+    for floor in (1, 2, 3):
+        expected: dict[str, int] = {}
+        for parity, name in enumerate(NAMES):
+            members = range(parity, 12, 2)
+            place = {n: tuple(draw[n] for draw in draws) for n in members}
+            for group in set(place.values()) - {(-1,) * len(draws)}:
+                size = sum(found == group for found in place.values())
+                before = sum(found[:-1] == group[:-1] for found in place.values())
+                is_new = set(group[:-1]) <= {-1} or size < before
+                if is_new and size < floor:
+                    expected[name] = min(expected.get(name, floor), size)
+        assert small_groups(earlier, new, floor) == expected
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=14, max_size=14), min_size=1, max_size=3), st.integers(2, 4))
+def test_no_combination_of_allowed_releases_is_about_fewer_than_the_floor(draws: list[list[bool]], floor: int) -> None:
+    """Every combination with small whole weights, of those releases that one after another are allowed."""
+    kept: list[list[int]] = []
+    for draw in draws:
+        new = [0 if there else -1 for there in draw]
+        if not small_groups(sets_of(kept), sets_of([new])[0], floor):
+            kept.append(new)
+    for weights in itertools.product(range(-2, 3), repeat=len(kept)):
+        total = sum((w * (np.array(draw) >= 0) for w, draw in zip(weights, kept, strict=True)), np.zeros(14, dtype=int))
+        for parity in range(2):
+            assert int((total[parity::2] != 0).sum()) not in range(1, floor)
+
+
+def test_a_group_that_was_there_before_does_not_forbid_another_release() -> None:
+    """The owner raised the floor since; and the same set again makes no group."""
+    first = released(dict.fromkeys(range(0, 6, 2), 0))
+    assert small_groups([first], first, 5) == {}
+    assert small_groups([], first, 5) == {"ant": 3}
+    assert small_groups([first], released(dict.fromkeys(range(0, 4, 2), 0)), 5) == {"ant": 1}
+
+
+@pytest.mark.parametrize(("new", "smallest"), [(range(8), None), (range(7), 1), (range(8, 20), 12), (range(20), 12)])
+def test_sums_of_products_are_grouped_over_all_classes(new: range, smallest: int | None) -> None:
+    """Of a release without them nothing can be subtracted."""
+    earlier = [released(dict.fromkeys(range(8), 0), squares=True), released(dict.fromkeys(range(3), 0))]
+    assert smallest_group_of_squares(earlier, released(dict.fromkeys(new, 0), squares=True)) == smallest
