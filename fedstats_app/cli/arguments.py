@@ -308,8 +308,8 @@ COMMANDS = {
     _LEDGER: Command(
         "node.ledger",
         "show or reset what a node has answered",
-        "Show the releases that nodes with data of their own have made and what else they have answered. --reset forgets "
-        "which heads were scored and which secure sums answered: what the limits allow is allowed once more.",
+        "Show the releases that nodes with data of their own have made, and what else they have answered. --reset "
+        "forgets which heads were scored and which secure sums answered: the limits begin anew.",
         (
             _arg("--state-dir", "FOLDER", "as state-dir of the node-config (default: state in ~/.cache/fedstats)"),
             _flag("--reset", "forget scored heads and secure sums"),
@@ -318,8 +318,8 @@ COMMANDS = {
     _ALLOW: Command(
         "node.allow",
         "show or allow what waits for a node's owner",
-        "Show answers that nodes with data of their own have refused because with earlier ones they tell of few samples, "
-        "or of few sites, each with digits. With the first of these digits, allow it for good.",
+        "Show what nodes with data of their own have refused since, with earlier answers, it tells of few samples or few "
+        "sites, each with digits. With the first of these digits, allow it for good.",
         (
             (("digits",), {"metavar": "DIGITS", "nargs": "?", "help": "of what to allow"}),
             _arg("--state-dir", "FOLDER", "as state-dir of the node-config (default: state in ~/.cache/fedstats)"),
