@@ -54,7 +54,7 @@ def small_groups(earlier: Sequence[ReleasedSet], new: ReleasedSet, floor: int) -
 
 def smallest_group_of_squares(earlier: Sequence[ReleasedSet], new: ReleasedSet) -> int | None:
     """Return the size of the smallest group over all classes that a release with a sum of products makes, if any."""
-    places, _ = _places([*(one for one in earlier if one.squares), new])
+    places, _ = _places([*(found for found in earlier if found.squares), new])
     size = _sizes_of_new_groups((places >= 0).astype(np.int64) - 1, np.zeros((len(places), 1), dtype=np.int64))
     return int(size[size > 0].min()) if (size > 0).any() else None
 
@@ -62,14 +62,14 @@ def smallest_group_of_squares(earlier: Sequence[ReleasedSet], new: ReleasedSet) 
 def _places(sets: Sequence[ReleasedSet]) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
     """Return the row of every sample in each of m sets, (u, m), -1 where it is in none, and its class's name, (u,)."""
     keys, first, position = np.unique(
-        np.concatenate([one.keys for one in sets]), return_index=True, return_inverse=True
+        np.concatenate([found.keys for found in sets]), return_index=True, return_inverse=True
     )
-    names = np.concatenate([np.array(one.class_names, dtype=np.str_)[one.labels] for one in sets])[first]
+    names = np.concatenate([np.array(found.class_names, dtype=np.str_)[found.labels] for found in sets])[first]
     places = np.full((len(keys), len(sets)), -1, dtype=np.int64)
     begin = 0
-    for column, one in enumerate(sets):
-        places[position[begin : begin + len(one.keys)], column] = one.rows
-        begin += len(one.keys)
+    for column, found in enumerate(sets):
+        places[position[begin : begin + len(found.keys)], column] = found.rows
+        begin += len(found.keys)
     return places, names
 
 
