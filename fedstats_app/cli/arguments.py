@@ -318,8 +318,8 @@ COMMANDS = {
     _ALLOW: Command(
         "node.allow",
         "show or allow what waits for a node's owner",
-        "Show what nodes with data of their own have refused since, with earlier answers, it tells of few samples or few "
-        "sites, each with digits. With the first of these digits, allow it for good.",
+        "Show what nodes with data of their own have refused since, with earlier answers, it tells of few samples or "
+        "few sites, each with digits. With the first of these digits, allow it for good.",
         (
             (("digits",), {"metavar": "DIGITS", "nargs": "?", "help": "of what to allow"}),
             _arg("--state-dir", "FOLDER", "as state-dir of the node-config (default: state in ~/.cache/fedstats)"),
