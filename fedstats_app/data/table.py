@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 
 Suffix = Literal["parquet", "csv", "json"]
 _PATHS_TRIED = 50
+# Encodings of a parquet file in which every value stands in full, or once in a dictionary.
+_IN_FULL = frozenset({"PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"})
+_DICTIONARY = _IN_FULL | {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+# Of a file; a class name of 50 MB, once in a compressed dictionary, is in memory once for every row.
+MOST_ROWS, MOST_COLUMNS = 10_000_000, 10_000
+# Bytes to which any parquet file may unpack, and to which it may for each of its own.
+UNPACKED, UNPACKED_EACH = 256_000_000, 20
 
 
 def read_files(suffix: Suffix, files: list[Path], spec: str) -> "datasets.Dataset":
@@ -41,12 +48,66 @@ def read_files(suffix: Suffix, files: list[Path], spec: str) -> "datasets.Datase
     try:
         if suffix == "csv":
             return datasets.Dataset(read_csv(files))
+        if suffix == "parquet":
+            for file in files:
+                check_parquet(file)
         datasets.disable_progress_bars()  # many worker processes write into one log
         return datasets.load_dataset(suffix, data_files=[str(file) for file in files], split="train")
     except (OSError, ValueError, DatasetsError) as error:
         cause = error.__cause__ or error
         names = [file.name for file in files]
         raise DatasetError(f"{spec}: {names} cannot be read ({type(cause).__name__}: {cause})") from error
+
+
+def check_parquet(file: Path) -> None:
+    """Refuse a file with too many rows or columns, or that would unpack to far more than it has.
+
+    Values that a dictionary holds once count as often as rows have them; the others as the file says.
+
+    Raises
+    ------
+    ValueError
+        If it does.
+    """
+    from pyarrow import parquet
+
+    most = max(UNPACKED, UNPACKED_EACH * file.stat().st_size)
+    with parquet.ParquetFile(file) as opened:
+        about = opened.metadata
+        _check_shape(about.num_rows, about.num_columns)
+        places = [(group, column) for group in range(about.num_row_groups) for column in range(about.num_columns)]
+        chunks = [about.row_group(group).column(column) for group, column in places]
+    unpacked = sum(max(chunk.total_uncompressed_size, 8 * chunk.num_values) for chunk in chunks)
+    for (group, _), chunk in zip(places, chunks, strict=True):
+        bound = chunk.num_values * chunk.total_uncompressed_size
+        if unpacked > most:
+            break
+        if chunk.physical_type == "BYTE_ARRAY" and bound > most and not _IN_FULL.issuperset(chunk.encodings):
+            with parquet.ParquetFile(file, read_dictionary=[chunk.path_in_schema]) as opened:
+                once = _DICTIONARY.issuperset(chunk.encodings)
+                unpacked += _unpacked(opened.read_row_group(group, [chunk.path_in_schema])) if once else bound
+    if unpacked > most:
+        raise ValueError(f"it must unpack to at most {most:,} bytes")
+
+
+def _unpacked(table: "pyarrow.Table") -> int:
+    """Add the lengths of the values of a table with one column, perhaps nested, whose values are in a dictionary."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    total = 0
+    for array in table.column(0).chunks:
+        while not pa.types.is_dictionary(array.type):
+            array = array.field(0) if pa.types.is_struct(array.type) else array.flatten()
+        total += compute.sum(compute.binary_length(array.dictionary).take(array.indices)).as_py() or 0
+    return total
+
+
+def _check_shape(rows: int, columns: int) -> None:
+    if rows > MOST_ROWS or columns > MOST_COLUMNS:
+        raise ValueError(
+            f"it must have at most {MOST_ROWS:,} rows and {MOST_COLUMNS:,} columns, has {rows:,} and {columns:,}"
+        )
 
 
 def read_csv(files: list[Path]) -> "pyarrow.Table":
@@ -71,6 +132,7 @@ def read_csv(files: list[Path]) -> "pyarrow.Table":
         if first.casefold().startswith("sep="):  # for Excel alone
             first, text = rest.partition("\n")[0], rest
         delimiter = max(",;\t", key=first.count)
+        _check_shape(text.count("\n"), first.count(delimiter) + 1)
         names = next(_csv.reader([first], delimiter=delimiter), [])
         parts.append(
             csv.read_csv(

@@ -34,6 +34,8 @@ DEFAULT_MIN_CLASS_COUNT = 5
 LEAST_CLIENTS = 3
 # Begins a data-path that names a file of `fedstats release`.
 RELEASE = "release:"
+# Simulations give every node a partition.
+KEYS_OF_A_RELEASE = {"data-path", "client-name", "partition-id", "num-partitions"}
 STATE_FOLDER = "state"
 _MANY = whole(0, 1_000_000_000)
 
@@ -238,13 +240,14 @@ class NodeConfig(Options):
         try:
             if unknown := list(unknown_keys(node_config, cls.keys())):
                 raise ConfigError("\n".join(unknown))
+            ignored = sorted(node_config.keys() - KEYS_OF_A_RELEASE)
+            if ignored and str(node_config.get("data-path")).startswith(RELEASE):
+                raise ConfigError(f"{', '.join(ignored)}: not for a node that serves a release")
             node = replace(cls.read(node_config), any_app=any_app, deployed=deployed)
         except ConfigError as error:
             raise ConfigError("\n".join(f"node-config: {line}" for line in str(error).splitlines())) from error
         if node.data_path.startswith(RELEASE):
             node = replace(node, data_path="", release=node.data_path.removeprefix(RELEASE))
-        if node.release and node.secure_min_clients:
-            raise ConfigError("node-config: a release leaves in clear: it excludes secure-min-clients")
         if bool(node.secure_key) != bool(node.secure_peers):
             raise ConfigError("node-config: secure-key goes with secure-peers")
         if node.dp_max_epsilon is not None and not (node.data_path and node.dp_max_delta and node.dp_classes):

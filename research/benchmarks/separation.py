@@ -9,7 +9,8 @@ matrices with these rows and this scatter, and those without negative numbers.
 
 Each sample is compared with the reconstruction that is most like it, by the cosine of the deviations. So are as many
 samples of the same classes that the site does not have: what a reconstruction has in common with these is the class
-and not the sample. The difference is what is given away.
+and not the sample. The difference is what is given away. And of all images of the data set, the site's among them, the
+one nearest to each reconstruction is named.
 
 With ``--heads`` the attacker chooses heads to be scored instead, as many as a node's budget allows. It knows all of a
 site's held-out samples but one, and so from each answer the class, of those of the head, that this one is taken for,
@@ -51,6 +52,8 @@ class Separated:
         Cosine of a sample's deviation and the most similar reconstruction's: the site's, and others of its classes.
     given_away : float
         Their difference.
+    named : float
+        Per cent of the reconstructions to which a sample of the site is nearest, of all that the attacker has.
     """
 
     site: str
@@ -59,6 +62,7 @@ class Separated:
     samples: float
     others: float
     given_away: float
+    named: float
 
 
 def deviations(
@@ -146,10 +150,12 @@ def measure(features: Tensor, labels: Tensor, site: str, policy: NodePolicy, *, 
         means = client.rows.means.double()
         true, strange = (features[part].double() - means[numbers[part]] for part in (own, others))
         factor = client.scatter_factor()
-        found.append((len(factor or ()), likeness(true, guess), likeness(strange, guess)))
-    rank, of_samples, of_others = (float(np.mean(column)) for column in zip(*found, strict=True))
+        nearest = torch.cdist(means[numbers[own]] + guess, features.double()).argmin(dim=1)
+        named = 100.0 * float(torch.isin(nearest, torch.from_numpy(own)).double().mean())
+        found.append((len(factor or ()), likeness(true, guess), likeness(strange, guess), named))
+    rank, of_samples, of_others, of_named = (float(np.mean(column)) for column in zip(*found, strict=True))
     sent = "Gram matrix" if client.has_gram else "by default"
-    return Separated(site, sent, rank, of_samples, of_others, of_samples - of_others)
+    return Separated(site, sent, rank, of_samples, of_others, of_samples - of_others, of_named)
 
 
 def searched(features: Tensor, num_classes: int, heads: int, *, known: bool, samples: int) -> float:
@@ -187,10 +193,13 @@ def searched(features: Tensor, num_classes: int, heads: int, *, known: bool, sam
 
 def table(lines: Sequence[Separated]) -> str:
     """Return a Markdown table."""
-    head = ["| classes x samples | sent | directions | samples | others | given away |", "|---|---|---|---|---|---|"]
+    head = [
+        "| classes x samples | sent | directions | samples | others | given away | named (%) |",
+        "|---|---|---|---|---|---|---|",
+    ]
     rows = [
         f"| {line.site} | {line.sent} | {line.rank:.0f} "
-        f"| {line.samples:.2f} | {line.others:.2f} | {line.given_away:.2f} |"
+        f"| {line.samples:.2f} | {line.others:.2f} | {line.given_away:.2f} | {line.named:.0f} |"
         for line in lines
     ]
     return "\n".join(head + rows)

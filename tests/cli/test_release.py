@@ -259,6 +259,17 @@ def test_a_node_that_serves_a_release_says_its_classes_and_refuses_all_that_need
     assert lost == "ValueError: the reason is in the log of this node"
 
 
+@pytest.mark.parametrize(
+    "key", sorted(NodeConfig.keys() - {"data-path", "client-name", "partition-id", "num-partitions"})
+)
+def test_a_node_that_serves_a_release_refuses_keys_that_it_would_ignore(key: str) -> None:
+    value = {"folder-levels": "auto", "train": True, "allowed-methods": "fedncm", "dp-classes": "a,b"}.get(key, "3")
+    value = 3 if key.startswith(("m", "secure-min", "dp-max-e")) else 1e-6 if key == "dp-max-delta" else value
+    node = {"data-path": "release:/x", "client-name": "x", key: value}
+    with pytest.raises(ConfigError, match=f"node-config: .*{key}: no use to a node that serves a release"):
+        NodeConfig.from_node_config(node)
+
+
 # What comes from anybody
 
 

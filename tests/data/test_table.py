@@ -8,10 +8,13 @@ from typing import Any
 
 import huggingface_hub
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from pyarrow import csv
 
-from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset
+from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset, table
 from fedstats_app.data import files as hub_module
 from tests.data.conftest import write_table
 
@@ -168,3 +171,51 @@ def test_hub_data_set_is_loaded_in_its_own_order(monkeypatch: pytest.MonkeyPatch
     test = load_dataset(spec, "test")
     assert test is not None and test.class_names == train.class_names and test.labels.tolist() == [9]
     assert test.fingerprint != train.fingerprint
+
+
+# Files that are small and would take much memory
+
+
+def repeated(value: str, rows: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, dtype=np.int32)), pa.array([value]))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_value_that_a_file_has_once_for_many_rows_is_counted_before_it_is_read(tmp_path: Path, nested: bool) -> None:
+    """A label of 4 MB in 80 rows, 320 MB in memory, in a file of a thousandth of that; so is an image's file."""
+    large: Any = repeated("x" * 4_000_000, 80)
+    large = pa.StructArray.from_arrays([large, pa.nulls(80, pa.string())], ["bytes", "path"]) if nested else large
+    file = tmp_path / "train.parquet"
+    pq.write_table(pa.table({"text": pa.array(["a"] * 80), "label": large}), file, compression="zstd")
+    assert file.stat().st_size < 300_000
+    with pytest.raises(DatasetError, match="it must unpack to at most 256,000,000 bytes"):
+        load_dataset(f"parquet:{file}", "train")
+
+
+def test_few_kinds_of_values_in_many_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "UNPACKED", 30_000)
+    monkeypatch.setattr(table, "UNPACKED_EACH", 1)
+    columns = {"text": pa.array(["a", "bc"] * 500), "label": repeated("x" * 10, 1000)}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    table.check_parquet(tmp_path / "a.parquet")
+    columns["label"] = repeated("x" * 30, 1000)
+    pq.write_table(pa.table(columns), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match="at most 30,000 bytes"):
+        table.check_parquet(tmp_path / "b.parquet")
+    pq.write_table(pa.table({"text": ["a" * n for n in range(300)]}), tmp_path / "c.parquet", use_dictionary=False)
+    with pytest.raises(ValueError, match="at most"):
+        table.check_parquet(tmp_path / "c.parquet")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_rows_and_columns_are_counted_before_they_are_read(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "MOST_ROWS", 3)
+    monkeypatch.setattr(table, "MOST_COLUMNS", 2)
+    file = tmp_path / f"train.{suffix}"
+    for columns in ({"text": ["a"] * 4, "label": ["b"] * 4}, {"text": ["a"], "label": ["b"], "more": ["c"]}):
+        made = pa.table(columns)
+        pq.write_table(made, file) if suffix == "parquet" else csv.write_csv(made, file)
+        with pytest.raises(DatasetError, match="it must have at most 3 rows and 2 columns, has"):
+            load_dataset(f"{suffix}:{file}", "train")

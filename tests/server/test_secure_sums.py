@@ -168,7 +168,6 @@ def test_a_sum_out_of_its_range_fails_the_run(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
-        ({"data-path": "release:/x", "secure-min-clients": 3}, "a release leaves in clear: it excludes secure-min-cl"),
         ({"data-path": "/x", "secure-key": "/k"}, "secure-key goes with secure-peers"),
     ],
 )
