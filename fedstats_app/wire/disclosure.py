@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from flwr.app import Array, Message, RecordDict
+from flwr.app import Array, Message, MetricRecord, RecordDict
 
 from fedstats_app.wire.keeping import arrays_digest
 from fedstats_app.wire.reading import clean_reason
@@ -54,8 +54,8 @@ class DisclosureLedger:
             entry["fields_left_out"] = len(left_out)
         if reply.content.array_records:
             entry["sha256"] = arrays_digest(reply.content, entry.get("sha256", ""))
-        metrics = reply.content.metric_records.get("metrics", {})
-        number = metrics.get("num-suppressed-classes", 0)
+        metrics = reply.content.get("metrics")
+        number = metrics.get("num-suppressed-classes", 0) if isinstance(metrics, MetricRecord) else 0
         entry["classes_suppressed"] = number if isinstance(number, int) else 0
 
     def entries(self) -> list[dict[str, Any]]:

@@ -206,9 +206,9 @@ def read_statistics_record(
     if completed:
         # A scatter of the same trace, in which the energy left out has no direction.
         scatter = _read_scatter(record, rows, spec.stand_in, norm)
-        within = mirror_upper((factor := scatter.scaled()).T @ factor)
-        within.diagonal().add_(scatter.left_out / rows.feature_dim)
-        client = ClientStatistics(rows, scatter=scatter, within=within, completed=True)
+        made = mirror_upper(scatter.scaled().T @ scatter.scaled())
+        made.diagonal().add_(scatter.left_out / rows.feature_dim)
+        client = ClientStatistics(rows, scatter=scatter, within=made, completed=True)
     elif more == {"gram"}:
         gram = _read_triangle(record, "gram", rows.feature_dim, torch.float64)
         client = ClientStatistics(rows, gram)
