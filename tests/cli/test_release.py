@@ -154,13 +154,6 @@ def test_what_does_not_fit_is_refused_by_name(sites: Path, tmp_path: Path, capsy
     assert "is there already" in capsys.readouterr().err
 
 
-def test_nothing_is_released_if_a_key_of_the_owner_is_misspelt(sites: Path, tmp_path: Path, capsys: Capture) -> None:
-    words = ["release", str(sites / "east"), "--out", str(tmp_path / "x"), "--node-config", "min-class-cont=100"]
-    assert main(words) == 2
-    assert "min-class-cont: no such key; did you mean min-class-count?" in capsys.readouterr().err
-    assert not (tmp_path / "x").exists()
-
-
 def test_nothing_is_released_where_nothing_may_leave(tmp_path: Path, capsys: Capture) -> None:
     site_folder(tmp_path / "few", ("a", "b"), seed=1, images=4)
     words = ["release", str(tmp_path / "few"), "--out", str(tmp_path / "few.fedstats"), "-c", SETTINGS]

@@ -183,7 +183,7 @@ def test_every_fault_of_a_node_is_named_and_costs_nobody_else(drops_refused: boo
 def test_too_few_merged_clients_end_the_run_with_the_reasons(broken: int, min_clients: int) -> None:
     clients = Clients(broken=dict.fromkeys(range(broken), ValueError("disk on fire")))
     strategy = strategy_for("one pass", min_clients=min_clients)
-    expected = rf"{14 - broken} of 14 clients were merged, {min_clients} are needed .*on fire.*and {broken - 3} more"
+    expected = rf"{14 - broken} of 14 sites were merged, {min_clients} are needed .*on fire.*and {broken - 3} more"
     with pytest.raises(TooFewClients, match=expected):
         strategy.start(clients.client_grid())
     if broken == 14:
