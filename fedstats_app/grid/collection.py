@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from fedstats_app.statistics.collected import CollectedStatistics, MergedClient,
 from fedstats_app.wire import Limits, ReceivedStatistics, RejectedReply, StatisticsRequest, read_statistics_reply
 from fedstats_app.wire.statistics_records import WireBytes
 
+# The end of year 9999, the last that a date has.
+_LAST_SECOND = 253_402_300_799
 logger = logging.getLogger("fedstats_app")
 
 
@@ -42,6 +45,8 @@ class ClientOutcome:
         What computed its features, as the client says: "torch", "openvino" or "openvino-bf16"; "" where it does not.
     num_suppressed_classes : int
         Classes that the client says it left out because it has few samples of them.
+    waiting : str
+        How many of its samples wait for a further release, and when the one that it answered with was made.
     warning : str
         What its owner should know of a merged reply.
     share : float
@@ -63,6 +68,7 @@ class ClientOutcome:
     seconds: float = 0.0
     engine: str = ""
     num_suppressed_classes: int = 0
+    waiting: str = ""
     warning: str = ""
     share: float = 0.0
     class_shares: Mapping[str, float] = field(default_factory=dict)
@@ -214,6 +220,7 @@ class Collection:
                     seconds=received.seconds,
                     engine=received.engine,
                     num_suppressed_classes=received.num_suppressed_classes,
+                    waiting=_waiting(received),
                     warning=_warning(received),
                 )
         except RejectedReply as error:
@@ -311,6 +318,13 @@ def _check_kind(earlier: CollectedStatistics, request: StatisticsRequest, keep_r
 
 def _named(client: MergedClient) -> str:
     return f"client {client.client} of run {client.run}"
+
+
+def _waiting(received: ReceivedStatistics) -> str:
+    if not received.num_waiting:
+        return ""
+    made = datetime.datetime.fromtimestamp(min(received.made, _LAST_SECOND), datetime.UTC)
+    return f"as of {made:%d %B %Y}; {received.num_waiting} of its samples wait for a further release"
 
 
 def _warning(received: ReceivedStatistics) -> str:

@@ -304,6 +304,8 @@ def _failures(run: Run, outcomes: Sequence[ClientOutcome], scores: Scores) -> It
         yield f"{run.site(outcome.client)} {outcome.outcome}: {outcome.reason}"
     if len(failed) > _FAILURES_SHOWN:
         yield f"{len(failed)} of {len(outcomes)} sites are not in the heads; all reasons are in clients.jsonl"
+    for outcome in itertools.islice((outcome for outcome in outcomes if outcome.waiting), _FAILURES_SHOWN):
+        yield f"{run.site(outcome.client)}: {outcome.waiting}"
     for client, reason in itertools.islice(scores.failures.items(), _FAILURES_SHOWN):
         yield f"{run.site(client)} did not evaluate: {reason}"
     if known := _num_with(outcomes, "known"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from fedstats_app.wire.evaluation import evaluation_content
 from fedstats_app.wire.keeping import content_digest, content_to_bytes
 from fedstats_app.wire.reading import to_values
 from fedstats_app.wire.release import read_release
-from tests.support.simulation import site_folder
+from tests.support.simulation import nodes_of, simulate, site_folder
 
 CLASSES = ("ant", "bee")
 CONFIG = AppConfig.of(backbone="random:tiny", input_size=16, batch_size=16)
@@ -250,6 +251,17 @@ def test_few_new_samples_wait_and_as_many_as_the_floor_are_in_a_further_release(
     add_ant(place, FLOOR - 1)
     more = ask(node, question().to_content())
     assert read_statistics_reply(more, question()).num_examples == 44 + FLOOR and "num-waiting" not in metrics(more)
+
+
+def test_a_run_says_of_which_day_a_site_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = nodes_of(tmp_path, "ab", CLASSES, images=12)
+    settings: dict[str, Any] = {"node_configs": [{**nodes[0], "client-name": "Nord"}, nodes[1]], "method": "fedncm"}
+    simulate(tmp_path, **settings)
+    assert "wait" not in capsys.readouterr().out
+    add_ant(Path(str(nodes[0]["data-path"])), 0)
+    folder = simulate(tmp_path, **settings)
+    said = f"as of {time.strftime('%d %B %Y', time.gmtime())}; 1 of its samples wait for a further release"
+    assert f"site Nord: {said}" in capsys.readouterr().out and said in (folder / "clients.jsonl").read_text()
 
 
 def test_where_few_were_removed_the_last_release_stands_until_the_owner_allows(
