@@ -145,8 +145,10 @@ def test_infinite_shrinkage_is_ncm_and_large_shrinkage_comes_close() -> None:
     assert absolute_difference(solve_fedcof(rows, shrinkage=1e12).weight, limit.weight) <= 1e-9
 
 
-def test_means_that_say_nothing_of_the_covariance_give_ncm_automatically() -> None:
-    one_client = ClassMeanRows(torch.tensor([0, 1]), torch.tensor([5, 7]), torch.rand(2, 4), 3)
-    head = solve_fedcof(one_client, shrinkage="auto")
-    assert _is_ncm(head.weight, one_client)
+@pytest.mark.parametrize("ids", [[0, 1], [0, 0, 1]], ids=["one client", "few means for the dimension"])
+def test_means_that_say_little_of_the_covariance_give_ncm_automatically(ids: list[int]) -> None:
+    means = torch.rand(len(ids), 150, generator=torch.Generator().manual_seed(3))
+    rows = ClassMeanRows(torch.tensor(ids), torch.arange(5, 5 + len(ids)), means, 3)
+    head = solve_fedcof(rows, shrinkage="auto")
+    assert _is_ncm(head.weight, rows)
     assert "infinite" in head.report.regulariser and any("FedNCM" in note for note in head.report.notes)

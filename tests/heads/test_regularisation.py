@@ -192,9 +192,3 @@ def test_classes_that_differ_by_site_do_not_bring_fedcof_below_fedncm(dim: int, 
         for one in (solve_fedcof(rows, shrinkage="auto"), solve_ncm(rows.summed()))
     )
     assert accuracy >= of_ncm - 0.01
-
-
-def test_few_means_for_the_dimension_leave_fedncm() -> None:
-    generator = torch.Generator().manual_seed(3)
-    rows = ClassMeanRows(torch.tensor([0, 0, 1]), torch.tensor([5, 6, 7]), torch.rand(3, 150, generator=generator), 2)
-    assert solve_fedcof(rows, shrinkage="auto").report.parameters["shrinkage"] == float("inf")

@@ -1,6 +1,5 @@
 import numpy as np
 import torch
-from sklearn.linear_model import Ridge
 
 from fedstats_app.heads import solve_ridge
 from fedstats_app.statistics import FeatureStatistics
@@ -85,18 +84,6 @@ def test_the_float32_pseudo_inverse_truncates_as_the_papers_numbers_did() -> Non
     assert head.report.rank == int(kept.sum()) < 32
     assert relative_difference(head.weight, truncated.T) < 0.1  # float32 at a condition number of 1e5
     assert relative_difference(exact.weight, truncated.T) > 10
-
-
-def test_the_bias_is_scikit_learns_ridge_on_a_constant_feature() -> None:
-    features, labels = _problem()
-    head = solve_ridge(_statistics(features, labels), ridge_lambda=0.7, fit_bias=True, normalize=False)
-    constant = np.column_stack([features, np.ones(len(features))])
-    fitted = Ridge(alpha=0.7, fit_intercept=False).fit(constant, np.eye(4)[labels])
-    assert relative_difference(head.weight, fitted.coef_[:, :-1]) <= 1e-10
-    assert relative_difference(head.bias, fitted.coef_[:, -1]) <= 1e-10
-    unit = solve_ridge(_statistics(features, labels), ridge_lambda=0.7, fit_bias=True)
-    norm = np.linalg.norm(fitted.coef_[:, :-1], axis=1)
-    assert relative_difference(unit.bias, fitted.coef_[:, -1] / norm) <= 1e-10
 
 
 def test_more_features_than_samples_without_a_ridge_gives_least_norm_and_says_the_rank() -> None:

@@ -69,11 +69,3 @@ def test_without_ridge_and_normalisation_the_head_is_afls(gamma: float) -> None:
     features, labels = (np.concatenate(parts) for parts in zip(*of_clients, strict=True))
     least_squares = np.linalg.lstsq(features, np.eye(NUM_CLASSES)[labels], rcond=None)[0].T
     assert relative_difference(head, least_squares) <= 1e-9
-
-
-def test_by_default_rows_are_normalised() -> None:
-    of_clients = clients()
-    raw = fed3r(of_clients, "fed3r@ridge-lambda=0@normalize=false")
-    head = fed3r(of_clients, "fed3r@ridge-lambda=0")
-    assert relative_difference(head, raw / raw.norm(dim=1, keepdim=True)) <= 1e-12
-    assert relative_difference(head, raw) > 0.1

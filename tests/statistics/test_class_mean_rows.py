@@ -34,18 +34,6 @@ def test_golden_rows_of_several_means(federation: Federation) -> None:
     assert torch.bincount(rows.class_ids, minlength=rows.num_classes).tolist() == federation["mm_Kc"].tolist()
 
 
-def test_our_split_into_several_means_has_the_golden_sizes(federation: Federation) -> None:
-    requested = int(federation["mm_requested"])
-    spec = StatisticsSpec(means_per_class=requested)
-    parts = [
-        spec.from_features(*federation.client(k), federation.num_classes).rows for k in range(federation.num_clients)
-    ]
-    rows = ClassMeanRows.concatenate(parts)
-    ours = sorted(zip(rows.class_ids.tolist(), rows.counts.tolist(), strict=True))
-    golden = sorted(zip(federation["mm_class"].tolist(), federation["mm_n"].tolist(), strict=True))
-    assert ours == golden
-
-
 @given(sample=samples(), means_per_class=st.integers(1, 6), seed=st.integers(0, 2**32 - 1))
 def test_several_means_are_disjoint_of_two_samples_or_more_and_keep_the_sums(
     sample: Sample, means_per_class: int, seed: int
@@ -74,15 +62,6 @@ def test_a_class_is_split_at_random_by_the_generator_given() -> None:
     assert not torch.equal(plans[0], plans[2])
     assert not torch.equal(plans[0], plans[0].sort().values)  # not simply in the order of the samples
     assert torch.equal(plan_rows(labels, means_per_class=2)[1], plans[0])  # seed 0 is the default
-
-
-def test_rows_given_as_means_equal_rows_given_as_sums() -> None:
-    ids, counts = torch.tensor([0, 2]), torch.tensor([3, 1])
-    means = torch.tensor([[1.0, 2.0], [0.5, -1.0]])
-    from_means = ClassMeanRows(ids, counts, means, 3)
-    from_sums = ClassMeanRows(ids, counts, num_classes=3, class_sums=means * counts.unsqueeze(1))
-    assert torch.equal(from_means.means, from_sums.means)
-    assert from_means.class_sums.tolist() == [[3.0, 6.0], [0.5, -1.0]]
 
 
 def test_integer_counts_stay_integers_until_a_part_carries_noise() -> None:

@@ -3,6 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.statistics import (
     ClassMeanRows,
     ClientStatistics,
@@ -69,7 +70,8 @@ def test_an_accumulator_refuses_batches_that_do_not_fit_and_keeps_what_it_has() 
 def test_unreadable_samples_are_as_if_they_had_never_been(sample: Sample, data: st.DataObject) -> None:
     n = len(sample.labels)
     readable = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=torch.bool)
-    accumulator = StatisticsAccumulator(sample.labels, sample.num_classes, sample.features.shape[1], gram=True)
+    dim, rule = sample.features.shape[1], RankRule("full")
+    accumulator = StatisticsAccumulator(sample.labels, sample.num_classes, dim, gram=True, scatter=rule)
     for positions in readable.nonzero().squeeze(1).flip(0).split(5):
         accumulator.update(sample.features[positions], positions)
     client = accumulator.statistics(skipped=int((~readable).sum()))
@@ -79,6 +81,9 @@ def test_unreadable_samples_are_as_if_they_had_never_been(sample: Sample, data: 
     assert torch.equal(client.rows.counts, expected.rows.counts)
     assert relative_difference(client.rows.class_sums, expected.rows.class_sums, scale=float(size.sum())) <= 1e-12
     assert relative_difference(client.gram, expected.gram, scale=float((size.T @ size).sum())) <= 1e-12
+    assert client.scatter is not None and client.gram is not None
+    factor, scatter = client.scatter.scaled(), client.gram - client.rows.products()
+    assert relative_difference(factor.T @ factor, scatter, scale=max(float(size.square().sum()), 1e-300)) <= 1e-11
 
 
 def test_a_gram_matrix_of_another_size_or_precision_is_refused() -> None:
@@ -103,13 +108,6 @@ def test_a_sum_keeps_the_rows_in_the_order_of_the_clients(sample: Sample) -> Non
     assert total.num_rows == len(expected)
     pairs = sum(len(set(labels.tolist())) for _, labels in sample.parts)
     assert total.num_pairs == pairs
-
-
-def test_pairs_count_a_class_of_a_client_once_however_many_means_it_sent() -> None:
-    features, labels = torch.ones(8, 2), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
-    total = StatisticsSum(2, 2, gram=False, keep_rows=False)
-    total.add(ClientStatistics(StatisticsSpec(means_per_class=2).from_features(features, labels, 2).rows))
-    assert (total.num_rows, total.num_pairs) == (4, 2)
 
 
 def test_a_sum_refuses_what_does_not_fit_and_stays_as_it_was() -> None:

@@ -82,17 +82,6 @@ def test_rows_that_are_not_of_the_sums_are_refused() -> None:
         StatisticsSum.resumed(total.summed(), total.rows(), num_rows=2, num_pairs=1)
 
 
-def test_what_goes_on_does_not_change_what_was() -> None:
-    total = StatisticsSum(2, 3, gram=True, keep_rows=True)
-    client = GRAM.from_features(torch.ones(4, 3), torch.tensor([0, 0, 1, 1]), 2)
-    total.add(client)
-
-    resumed = StatisticsSum.resumed(total.summed(), total.rows(), num_rows=total.num_rows, num_pairs=2)
-    resumed.add(client)
-
-    assert (total.num_examples, resumed.num_examples) == (4, 8) and len(total.rows()) == 2
-
-
 def collected(class_names: tuple[str, ...]) -> CollectedStatistics:
     total = StatisticsSum(len(class_names), 2, gram=False, keep_rows=False)
     labels = torch.arange(len(class_names)).repeat_interleave(torch.arange(1, len(class_names) + 1))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -133,28 +133,6 @@ def test_it_is_made_on_one_thread(n: int) -> None:
     for one, other in ((made[0], made[2]), (made[1], made[3])):
         assert one is not None and other is not None
         assert same_bits(one.values, other.values) and same_bits(one.directions, other.directions)
-
-
-def test_duplicates_have_no_scatter_but_rounding() -> None:
-    features = torch.full((12, 40), 0.1, dtype=torch.float64) * torch.arange(1, 41)
-    assert len(factor_of(features, torch.arange(12) % 3)) == 0
-
-
-@given(samples(), st.data())
-def test_unreadable_samples_are_as_if_they_had_never_been(sample: Sample, data: st.DataObject) -> None:
-    n, dim = sample.features.shape
-    readable = torch.tensor(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=torch.bool)
-    assume(bool(readable.any()))
-    accumulator = SCATTER.accumulator(sample.labels, 5, dim)
-    accumulator.update(sample.features[readable], readable.nonzero().squeeze(1))
-
-    found = accumulator.statistics(skipped=int((~readable).sum())).scatter
-
-    expected = factor_of(sample.features[readable], sample.labels[readable])
-    assert found is not None
-    products = [factor.scaled().T @ factor.scaled() for factor in (found, expected)]
-    size = float(sample.features.to(torch.float64).square().sum())
-    assert relative_difference(products[0], products[1], scale=max(size, 1e-300)) <= 1e-11
 
 
 @given(samples(), st.permutations(range(6)))

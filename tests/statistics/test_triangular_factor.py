@@ -95,17 +95,6 @@ def test_the_factor_of_a_matrix_is_as_much_larger_as_rounding(sample: Sample) ->
     assert relative_difference(factor.scatter(), scatter, scale=float(gram.trace())) <= 1e-8
 
 
-def test_a_sample_that_cannot_be_read_is_not_in_it() -> None:
-    features, readable, labels = relu(6, 40), torch.tensor([0, 2, 3, 5]), torch.tensor([0, 1, 0, 1, 2, 1])
-    accumulator = GRAM.accumulator(labels, 6, 40)
-    accumulator.update(features[readable], readable)
-
-    factor = accumulator.statistics(skipped=2).within
-
-    assert isinstance(factor, TriangularFactor) and len(factor.trapezoid) == 2
-    assert relative_difference(factor.trapezoid, factor_of(features[readable], labels[readable]).trapezoid) <= 1e-12
-
-
 def test_it_is_made_on_one_thread_and_the_others_come_back() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
