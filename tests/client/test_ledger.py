@@ -259,9 +259,11 @@ def test_a_run_says_of_which_day_a_site_answers(tmp_path: Path, capsys: pytest.C
     simulate(tmp_path, **settings)
     assert "wait" not in capsys.readouterr().out
     add_ant(Path(str(nodes[0]["data-path"])), 0)
+    forget()
     folder = simulate(tmp_path, **settings)
     said = f"as of {time.strftime('%d %B %Y', time.gmtime())}; 1 of its samples wait for a further release"
-    assert f"site Nord: {said}" in capsys.readouterr().out and said in (folder / "clients.jsonl").read_text()
+    out = capsys.readouterr().out.replace("\n  ", " ")
+    assert f"site Nord: {said}" in out and said in (folder / "clients.jsonl").read_text()
 
 
 def test_where_few_were_removed_the_last_release_stands_until_the_owner_allows(
