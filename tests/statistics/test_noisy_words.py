@@ -59,7 +59,7 @@ def test_one_sample_moves_each_part_by_at_most_all_steps(seed: int, dim: int, sc
 
 
 @given(st.lists(st.tuples(st.sampled_from(TINY), st.sampled_from(TINY)), min_size=1, max_size=9), st.booleans())
-@example([(0.0, -5e-324)] * 2, at_it=False)
+@example(pairs=[(0.0, -5e-324)] * 2, at_it=False)
 def test_no_mean_makes_a_known_sample_longer(pairs: list[tuple[float, float]], at_it: bool) -> None:
     """Its mean of subnormal numbers, where a sample is 0, or the sample's own unit vector give or take one."""
     sample, mean = (torch.tensor(values, dtype=torch.float64) for values in zip(*pairs, strict=True))
