@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Message
@@ -96,7 +97,7 @@ class Scores:
         most = max((int(matrix.class_examples.max()) for matrix in self.confusion.values()), default=0)
         return most / max(self.num_examples, 1)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """Return the entries of results.json about the evaluation."""
         return {
             "evaluated_on": self.evaluated_on,

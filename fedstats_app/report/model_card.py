@@ -20,7 +20,7 @@ from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.tables import heads_table
 from fedstats_app.report.templates import TEMPLATES
 from fedstats_app.report.text_columns import area, percent
-from fedstats_app.report.wording import privacy_in_words
+from fedstats_app.report.wording import left_out_in_words, privacy_in_words
 
 CARD_NAME = "README.md"
 _CLASSES_LISTED = 50
@@ -68,6 +68,7 @@ def model_card(run: RunRecord) -> str:
     if results.get("evaluated_on") == "clients":
         disclosed.append(_EVALUATED_ON_CLIENTS.format(kind=kind))
     table = heads_table(scores, run.num_merged)
+    left_out = left_out_in_words(results.get("leave_one_out"), kind)
     text = _TEMPLATE.render(
         kind=kind,
         simulated=run.is_simulation,
@@ -93,7 +94,7 @@ def model_card(run: RunRecord) -> str:
         evaluated_on=evaluated_on,
         by_class=_by_class(scores[best], classes),
         by_client=scores[best].get("client_accuracy"),
-        advice=(results.get("advice") or {}).get("text", []),
+        advice=[*(results.get("advice") or {}).get("text", []), *filter(None, [left_out])],
         calibrations=[(f"`{name}`", *_calibrated(calibration)) for name, calibration in fitted.items()],
         disclosed=disclosed,
         noise=noise,
@@ -139,9 +140,6 @@ def _calibrated(fitted: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 def _evaluated_on(results: Mapping[str, Any], kind: str) -> str:
     """Return on which samples the scores are, in words."""
-    if left_out := results.get("leave_one_out") if not results.get("num_test_examples") else None:
-        share = f"right on {percent(left_out['accuracy'])} of {left_out['num_examples']} training {kind}s"
-        return f"nothing; `{left_out['method']}` is {share} of the sites, each left out of it in turn"
     if not (number := results.get("num_test_examples", 0)):
         return "nothing: no test data were there"
     on_clients = results.get("evaluated_on") == "clients"

@@ -20,7 +20,14 @@ from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.tables import Table, head_title, heads_table, personal_table, trainings_table
 from fedstats_app.report.templates import TEMPLATES
 from fedstats_app.report.text_columns import bytes_with_unit, counted, interval_text, percent, size
-from fedstats_app.report.wording import evidence_in_words, facts, revealing_sites, summary, warnings
+from fedstats_app.report.wording import (
+    evidence_in_words,
+    facts,
+    left_out_in_words,
+    revealing_sites,
+    summary,
+    warnings,
+)
 
 REPORT_NAME = "report.html"
 _PAIRS = 10
@@ -117,6 +124,8 @@ def _methods(run: RunRecord) -> Iterator[str]:
     )
     yield from _table(heads_table(run.all_heads, run.num_merged, run.taken))
     yield from map(parts.line, (run.results.get("advice") or {}).get("text", []))
+    if left_out := left_out_in_words(run.results.get("leave_one_out"), run.kind):
+        yield parts.line(left_out)
     if evidence := run.results.get("evidence"):
         yield parts.line(evidence_in_words(evidence))
     yield from _figure(run, "accuracy-vs-megabytes", "accuracy against megabytes")

@@ -107,8 +107,7 @@ PAGE = """
 <header>
 <p class="note">fedstats report
 <span class="badge {{ state }}">{{ state }}</span>
-{% if simulated %}<span class="badge">simulation</span>{% endif %}
-{{ name }}</p>
+{{ "(simulation)" if simulated }} {{ name }}</p>
 <h1>{{ title }}</h1>
 <p>{{ summary }}</p>
 <div class="facts">

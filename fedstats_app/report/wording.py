@@ -53,15 +53,9 @@ def _task(run: RunRecord) -> str:
 def _result(run: RunRecord) -> Iterator[str]:
     if run.taken:
         yield f"The head to take is {head_title(run.taken)}."
-    left_out = run.results.get("leave_one_out")
-    if not run.is_scored and left_out:
-        yield (
-            f"It is right on {percent(left_out['accuracy'])} of {left_out['num_examples']:,} training {run.kind}s of "
-            "the sites, each left out of it in turn; no others have been evaluated."
-        )
-        return
     if not run.is_scored:
-        yield "Nothing has been evaluated, so how good it is remains to be seen."
+        unknown = "Nothing has been evaluated, so how good it is remains to be seen."
+        yield left_out_in_words(run.results.get("leave_one_out"), run.kind) or unknown
         return
     bounds = run.entry.get("accuracy_interval")
     interval = f", and with 95 % confidence on {interval_text(bounds)} % of all such" if bounds else ""
@@ -70,6 +64,14 @@ def _result(run: RunRecord) -> Iterator[str]:
         f"It is right on {percent(run.entry['accuracy'])} of {run.results.get('num_test_examples', 0):,} test "
         f"{run.kind}s {where}{interval}."
     )
+
+
+def left_out_in_words(entry: Mapping[str, Any] | None, kind: str) -> str:
+    """Return the entry `leave_one_out` of results.json in a sentence; "" for none."""
+    if not entry:
+        return ""
+    right = f"{percent(entry['accuracy'])} of {entry['num_examples']:,} training {kind}s of the sites"
+    return f"{head_title(entry['method'])} is right on {right}, each left out of it in turn (leave-one-out)."
 
 
 def _cost(run: RunRecord) -> str:

@@ -31,7 +31,7 @@ from fedstats_app.report.statistics_file import (
     save_statistics,
 )
 from fedstats_app.report.tables import heads_table
-from fedstats_app.report.wording import NO_NOISE, evidence_in_words, privacy_in_words
+from fedstats_app.report.wording import NO_NOISE, evidence_in_words, left_out_in_words, privacy_in_words
 from fedstats_app.server.client_notes import ClientNotes
 from fedstats_app.server.influence import Examined, examine_clients
 from fedstats_app.server.run import Run
@@ -114,7 +114,8 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
     taken = advice.choice.method if advice else ""
     print(heads_table({result.method: result.to_json() for result in results}, merged, taken), flush=True)
     print(f"differential privacy: {privacy_in_words(promise)}", flush=True)
-    for line in advice.text if advice else ():
+    left_out = left_out_in_words(scores.to_json()["leave_one_out"], run.backbone.kind)
+    for line in (*(advice.text if advice else ()), *filter(None, [left_out])):
         progress.say(line)
     evidence = _evidence(run, strategy)
     if evidence:

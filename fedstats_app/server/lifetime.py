@@ -118,7 +118,10 @@ def _write_report(folder: RunFolder) -> None:
         if run.status["state"] == "completed" and (found := warnings(run)):
             say(
                 "before you trust it:\n"
-                + "\n".join(textwrap.fill(line, WIDTH, initial_indent="- ", subsequent_indent="  ") for line in found)
+                + "\n".join(
+                    textwrap.fill(line, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+                    for line in found
+                )
             )
         say(f"the report is {page.name} in the run folder")
     except Exception as error:  # noqa: BLE001  # the results are complete and said to be so

@@ -53,7 +53,7 @@ def test_without_test_samples_it_is_said_of_what_the_accuracy_is(tmp_path: Path)
     assert run.taken == "fed3r" and left_out["num_examples"] == 72 and run.results["num_test_examples"] == 0
     share = f"{100 * left_out['accuracy']:.2f} % of 72 training"
     assert f"Take Fed3R: {share} samples, each left out of the head in turn" in run.results["advice"]["text"][0]
-    assert f"{share} images of the sites, each left out of it in turn; no others have been evaluated." in summary(run)
+    assert f"Fed3R is right on {share} images of the sites, each left out of it in turn" in summary(run)
     tested = {"accuracy": 0.6, "accuracy_interval": [0.5, 0.7]}
     known = replace(run, results={**run.results, "methods": {"fed3r": {**run.methods["fed3r"], **tested}}})
     (warning,) = [line for line in warnings(known) if "near copies" in line]
