@@ -21,7 +21,7 @@ from tests.support.simulation import share_right
 
 pytestmark = REAL_RUNS
 
-# Around what the README's table says (74.55, 85.30, 81.05, 85.15, 85.55): other processors round features differently.
+# Around what the README's table says (74.55, 85.30, 81.05, 85.15, 85.50): other processors round features differently.
 BANDS = {
     "fedncm": (0.74, 0.76),
     "fed3r": (0.845, 0.862),
@@ -40,6 +40,11 @@ def readme_command() -> str:
     return line.removeprefix(install)
 
 
+def _last_line(output: str) -> str:
+    """Return the last line that no worker of Ray's has written: theirs come whenever it passes them on."""
+    return [line for line in output.rstrip().splitlines() if "pid=" not in line][-1]
+
+
 @pytest.fixture(scope="module")
 def default_run(flower: Simulation) -> Finished:
     return flower.bash(readme_command())
@@ -49,7 +54,7 @@ def test_the_readme_command_gives_the_readme_table(default_run: Finished, flower
     assert default_run.returncode == 0, default_run.output
     assert default_run.said[-1] == COMPLETED, default_run.output
     # The last word is the path, whatever Flower says when its process ends.
-    assert default_run.output.rstrip().splitlines()[-1] == str(default_run.folder), default_run.output
+    assert _last_line(default_run.output) == str(default_run.folder), default_run.output
     assert default_run.folder.parent == flower.home / "fedstats-runs"
     results = default_run.json("results.json")
     assert default_run.json("status.json")["state"] == "completed"
@@ -81,7 +86,7 @@ def test_a_run_in_one_process_gives_the_same_bytes_and_files(default_run: Finish
     assert names[0] == names[1]
     one, other = (run.json("results.json") for run in (here, default_run))
     assert one["advice"] == other["advice"]
-    assert here.output.rstrip().splitlines()[-1] == str(here.folder)
+    assert _last_line(here.output) == str(here.folder)
 
 
 def test_the_run_folder_is_complete(default_run: Finished) -> None:

@@ -29,8 +29,8 @@ from fedstats_app.base.ledger import Exhausted, LedgerError, LedgerFile
 from fedstats_app.data.clients import data_spec, own_dataset
 from fedstats_app.data.contents import draw_holdout, sample_identities
 from fedstats_app.data.data_options import is_table
+from fedstats_app.data.differences import ReleasedSet, small_groups, smallest_group_of_squares
 from fedstats_app.data.feature_cache import default_cache_root
-from fedstats_app.privacy.differences import ReleasedSet, small_groups, smallest_group_of_squares
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import STATE_FOLDER, NodeConfig
 from fedstats_app.training.limits import RefusedByPolicy

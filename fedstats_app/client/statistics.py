@@ -23,8 +23,8 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.ledger import WAITS, DataWait, Ledger, digest_of_keys
 from fedstats_app.client.site import ClientSplit, Site
 from fedstats_app.data.clients import own_dataset
+from fedstats_app.data.differences import ReleasedSet
 from fedstats_app.privacy import StatisticsAboveFloor, statistics_above_floor
-from fedstats_app.privacy.differences import ReleasedSet
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from fedstats_app.wire import QUERY_STATISTICS, NodeInfo, RejectedRequest
 from fedstats_app.wire.release import read_release, write_release

@@ -189,7 +189,7 @@ def losing_app(liar: int | None = None) -> ClientApp:
         model = TunedModel((tensors["head.weight"], tensors["head.bias"]), tune="probe")
         said = losses_by_temperature(model, TensorSamples(features.float(), labels), 64)
         if client_id == liar:
-            return losses_reply(msg, [1e9 * loss for loss in reversed(said)], TIMES * len(labels))
+            return losses_reply(msg, [1e9 * (1 + k) for k in range(len(said))], TIMES * len(labels))
         return losses_reply(msg, said, len(labels))
 
     return app

@@ -119,9 +119,8 @@ def told(margins: torch.Tensor, labels: torch.Tensor, floor: int) -> HeadScores:
     """What a site says of two classes, the second of which has these margins."""
     logits = torch.stack([torch.zeros_like(margins), margins], dim=1)
     confusion = confusion_above_floor(labels, logits.argmax(dim=1), 2, floor)
-    return HeadScores(
-        confusion, CalibrationSums.zeros(), histograms(margins_above_floor(labels, margin_bins(logits), floor))
-    )
+    nothing, margins = CalibrationSums.zeros(), histograms(margins_above_floor(labels, margin_bins(logits), floor))
+    return HeadScores(confusion, nothing, nothing, margins)
 
 
 def test_an_area_does_not_contradict_an_accuracy_of_nine_in_ten() -> None:

@@ -186,25 +186,25 @@ def test_sites_own_data_need_a_declared_number_that_delta_fits(
 
 
 def test_what_noise_leaves_is_no_more_than_was_measured() -> None:
-    """The shares are those of the tables of research/noise.md, rounded down."""
+    """The shares are at most those of the tables of research/noise.md."""
     measured: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     sizes = [0, 0, 0]
     for line in (REPOSITORY / "research" / "noise.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) != 9 or cells[1] not in ("FedNCM", "Fed3R", "FedCGS"):
+        if len(cells) != 7 or cells[1] not in ("FedNCM", "Fed3R", "FedCGS"):
             continue
         if named := re.search(r"([\d,]+), ([\d,]+), ([\d,]+)$", cells[0]):
             sizes = [int(size.replace(",", "")) for size in named.groups()]
         *found, without = (float(cell.split()[0]) for cell in cells[2:])
-        for epsilon, accuracy in zip((0.5, 1, 2, 4, 8, 16), found, strict=True):
+        for epsilon, accuracy in zip((0.5, 1, 4, 8), found, strict=True):
             ratio = signal_to_noise(*sizes, mu_of(epsilon, sizes[0] ** -1.1))
             measured[cells[1].lower()].append((float(f"{ratio:.2g}"), accuracy / without))
-    assert {name: len(found) for name, found in measured.items()} == {"fedncm": 60, "fed3r": 60, "fedcgs": 42}
+    assert {name: len(found) for name, found in measured.items()} == {"fedncm": 40, "fed3r": 40, "fedcgs": 28}
     for name, found in measured.items():
         for ratio, share in zip(RATIOS, KEPT[name], strict=True):
             # Where nothing was measured so high, what the next lower ratio left.
             reached = max(one for one in RATIOS if one <= min(ratio, max(at for at, _ in found)))
-            assert 0 <= min(kept for at, kept in found if at >= reached) - share < 0.01
+            assert min(kept for at, kept in found if at >= reached) >= share
 
 
 def test_before_anything_is_sent_a_run_says_what_noise_costs_and_what_would_cost_less() -> None:

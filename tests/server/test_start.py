@@ -96,7 +96,7 @@ def test_nodes_forget_the_question_and_nobody_is_asked_about_what_is_given(tmp_p
         return client_app.app(msg, context)
 
     sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20) for seed, name in enumerate("ab")]
-    configs = [{"data-path": site, "state-dir": str(tmp_path / f"s{n}")} for n, site in enumerate(sites)]
+    configs = [{"train": True, "data-path": site, "state-dir": str(tmp_path / f"s{n}")} for n, site in enumerate(sites)]
     folder = simulate(tmp_path, node_configs=configs, app=app, **{**FOUND, "method": "fedncm"})
     assert asked.count("train.losses") == 2  # about the start; of the end tells what they hold out
     assert rounds(folder, "fedncm-probe")[0]["num_failed"] == 0
@@ -126,8 +126,8 @@ def test_the_start_is_kept_where_the_clients_loss_did_not_fall(tmp_path: Path) -
 def test_what_clients_hold_out_judges_a_training_and_not_their_loss_on_its_own_samples(tmp_path: Path) -> None:
     """Of two that are as often right, the smaller loss."""
     sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20) for seed, name in enumerate("ab")]
-    settings = {**FOUND, "start_head": "fed3r,random", "holdout_fraction": 0.3, "learning_rate": 1.0}
-    folder = simulate(tmp_path, node_configs=[{"data-path": site} for site in sites], **settings)
+    settings = {**FOUND, "start_head": "fed3r,random", "holdout_fraction": 0.3, "learning_rate": 30.0}
+    folder = simulate(tmp_path, node_configs=[{"train": True, "data-path": site} for site in sites], **settings)
     kept = []
     for name, entry in read_json(folder, "results.json")["training"].items():
         first, *_, last = rounds(folder, name)

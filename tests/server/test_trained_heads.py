@@ -55,12 +55,12 @@ def test_what_clients_hold_out_scores_a_trained_head_within_the_floors(tmp_path:
     configs = [
         {
             "train": True,
-            "data-path": site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=40),
+            "data-path": site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=80),
             "min-class-count": 5,
         },
         {
             "train": True,
-            "data-path": site_folder(tmp_path / "b", ("bee", "cow"), seed=2, images=40),
+            "data-path": site_folder(tmp_path / "b", ("bee", "cow"), seed=2, images=80),
             "min-class-count": 30,
         },
     ]

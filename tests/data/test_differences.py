@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.privacy.differences import ReleasedSet, small_groups, smallest_group_of_squares
+from fedstats_app.data.differences import ReleasedSet, small_groups, smallest_group_of_squares
 
 NAMES = ("ant", "bee")
 
