@@ -16,6 +16,8 @@ from pathlib import Path
 PATTERN = "ledger-*.sqlite"
 ID_BYTES = 16
 _WAIT_SECONDS = 60.0
+# Tables of version 0.1, which answered in cells and not in releases.
+_OF_0_1 = ("cell", "generation", "layout", "spent", "answer")
 _SCHEMA = """
 create table if not exists fact (name text primary key, value text not null);
 create table if not exists sample (key blob primary key, held_out integer not null);
@@ -66,6 +68,9 @@ class LedgerFile:
                 # Before anything is answered it must be on the disk.
                 connection.execute("pragma synchronous = full")
                 connection.execute("begin immediate")
+                if connection.execute("select 1 from sqlite_master where name = 'cell'").fetchone():
+                    for table in _OF_0_1:  # facts stay: what noise was charged, and who signed
+                        connection.execute(f"drop table if exists {table}")
                 for statement in _SCHEMA.split(";"):
                     connection.execute(statement)
                 yield connection

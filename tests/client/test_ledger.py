@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedstats_app import client_app
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
+from fedstats_app.base.ledger import LedgerFile
 from fedstats_app.base.option import flattened
 from fedstats_app.cli import main
 from fedstats_app.client import site as client_site
@@ -356,6 +359,22 @@ def test_without_a_place_to_write_a_node_answers_nothing_and_says_why(node: Node
         reason = ask(lost, content, kind).error.reason
         assert reason.startswith("RefusedByPolicy: this node answers nothing, because it cannot write its ledger")
         assert str(tmp_path) not in reason
+
+
+def test_a_ledger_of_version_0_1_keeps_its_facts(node: Node, tmp_path: Path) -> None:
+    assert not ask(node, question().to_content()).has_error()
+    (path,) = (tmp_path / "state").glob("ledger-*.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        for table in ("release", "layout", "sample", "spent"):
+            connection.execute(f"drop table {table}")
+        connection.execute("create table cell (number integer primary key)")
+        connection.execute("create table layout (one integer primary key, key text, generation integer, cells blob)")
+        connection.execute("create table spent (generation integer, kind text, question text)")
+        connection.execute("insert into fact values ('dp-spent|0', '[\"question\", 0.5]')")
+        connection.commit()
+
+    assert not ask(node, question().to_content()).has_error()
+    assert LedgerFile(path).summary().noise == (0.5,)
 
 
 def test_a_damaged_ledger_is_no_ledger(node: Node, tmp_path: Path) -> None:
