@@ -180,7 +180,8 @@ class Ledger:
                 "select number, made from release where network = ? and ? in (chosen, '') order by number desc",
                 (network, chosen),
             ).fetchall()
-        return [(self._path(number), made) for number, made in rows]
+        found = [(self._path(number), made) for number, made in rows]
+        return [(path, made) for path, made in found if path.is_file()]
 
     def check_release(self, new: ReleasedSet, chosen: str) -> int | None:
         """Refuse a release that with earlier ones would tell of too few samples of a class, unless the owner allows it.
@@ -209,6 +210,8 @@ class Ledger:
         with self._file.transaction() as connection:
             known = connection.execute("select number from release where question = ?", (question,)).fetchone()
             if known is not None:
+                if not self._path(known[0]).is_file():  # its owner moved it away: the same is made again
+                    write(self._path(known[0]))
                 return self._path(known[0])
             self._checked(connection, new, chosen)
             (number,) = connection.execute("select count(*) from release").fetchone()

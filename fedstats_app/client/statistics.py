@@ -97,14 +97,15 @@ def _released(
     fingerprint, dtype = reader.backbone.fingerprint, request.wire_dtype
     network, chosen = f"{fingerprint} {dtype} {bool(request.holdout)}", digest_of_keys(split.keys)
     waiting = _waiting(ledger, site)
+    floor = site.config.federation.min_class_count
     for path, made in ledger.releases(network, chosen):
-        if (content := _answer_of(path, request)) is not None:
+        if (content := _answer_of(path, request, floor)) is not None:
             return _with_waiting(content, sum(waiting.values()), made)
     try:
         path = _made(ledger, site, reader, split, request, network, chosen)
     except DataWait as error:
         for path, made in ledger.releases(network):
-            if (content := _answer_of(path, request)) is not None:
+            if (content := _answer_of(path, request, floor)) is not None:
                 logger.warning("%s; the release of %s stands", error, time.strftime("%d %B %Y", time.gmtime(made)))
                 return _with_waiting(content, max(sum(waiting.values()), 1), made)
         raise
@@ -165,9 +166,14 @@ def _has_squares(spec: StatisticsSpec, statistics: ClientStatistics) -> bool:
     return statistics.scatter is None or not statistics.scatter.left_out
 
 
-def _answer_of(path: Path, request: StatisticsRequest) -> RecordDict | None:
+def _answer_of(path: Path, request: StatisticsRequest, floor: int) -> RecordDict | None:
+    """Answer from a release unless it lacks what is asked for, or has a class under the floor that the run raised."""
+    release = read_release(path)
+    counts = release.received.statistics.rows.class_counts()
+    if bool(((counts > 0) & (counts < floor)).any()):
+        return None
     try:
-        return read_release(path).answer(request)
+        return release.answer(request)
     except RejectedRequest:
         return None
 

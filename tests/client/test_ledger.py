@@ -204,6 +204,24 @@ def test_a_release_is_a_file_that_its_owner_can_read(node: Node, tmp_path: Path)
     assert read_release(path).digest == client_digest(received.statistics)
 
 
+def test_a_release_that_was_moved_away_is_made_again(node: Node, tmp_path: Path) -> None:
+    first = ask(node, question().to_content())
+    (path,) = (tmp_path / "state").glob("ledger-*/release-*.fedstats")
+    path.unlink()
+
+    assert sums_of(ask(node, question().to_content())) == sums_of(first)
+    assert path.is_file()
+
+
+def test_no_release_with_a_class_under_the_floor_of_the_run_stands_in(node: Node) -> None:
+    for image in sorted((Path(str(node["data-path"])) / "bee").iterdir())[10:]:
+        image.unlink()
+    one = {**node, "max-releases": 1}
+    assert not ask(one, question().to_content()).has_error()
+
+    assert "max-releases" in ask(one, question().to_content(), min_class_count=15).error.reason
+
+
 class Crash(BaseException):
     """Stands for SIGKILL."""
 
