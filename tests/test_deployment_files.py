@@ -234,7 +234,7 @@ main()
 
 def test_a_node_works_without_ray_and_all_else_that_only_simulations_need(tmp_path: Path) -> None:
     """The whole app, in fact: statistics, evaluation and fine-tuning, with the packages absent."""
-    nodes = nodes_of(tmp_path, "ab", ("ant", "bee"), images=20)
+    nodes = nodes_of(tmp_path, "ab", ("ant", "bee"), images=20, train=True)
     settings = {
         "backbone": "random:tiny",
         "input-size": 16,

@@ -182,7 +182,9 @@ def test_sites_records_agree_with_the_run_s_folder(
     survived: Survived, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = getattr(survived, kind)
-    words = [word for name in SITES for word in ("--site", str(survived.home / "state" / name))]
+    # Of the run in which it was killed before its sum, the last site has no record.
+    names = LEFT if kind == "folder" else SITES
+    words = [word for name in names for word in ("--site", str(survived.home / "state" / name))]
     assert audit.main([str(folder), *words]) == 0
     assert "ok     sites' own records of the sum: all were summed over the same 4" in capsys.readouterr().out
 

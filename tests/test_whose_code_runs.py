@@ -160,7 +160,7 @@ def test_the_node_that_approves_says_what_it_would_take(attacked: Attacked) -> N
 
 
 def test_the_installed_app_answers_the_hostile_server_as_it_would_its_own(attacked: Attacked) -> None:
-    assert attacked.loot[attacked.ids["installed"]] == str({"node": {"class-names": ["ant", "bee"]}})
+    assert attacked.loot[attacked.ids["installed"]] == str({"node": {"trains": False, "class-names": ["ant", "bee"]}})
 
 
 def test_the_honest_app_works_on_all_but_where_it_is_not_signed(attacked: Attacked) -> None:

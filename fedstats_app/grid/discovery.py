@@ -74,7 +74,7 @@ class Federation:
     refused : dict
         From node id to the reason why it takes no part.
     untrained, statistics_only : frozenset of int
-        Clients whose owner keeps training off, and those that have no samples to evaluate on either.
+        Clients whose owner keeps training off, and those without samples, which serve a release.
     any_app : tuple of int
         Nodes that say that they run any app's code.
     num_partitions : int
@@ -163,10 +163,10 @@ def discover(
     infos = {node: info for node, info in roll.infos.items() if node not in impostors}
     federation = _federation(infos, roll.refused | impostors, num_clients, known_classes, max_classes)
     federation.client_names = {node: infos[node].client_name for node in federation.hosts.values()}
-    federation.untrained, federation.statistics_only = (
-        frozenset(client for client, node in federation.hosts.items() if not getattr(infos[node], does))
-        for does in ("trains", "evaluates")
-    )
+    of_client = {client: infos[node] for client, node in federation.hosts.items()}
+    federation.statistics_only = frozenset(client for client, info in of_client.items() if not info.evaluates)
+    untrained = {client for client, info in of_client.items() if not info.trains}
+    federation.untrained = frozenset(untrained - federation.statistics_only)
     federation.any_app = tuple(sorted(node for node in federation.supernodes if infos[node].any_app))
     for node in federation.any_app:
         progress(f"node {node} runs ANY app that a server sends (--any-app): nothing on it is protected")

@@ -117,8 +117,9 @@ class Run:
         return f"site {self.federation.client_names.get(client) or client}"
 
     def trainable(self, state: State) -> dict[int, int]:
-        """Select the clients in the heads that have samples, with their number."""
-        return {client: number for client, number in state.clients.items() if number}
+        """Select the clients in the heads that have samples of their own, with their number."""
+        able = self.federation.hosts.keys() - self.federation.statistics_only
+        return {client: number for client, number in state.clients.items() if number and client in able}
 
     @property
     def most_samples(self) -> int:

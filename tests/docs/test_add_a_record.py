@@ -11,9 +11,9 @@ from tests.docs.markdown import DOCS, REPOSITORY, items
 
 PAGE, TRAINERS_PAGE = REPOSITORY / "research" / "add-a-method.md", DOCS / "methods" / "fine-tuning.md"
 # Two nodes' owners say for which methods theirs works.
-ALLOWED = ({}, {"allowed-methods": "feddiag,training"}, {"allowed-methods": "fedncm,training"})
+ALLOWED = ({}, {"allowed-methods": "feddiag"}, {"allowed-methods": "fedncm"})
 # Any group's key takes two edits: in the class of its options, and in pyproject.toml.
-FIELD, DECLARED = "    holdout_fraction: float = option(", "num-clients = 100 "
+FIELD, DECLARED = "    holdout_fraction: float = option(", "num-clients = 0 "
 LUCKY = "    lucky_number: int = option(7, whole(1, 9))\n", "lucky-number = 7                    # of nothing\n"
 KEYS = """
 import tomllib, pathlib, torch
@@ -87,7 +87,7 @@ def test_the_new_method_is_wherever_the_others_are(folder: Path, printed: str) -
     card = (folder / "heads" / "README.md").read_text()
     assert any("FedDiag" in line and "shrinkage 0.01 (diagonal)" in line for line in card.splitlines())
     sent = "for each of its classes the number of samples and the sum of their features, and one Gram matrix"
-    assert f"- `feddiag`: every client sent {sent}." in card
+    assert f"- `feddiag`: every site sent {sent}." in card
     plots = {"accuracy-vs-megabytes.png", "confusion-matrix-feddiag.png", "fine_tuning.png", "personal.png"}
     assert plots <= {path.name for path in (folder / "plots").iterdir()}
     outcomes = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
@@ -95,7 +95,7 @@ def test_the_new_method_is_wherever_the_others_are(folder: Path, printed: str) -
     assert {one["client"]: one["outcome"] for one in outcomes} == {
         client: "refused" if client % 3 == 2 else "merged" for client in range(6)
     }
-    assert "a Gram matrix: needed by none of this node's allowed-methods (fedncm, training)" in outcomes[2]["reason"]
+    assert "a Gram matrix: needed by none of this node's allowed-methods (fedncm)" in outcomes[2]["reason"]
 
 
 def test_the_page_lists_every_trainer() -> None:
