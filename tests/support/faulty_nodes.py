@@ -96,7 +96,7 @@ def run_with_faults(script: Script, beside: Deployment, tmp_path: Path, meanwhil
     faults = {
         "no-data": f'data-path="{tmp_path}/gone"',
         "released": f'data-path="release:{released}"',
-        "other-network": f'data-path="{script.folder}/images/site-a" backbone-weights="{weights}"',
+        "other-network": f'data-path="{script.folder}/images/site-a" train=true backbone-weights="{weights}"',
     }
     beside.register(*SITES, *faults)
     flags = {site: tmp_path / f"{site} fails" for site in SITES}
