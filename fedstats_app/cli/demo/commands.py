@@ -10,7 +10,7 @@ from pathlib import Path
 PROBE = "input-size=64 min-clients=3 wait-timeout=300 settle-seconds=1 fine-tune='probe' num-server-rounds=2"
 MEZO = (
     "input-size=64 min-clients=3 wait-timeout=300 settle-seconds=1 "
-    "feature-power=1 fine-tune='fedmezo' temperature=1.8 learning-rate=0.0005 num-server-rounds=2 "
+    "fine-tune='fedmezo' temperature=1.8 learning-rate=0.0005 num-server-rounds=2 "
     "test-dataset='folder:{folder}/server'"
 )
 OWN = "min-clients={sites} wait-timeout=300 settle-seconds=1 reply-timeout=3600"
