@@ -144,8 +144,8 @@ def test_a_killed_node_and_a_clientapp_that_dies_are_named_and_both_come_back(fa
     # The node with another network is not asked: it has no part in the heads. The run continues with the others.
     assert rounds[1:3] == [3, 1] and min(rounds[3:]) >= 2, rounds
     assert len(rounds) == 1 + MEZO_ROUNDS
-    said = [line for line in faulty_run.output.splitlines() if "[fedstats] round 2: client" in line]
-    reasons = {node: line for node in faulty_run.nodes.values() for line in said if f"client {node} " in line}
+    said = [line for line in faulty_run.output.splitlines() if "[fedstats] round 2: site" in line]
+    reasons = {node: line for node in faulty_run.nodes.values() for line in said if f"site {node} " in line}
     assert "unavailable" in reasons[faulty_run.nodes["site-c"]].lower()
     assert "stopped responding" in reasons[faulty_run.nodes["site-a"]].lower()
     assert read_json(faulty_run.folder, "status.json")["state"] == "completed"
