@@ -40,8 +40,8 @@ class Finished:
 
     @property
     def folder(self) -> Path:
-        """The run folder, which a completed run prints in its last line."""
-        lines = [line.rstrip() for line in self.output.splitlines()]
+        """The run folder, which a completed run prints in its last line, whatever Ray's workers say before it."""
+        lines = [line.rstrip() for line in self.output.splitlines() if "pid=" not in line]
         if COMPLETED not in lines:
             raise AssertionError(f"the run did not complete:\n{self.output}")
         return Path(lines[lines.index(COMPLETED) + 1])
