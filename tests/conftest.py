@@ -1,7 +1,5 @@
 """Settings of all tests, and the golden federations."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import multiprocessing

@@ -1,7 +1,5 @@
 """ServerApp and ClientApp together, without Ray: every stage, with the tiny backbone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

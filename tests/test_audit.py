@@ -1,7 +1,5 @@
 """deployment/audit.py: a run of six sites under masks, as it was, and changed in each of the ways that it looks for."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

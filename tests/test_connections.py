@@ -1,7 +1,5 @@
 """Nothing of ours opens a connection unasked: a hook records all hosts that our commands and imports look for."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import pkgutil

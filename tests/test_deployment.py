@@ -4,8 +4,6 @@ There are two, at the same time: that of the script, and one beside it. While Fl
 takes a minute, what else is slow is done.
 """
 
-from __future__ import annotations
-
 import socket
 import subprocess
 from collections.abc import Iterator

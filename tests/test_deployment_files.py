@@ -1,7 +1,5 @@
 """What deployment/ and docs/deployment.md say is so: the commands, versions of pyproject.toml, no Ray on a node."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

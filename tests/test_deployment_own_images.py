@@ -1,7 +1,5 @@
 """The way of a user with images: README's two commands, from a folder per site to the class of a new image."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The run of sums with noise comes first, and loses the same site for as long as i
 for a minute. Meanwhile the memory of the server's processes is searched for what sites masked.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """A run as on a fresh machine, in the environment that Flower builds for it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The README's command, run for real: Flower's simulation with Ray, the built-in sample, the default backbone."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -10,13 +8,7 @@ from pathlib import Path
 import pytest
 
 import fedstats_app
-from tests.support.flower import (
-    COMPLETED,
-    REAL_RUNS,
-    REPOSITORY,
-    Finished,
-    Simulation,
-)
+from tests.support.flower import COMPLETED, REAL_RUNS, REPOSITORY, Finished, Simulation
 from tests.support.simulation import share_right
 
 pytestmark = REAL_RUNS

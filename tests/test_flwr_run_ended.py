@@ -1,7 +1,5 @@
 """Runs by Flower that end before their time: by an error, or killed with all that runs them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

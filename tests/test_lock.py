@@ -1,7 +1,5 @@
 """requirements-dev.txt pins what pyproject.toml asks for, names no registry, and is made by CONTRIBUTING's command."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

@@ -1,7 +1,5 @@
 """What macOS and Windows do otherwise, as far as Linux can act it: docs/platforms.md says what that leaves out."""
 
-from __future__ import annotations
-
 import ast
 import ctypes
 import io

@@ -1,7 +1,5 @@
 """A run in one process: the same bytes as over a grid that pickles, the same folder, the same sentences."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -92,7 +90,7 @@ def are_alike(runs: Pair) -> None:
 
 
 TRAINED: list[Mapping[str, Any]] = [
-    {"method": "fed3r", "fine_tune": "fedmezo", "fedmezo.num-z": 2, "num_server_rounds": 2, "num_clients": 4},
+    {"method": "fed3r", "fine_tune": "fedmezo", "fedmezo.num-z": 2, "num_server_rounds": 2, "num_clients": 4}
 ]
 
 

@@ -1,7 +1,5 @@
 """A user's file as mypy and pyright read it: our names have types, and a wrong name is an error."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -39,10 +37,7 @@ from fedstats_app.strategies import Fed4R
 
 @pytest.mark.parametrize(
     ("checker", "error"),
-    [
-        (["mypy", "--strict", "--follow-imports=silent"], r":(\d+): error"),
-        (["pyright"], r":(\d+):\d+ - error"),
-    ],
+    [(["mypy", "--strict", "--follow-imports=silent"], r":(\d+): error"), (["pyright"], r":(\d+):\d+ - error")],
     ids=["mypy", "pyright"],
 )
 def test_a_users_file_has_types(checker: list[str], error: str, tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ One node runs what is installed, one what its owner approved, one what is signed
 check), and one anything: there the attack works, so it is one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

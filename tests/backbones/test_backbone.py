@@ -1,7 +1,5 @@
 """A frozen network at one batch shape: its features, fingerprint, devices and batch size."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings

@@ -1,7 +1,5 @@
 """OpenVINO in the place of torch: the same features within a bound, the same bits whoever stands beside them."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Features in blocks, from the network or the cache, with samples read ahead."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The bound of features' norms."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Features to a power, mean and deviation of pixels, and GroupNorm: features, fingerprints and saved heads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

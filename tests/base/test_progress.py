@@ -1,7 +1,5 @@
 """Lines of progress: what is done, how far it is, how long it will take, and never a long silence."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 

@@ -1,7 +1,5 @@
 """Processes of one machine count together what they have done."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

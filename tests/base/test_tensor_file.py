@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 
 from fedstats_app.backbones.weights import WeightsError, read_state_file
-from fedstats_app.base.files import (
-    read_tensors,
-    remove_unfinished,
-    tensors_to_bytes,
-    write_tensors,
-)
+from fedstats_app.base.files import read_tensors, remove_unfinished, tensors_to_bytes, write_tensors
 from tests.support.damage import flipped
 
 _TENSORS = {

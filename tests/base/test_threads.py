@@ -1,7 +1,5 @@
 """Work that is done side by side: the same bits on any number of threads, in order, and errors are said."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """`fedstats node`: what it takes itself, and what goes to Flower."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.metadata
@@ -44,11 +42,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[str]]
     [
         (["--node-config", 'data-path="/data"'], [], "fedstats node: runs fedstats-app "),
         (["--any-app"], ["--any-app"], "WARNING: --any-app: ANY CODE THAT THE SERVER SENDS runs here"),
-        (
-            ["--node-config", f'approved-apps="{DIGEST}" x=1'],
-            ["--approved", DIGEST],
-            "the code of 1 approved apps",
-        ),
+        (["--node-config", f'approved-apps="{DIGEST}" x=1'], ["--approved", DIGEST], "the code of 1 approved apps"),
     ],
 )
 def test_processes_are_told_whose_code_runs(
@@ -190,11 +184,7 @@ def test_a_node_reaches_its_own_supernode_through_no_proxy(monkeypatch: pytest.M
     ],
 )
 def test_a_supernode_that_gives_out_no_tasks_is_logged_once_with_what_to_do(
-    status: int | None,
-    patience: float,
-    advice: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    status: int | None, patience: float, advice: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     polls = iter(range(3))
 

@@ -1,7 +1,5 @@
 """`fedstats node ledger`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

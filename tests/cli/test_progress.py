@@ -1,7 +1,5 @@
 """Progress of commands: lines on stderr, nothing among the results; and Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

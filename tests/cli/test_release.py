@@ -1,7 +1,5 @@
 """`fedstats release` and `merge`: three sites that share nothing but files."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """`fedstats report` and `fedstats runs`: pages and lists of run folders."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

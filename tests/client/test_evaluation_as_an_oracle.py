@@ -1,7 +1,5 @@
 """A server that chooses the heads to be scored learns of single samples no more than counts of many say."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Differencing: what a server learns that asks a node with data of its own twice, and what the node remembers."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3
@@ -63,12 +61,7 @@ def forget() -> None:
 
 
 def ask(
-    node: Mapping[str, object],
-    content: RecordDict,
-    kind: str = "query.statistics",
-    *,
-    run: int = 1,
-    **settings: Any,
+    node: Mapping[str, object], content: RecordDict, kind: str = "query.statistics", *, run: int = 1, **settings: Any
 ) -> Message:
     forget()
     config = {**CONFIG.to_run_config(), **{key.replace("_", "-"): value for key, value in flattened(settings).items()}}

@@ -1,7 +1,5 @@
 """Node policy, class lists and the account of what left, through the real ServerApp and ClientApp."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Noise at the sites: what a server gains by asking again, of others, otherwise or too much."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil
@@ -94,22 +92,12 @@ class Sites:
             with_keys(self.root, self.nodes)
         masks = "on" if self.where == "sites" else "off"
         self.settings = AppConfig.of(
-            backbone="random:tiny",
-            input_size=16,
-            secure_sums=masks,
-            dp_epsilon=1.0,
-            dp_samples=30,
-            dp_where=self.where,
+            backbone="random:tiny", input_size=16, secure_sums=masks, dp_epsilon=1.0, dp_samples=30, dp_where=self.where
         )
         self.backbone = loaded_backbone(self.settings.backbone_for(own_data=True), self.root)
 
     def run(
-        self,
-        mu: float = MU,
-        *,
-        seed: int = 0,
-        faults: dict[int, Fault] | None = None,
-        moments: bool = True,
+        self, mu: float = MU, *, seed: int = 0, faults: dict[int, Fault] | None = None, moments: bool = True
     ) -> Begun:
         """A run of masks that has begun; its nodes are processes of their own."""
         grid = LocalGrid(client_app.app, self.nodes, self.settings.to_run_config(), faults=faults or {})

@@ -1,7 +1,5 @@
 """What a node refuses, clients that lack samples, and a model of their own between rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers of a node to FedMeZO's messages, of which each is read by a new process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

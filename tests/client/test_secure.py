@@ -1,7 +1,5 @@
 """What clients refuse in secure sums, asked by a server that goes beyond the protocol; and what their answers load."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace

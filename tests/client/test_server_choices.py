@@ -1,7 +1,5 @@
 """What a server may not choose on a node with data of its own: columns, files, names of the hub, what errors say."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which samples of a client may be used under its owner's policy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

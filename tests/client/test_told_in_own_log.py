@@ -1,7 +1,5 @@
 """A node with data of its own says in its own log how far the features are; the server does not hear of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

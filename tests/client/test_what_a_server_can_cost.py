@@ -1,7 +1,5 @@
 """What a request can make a node compute, keep and send is bounded, and a refused one leaves nothing behind."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 
@@ -15,10 +13,7 @@ from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.heads import LinearHead
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.statistics import (
-    ScatterSpec,
-    StatisticsSpec,
-)
+from fedstats_app.statistics import ScatterSpec, StatisticsSpec
 from fedstats_app.training.limits import RequestLimits
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest

@@ -1,7 +1,5 @@
 """Names of integer labels, in a simulation and at sites with data of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -43,10 +41,7 @@ def test_a_site_takes_a_list_and_reads_no_file_that_a_run_names(table: Path) -> 
 
 @pytest.mark.parametrize(
     ("names", "reason"),
-    [
-        ("cat,dog", "a name for each label from 0 to 2 .*, got 2"),
-        ("/no/such/file", "/no/such/file cannot be read: "),
-    ],
+    [("cat,dog", "a name for each label from 0 to 2 .*, got 2"), ("/no/such/file", "/no/such/file cannot be read: ")],
 )
 def test_names_that_do_not_fit_are_refused(table: Path, names: str, reason: str) -> None:
     with pytest.raises(DatasetError, match=f"class-names: .*{reason}"):

@@ -1,7 +1,5 @@
 """What samples hold, and cells of samples of one class."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from pathlib import Path

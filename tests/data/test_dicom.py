@@ -1,7 +1,5 @@
 """DICOM files are read as a viewer would first show them: the modality's values, the window, which end is white."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """No combination of releases tells of few samples: the groups that they make are those of every combination."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The papers' splits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import hypothesis.strategies as st

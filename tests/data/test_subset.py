@@ -1,7 +1,5 @@
 """Data sets made of another."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

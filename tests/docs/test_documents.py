@@ -25,18 +25,7 @@ from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.reading import to_values
-from tests.docs.markdown import (
-    DOCS,
-    DOCUMENTS,
-    REPOSITORY,
-    anchors,
-    blocks,
-    commands,
-    inline_code,
-    items,
-    links,
-    prose,
-)
+from tests.docs.markdown import DOCS, DOCUMENTS, REPOSITORY, anchors, blocks, commands, inline_code, items, links, prose
 from tests.support.small_sample import whole_sample
 
 README, RUN_FOLDER = REPOSITORY / "README.md", DOCS / "run-folder.md"
@@ -59,9 +48,7 @@ def run(code: str, where: str, namespace: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    "path",
-    [path for path in DOCUMENTS if blocks(path, "python") and path.name not in RUN_ELSEWHERE],
-    ids=name,
+    "path", [path for path in DOCUMENTS if blocks(path, "python") and path.name not in RUN_ELSEWHERE], ids=name
 )
 def test_python_blocks_run_and_print_what_they_say(path: Path, home: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}

@@ -1,7 +1,5 @@
 """Every promise of the pages that people trust names the tests that hold it."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

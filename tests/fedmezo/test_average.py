@@ -1,7 +1,5 @@
 """The average of scalars: weights, order, the limit, divergence."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

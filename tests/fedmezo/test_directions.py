@@ -1,7 +1,5 @@
 """Directions, and parameters moved along them: the same bits everywhere."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """Losses and slopes of a perturbed model, and the loss's curvature."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which parameters are tuned, and the model where they are perturbed."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import weakref

@@ -1,7 +1,5 @@
 """Replicas and their log: bits, replays, damaged files, refusals."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

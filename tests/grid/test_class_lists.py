@@ -1,7 +1,5 @@
 """Class lists of many nodes: by name, whatever their order; what may be one class under two names is refused."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

@@ -1,7 +1,5 @@
 """Clients as nodes: windows, order, time limits, and Flower's own strategies on top."""
 
-from __future__ import annotations
-
 import time
 import weakref
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Which nodes there are, which clients they host, and a bounded wait for both."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

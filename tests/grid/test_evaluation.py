@@ -1,7 +1,5 @@
 """Heads scored where the samples are."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The grid of one process: nothing is shared, states last, order and errors are Flower's."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Statistics as if classes had equal numbers of samples: against copies of samples, and in the methods."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How far statistics are spread, where classes lie, and what of a comparison of heads is more than chance."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

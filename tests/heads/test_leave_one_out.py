@@ -1,7 +1,5 @@
 """Leave-one-out scores are those of the heads that are solved without each sample."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

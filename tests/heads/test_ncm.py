@@ -1,7 +1,5 @@
 """FedNCM's head: the golden federations, the authors' heads, and the same bits from rows and from sums."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -6,13 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import (
-    accuracy_score,
-    confusion_matrix,
-    f1_score,
-    recall_score,
-    roc_auc_score,
-)
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, recall_score, roc_auc_score
 from torch import Tensor
 
 from fedstats_app.heads import ConfusionMatrix, MarginHistograms, margin_bins
@@ -116,8 +110,7 @@ def draw(num_classes: int, n: int, *, scale: float = 1.0, offset: float = 0.0) -
 
 
 @pytest.mark.parametrize(
-    ("num_classes", "scale", "offset", "tolerance"),
-    [(2, 1.0, 0.0, 5e-4), (5, 1e-4, -3.0, 1e-3), (5, 1e4, -8.0, 5e-3)],
+    ("num_classes", "scale", "offset", "tolerance"), [(2, 1.0, 0.0, 5e-4), (5, 1e-4, -3.0, 1e-3), (5, 1e4, -8.0, 5e-3)]
 )
 def test_areas_are_scikit_learns_at_any_scale_and_offset(
     num_classes: int, scale: float, offset: float, tolerance: float

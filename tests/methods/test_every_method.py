@@ -1,7 +1,5 @@
 """What holds for every record: names, options, requests, personal heads; and for variants of a method in one run."""
 
-from __future__ import annotations
-
 import functools
 import json
 import subprocess
@@ -15,16 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.base.option import ConfigError, Options
-from fedstats_app.methods import (
-    METHODS,
-    PERSONAL_METHODS,
-    Method,
-    Need,
-    display_name,
-    head_parts,
-    is_method,
-    varied,
-)
+from fedstats_app.methods import METHODS, PERSONAL_METHODS, Method, Need, display_name, head_parts, is_method, varied
 from fedstats_app.methods.fed3r import Fed3ROptions
 from fedstats_app.methods.fedcof import FedCOFOptions
 from fedstats_app.report.classifier import load

@@ -1,7 +1,5 @@
 """No class under the floor leaves in any form, and what leaves is what the remaining samples alone would give."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

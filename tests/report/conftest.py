@@ -1,7 +1,5 @@
 """Runs of the whole app to report on."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pages in a real browser: nothing wrong in the console, nothing asked of a network, nothing wider than a phone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of a run: what is on it, and what must not be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path

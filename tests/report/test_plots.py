@@ -1,7 +1,5 @@
 """Figures show the numbers that they are given, at every size, and their files are the same again."""
 
-from __future__ import annotations
-
 import functools
 import threading
 import warnings
@@ -55,9 +53,7 @@ def points_of(line: Any) -> list[tuple[float, float]]:
 
 # Cuneiform, and a place for private use.
 UNKNOWN = ["\U00012000\U00012001", "\U0010ffff class"]
-FIGURES: dict[str, tuple[Callable[..., Figure], Any]] = {
-    "accuracy": (accuracy_figure, POINTS),
-}
+FIGURES: dict[str, tuple[Callable[..., Figure], Any]] = {"accuracy": (accuracy_figure, POINTS)}
 EDGES: dict[str, Callable[[], Figure]] = {
     "one point": lambda: accuracy_figure(POINTS[:1], "Title"),
     "one client": lambda: label_figure(counts(1, 1), ["$a$"], "Title"),

@@ -1,7 +1,5 @@
 """The start head is the most accurate one, whatever a single node says; phases follow each other without a gap."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The account: epsilon and delta against an integral, published noise, and answers that compose."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

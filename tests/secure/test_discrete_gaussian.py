@@ -1,7 +1,5 @@
 """Integer noise: its distribution, to the last of 64 bits, and the same numbers for the same key."""
 
-from __future__ import annotations
-
 from decimal import Decimal, localcontext
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The protocol without messages: sums of survivors to the last bit, whoever is lost when, and what a party refuses."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Sequence
@@ -91,8 +89,7 @@ def same(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("number", "lost_at"),
-    [*itertools.product([5, 10], ["shares", "words", "answers", "between"]), (66, "words")],
+    ("number", "lost_at"), [*itertools.product([5, 10], ["shares", "words", "answers", "between"]), (66, "words")]
 )
 def test_the_sum_is_that_of_the_survivors_whoever_is_lost_when(number: int, lost_at: str) -> None:
     federation = Federation(number)
@@ -102,8 +99,7 @@ def test_the_sum_is_that_of_the_survivors_whoever_is_lost_when(number: int, lost
     total = federation.masked(0, active, left)
     answering = rest if lost_at == "answers" else left
     assert same(
-        total.unmask(federation.plan, 0, active, federation.answers(0, active, left, answering)),
-        federation.plain(left),
+        total.unmask(federation.plan, 0, active, federation.answers(0, active, left, answering)), federation.plain(left)
     )
 
     # In the next round go on who answered; of those, others may be lost.

@@ -1,7 +1,5 @@
 """Stage 1 of a run: what it writes and says, in which order, and what goes wrong meanwhile."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run that goes on in a folder where a bit has flipped ends with an error that names the file."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -20,12 +18,7 @@ SETTINGS: dict[str, Any] = {
     "start_head": "fedncm",
     "num_server_rounds": 2,
 }
-READ_BACK = [
-    "results.json",
-    "rounds.jsonl",
-    "heads/fedncm.safetensors",
-    "mezo/fedncm-fedmezo/start.safetensors",
-]
+READ_BACK = ["results.json", "rounds.jsonl", "heads/fedncm.safetensors", "mezo/fedncm-fedmezo/start.safetensors"]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Runs that add clients and classes to an earlier one, through the real ServerApp and ClientApp."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is kept of every client comes back bit for bit, in order, and no more than there is room for."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Real processes, killed for real, in all stages: what goes on ends in the same bytes."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

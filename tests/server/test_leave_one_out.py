@@ -1,7 +1,5 @@
 """Sites that keep nothing aside judge the ridge on the samples that it was made from, each left out of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a run leaves and says when the disk fails under it."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

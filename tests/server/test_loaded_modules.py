@@ -1,7 +1,5 @@
 """A simple run loads little, and few of our own calls lie between the command and the solver."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

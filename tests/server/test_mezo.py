@@ -1,7 +1,5 @@
 """FedMeZO in whole runs, without Ray: partitions, absences, faults, interruption, what is saved."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence

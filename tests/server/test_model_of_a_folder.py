@@ -1,7 +1,5 @@
 """A whole run on a foundation backbone from a folder: what it is stands in head, record and card, and it predicts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every stage of a run says at least every ten seconds what it does, with clients and a server that take their time."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -79,11 +77,7 @@ def test_every_phase_of_secure_sums_has_its_name(tmp_path: Path, monkeypatch: py
     said = told(tmp_path, monkeypatch, [], method="fed3r,fedcof", **settings)
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())
-    phases = (
-        "exchanging keys",
-        "exchanging shares of keys",
-        "secure sum (sums)",
-    )
+    phases = ("exchanging keys", "exchanging shares of keys", "secure sum (sums)")
     starts = [lines.index(f"statistics: {phase}: ") for phase in phases]
     assert starts == sorted(starts)
     assert f"{phases[1]}: 0 of 6 sites answered" in lines

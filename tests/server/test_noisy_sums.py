@@ -1,7 +1,5 @@
 """Runs with noise through the whole app: what they say before and after, and what they refuse by name."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Personal models in whole runs, without Ray: every approach on the papers' split, and what is left of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

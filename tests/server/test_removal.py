@@ -1,7 +1,5 @@
 """A run without a client is the run that never had it."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

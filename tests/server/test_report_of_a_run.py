@@ -1,7 +1,5 @@
 """A run writes its report last, and is not worse for one that cannot be made."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

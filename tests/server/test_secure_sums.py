@@ -1,7 +1,5 @@
 """Runs with secure sums: heads of the survivors' sums, and what nodes refuse, through the whole app."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil
@@ -166,10 +164,7 @@ def test_a_sum_out_of_its_range_fails_the_run(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("node", "reason"),
-    [
-        ({"data-path": "/x", "secure-key": "/k"}, "secure-key goes with secure-peers"),
-    ],
+    ("node", "reason"), [({"data-path": "/x", "secure-key": "/k"}, "secure-key goes with secure-peers")]
 )
 def test_what_an_owner_cannot_ask_for(node: Mapping[str, object], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):

@@ -1,7 +1,5 @@
 """What a training starts from: a head of an earlier run, the temperature of its logits and its learning rate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

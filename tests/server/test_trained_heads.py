@@ -1,7 +1,5 @@
 """What a run says of the heads that were trained: as much as of those that were solved."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

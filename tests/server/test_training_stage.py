@@ -1,7 +1,5 @@
 """Stage 2 in whole runs, without Ray: every mode and optimiser, hosts, faults, interruption."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,16 +21,7 @@ from fedstats_app.testing import Fault
 from fedstats_app.training.samples import batch_order
 from fedstats_app.training.start import random_head
 from fedstats_app.wire.serving import clients_in
-from tests.support.simulation import (
-    Killed,
-    clients,
-    killed,
-    read_json,
-    rounds,
-    share_right,
-    simulate,
-    site_folder,
-)
+from tests.support.simulation import Killed, clients, killed, read_json, rounds, share_right, simulate, site_folder
 
 FAST: Mapping[str, Any] = {"method": "fedncm", "num_server_rounds": 3, "fine_tune": "probe", "learning_rate": 0.1}
 

@@ -1,7 +1,5 @@
 """Run-config and node-config: defaults that agree with pyproject.toml, and every problem reported at once."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rows of class means: what a client sends, what a node's floor does to it, and how it travels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Sums with noise: one sample moves each by no more steps than a promise counts with, to the last step."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,18 +1,11 @@
 """Rows in few bits: near the exact ones, right on average, and the same whenever they are made again."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstats_app.statistics.quantisation import (
-    decoded,
-    direction_codes,
-    encoded,
-    unit_rows,
-)
+from fedstats_app.statistics.quantisation import decoded, direction_codes, encoded, unit_rows
 
 
 def rows(seed: int, number: int = 5, width: int = 7, scale: float = 1.0) -> torch.Tensor:

@@ -1,7 +1,5 @@
 """Statistics as words that wrap around: sums to the last bit, ranges at their bounds, FedCOF from one sum."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -11,14 +9,7 @@ from hypothesis import strategies as st
 from fedstats_app.heads.scatter import SummedRows
 from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec
 from fedstats_app.statistics.exact import on_grid
-from fedstats_app.statistics.secure_words import (
-    SecureLayout,
-    Words,
-    fedcof_scatter,
-    mean_weights,
-    packed,
-    unpacked,
-)
+from fedstats_app.statistics.secure_words import SecureLayout, Words, fedcof_scatter, mean_weights, packed, unpacked
 
 EVERY, EVEN = torch.ones(3, dtype=torch.bool), torch.full((3,), 1 / 19, dtype=torch.float64)
 

@@ -1,7 +1,5 @@
 """One contract for all strategies: the head is that of the data, in whatever order, over whatever hosts and apps."""
 
-from __future__ import annotations
-
 import copy
 import doctest
 import inspect

@@ -1,7 +1,5 @@
 """A later run that adds clients and classes to an earlier one ends where one run with everybody would have."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """FedMeZO's rounds, through its messages, against algorithm 2 of the thesis."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from flwr.app import Context, Message

@@ -1,7 +1,5 @@
 """FedRoot over a grid: exact at full rank, alone or made of Gram matrices, in one run or two, and within a budget."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

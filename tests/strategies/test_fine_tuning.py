@@ -1,7 +1,5 @@
 """Rounds of training by gradients: what is averaged, who takes part, and what one client can do to a round."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

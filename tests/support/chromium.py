@@ -1,7 +1,5 @@
 """Pages in Debian's headless Chromium, by its DevTools protocol over a pipe: no driver and no network needed."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """A small federation: labelled features, the ClientApp that answers for them, and grids to reach it over."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """A clock that moves only during sleep, and a heart that beats by it: no test waits, no thread is needed."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Commands in processes of their own, which must end well."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence

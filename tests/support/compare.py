@@ -1,7 +1,5 @@
 """Comparisons that say how far off a result is, relative to what it should be relative to."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import ArrayLike

@@ -1,7 +1,5 @@
 """Files with one bit of another value than was written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 

@@ -1,7 +1,5 @@
 """Labelled features and their splits, drawn by hypothesis: from the ordinary to the degenerate."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

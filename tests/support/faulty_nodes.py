@@ -1,7 +1,5 @@
 """A federation in which much goes wrong: nodes that cannot take part, one that is killed, one whose ClientApp dies."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

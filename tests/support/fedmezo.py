@@ -1,7 +1,5 @@
 """Samples and directions that are given, for zeroth-order training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

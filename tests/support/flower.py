@@ -1,7 +1,5 @@
 """Real `flwr run`s with a SuperLink of their own, which is ended by its process id."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -21,7 +19,7 @@ from tests.support.commands import REPOSITORY as REPOSITORY
 
 # Marks of files with real runs.
 REAL_RUNS = [
-    pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for background processes in /proc"),
+    pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for background processes in /proc")
 ]
 COMPLETED = "[fedstats] completed; results are in"
 

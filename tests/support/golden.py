@@ -1,7 +1,5 @@
 """The golden federations as values of the library."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """The Hugging Face hub's cache on disk, as huggingface_hub lays it out, in a folder of a test."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

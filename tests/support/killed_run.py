@@ -4,8 +4,6 @@
 after it runs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

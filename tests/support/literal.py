@@ -1,7 +1,5 @@
 """The papers' formulas, class by class and matrix by matrix in float64 numpy: slow, and nothing clever."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

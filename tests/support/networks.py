@@ -1,7 +1,5 @@
 """A network of some hundred parameters with everything that matters in training, a head on it, and data for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Values for any options object, found by trying what its checks allow: so a new option is tested without a word."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

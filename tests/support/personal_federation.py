@@ -1,7 +1,5 @@
 """A small federation of images whose clients answer every message about personal models, in this process."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

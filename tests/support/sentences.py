@@ -1,7 +1,5 @@
 """Sentences about films, and the folders that they come in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The whole app in this process: ServerApp and ClientApp over a grid without Ray, with the tiny backbone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

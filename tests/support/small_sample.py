@@ -1,7 +1,5 @@
 """An eighth of the built-in sample in its place, for whole runs."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

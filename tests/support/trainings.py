@@ -1,7 +1,5 @@
 """Made trainings: curves whose every number is known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

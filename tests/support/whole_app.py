@@ -3,8 +3,6 @@
 SETTINGS are run-config keys, NODES the node-configs. The last line printed is where the package lies.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

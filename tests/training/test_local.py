@@ -1,7 +1,5 @@
 """Local training, the batches it goes through, and feature alignment."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 import sys

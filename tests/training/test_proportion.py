@@ -1,7 +1,5 @@
 """What is usual among clients, who alone decides, and caps on shares."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

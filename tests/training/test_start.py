@@ -1,7 +1,5 @@
 """Where training starts: the best temperature, and the learning rate of a linear probe."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

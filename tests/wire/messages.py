@@ -1,7 +1,5 @@
 """A good message of every kind, what it says, what reads it, and the tools to forge others from it."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Honest replies, and the tools to forge others from them."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Message, RecordDict

@@ -1,7 +1,5 @@
 """Tensors travel as .npy bytes that numpy writes and that are read without evaluating anything."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The account of what left each site: every field by name, shape and size, whatever the reply, and no value."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """Heads down, confusion matrices up."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from flwr.app import Message

@@ -1,7 +1,5 @@
 """Values of the right type that cannot be, in any message, are refused by name: the same on clients and server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What is sent arrives: every kind of message says to its reader what its writer was given."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, Literal
@@ -21,12 +19,7 @@ from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.testing import instruction
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.training_options import LocalOptions
-from fedstats_app.wire import (
-    NodeInfo,
-    RejectedReply,
-    node_info_reply,
-    read_node_info,
-)
+from fedstats_app.wire import NodeInfo, RejectedReply, node_info_reply, read_node_info
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.mezo import (
     MAX_SCALAR,

@@ -1,7 +1,5 @@
 """A message's content as bytes and back."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

@@ -4,8 +4,6 @@ Nothing is allocated for what a stranger claims, nothing but a refusal is raised
 right type that cannot be are in test_impossible_values.py.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import random

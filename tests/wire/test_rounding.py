@@ -1,7 +1,5 @@
 """Rounding on the wire costs no accuracy: features with a large common mean, a small ridge, few sites."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Whatever happens becomes a reply that can be sent, and of several clients in one message each fails alone."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

@@ -1,20 +1,12 @@
 """What the numbers of a reply must satisfy, at the edges of what is allowed and beyond them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 from flwr.app import Message
 
 from fedstats_app.base.rank_rule import RankRule
-from fedstats_app.statistics import (
-    ClassMeanRows,
-    ClientStatistics,
-    ScatterSpec,
-    StatisticsSpec,
-    TriangularFactor,
-)
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, ScatterSpec, StatisticsSpec, TriangularFactor
 from fedstats_app.testing import instruction
 from fedstats_app.wire import Limits, RejectedReply, StatisticsRequest, read_statistics_reply, statistics_reply
 from fedstats_app.wire.reading import MAX_COUNT, Malformed

@@ -1,7 +1,5 @@
 """Honest replies: what a client sends is what the server reads, with a Gram matrix, a factor, or in few bits."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 
@@ -14,13 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstats_app.methods import METHODS
-from fedstats_app.statistics import (
-    ClassMeanRows,
-    ClientStatistics,
-    FeatureStatistics,
-    StatisticsSpec,
-    TriangularFactor,
-)
+from fedstats_app.statistics import ClassMeanRows, ClientStatistics, FeatureStatistics, StatisticsSpec, TriangularFactor
 from fedstats_app.testing import instruction
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
 from fedstats_app.wire.arrays import NUMBER_BYTES

@@ -1,7 +1,5 @@
 """Language models by OpenVINO: one export for texts of every length."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedstats_app.cli.arguments import parser
-from fedstats_app.cli.check.superlink import (
-    check_certificates,
-    check_dates,
-    check_superlink,
-    control_api_answers,
-)
+from fedstats_app.cli.check.superlink import check_certificates, check_dates, check_superlink, control_api_answers
 from fedstats_app.cli.terminal import Finding
 from tests.cli.certificates import listening, sign, tls
 

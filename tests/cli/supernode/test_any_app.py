@@ -1,7 +1,5 @@
 """A node that runs any app is named where everybody looks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Whose code answers, whatever the bundle is."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

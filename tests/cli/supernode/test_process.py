@@ -1,7 +1,5 @@
 """What answers a message: the installed app, the bundle's, or a refusal."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import os

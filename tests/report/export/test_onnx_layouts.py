@@ -1,7 +1,5 @@
 """Networks of timm and transformers, small and random as ONNX files."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

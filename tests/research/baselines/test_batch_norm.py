@@ -1,7 +1,5 @@
 """BatchNorm on a batch's own statistics, with running ones that are kept or averaged."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whole networks in one shot, and DENSE and Co-Boosting: against loops written out, and where the answer is known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

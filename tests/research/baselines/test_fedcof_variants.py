@@ -1,7 +1,5 @@
 """FedCOF's oracle and its noise on counts: the golden federations, eq. 24 written out, the distributions."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

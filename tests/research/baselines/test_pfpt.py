@@ -1,7 +1,5 @@
 """Prompts that match become one, and a sample's own prompts are those of the pool that are nearest to it."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Prompt tuning of one client, and what it sends."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

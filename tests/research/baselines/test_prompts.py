@@ -1,7 +1,5 @@
 """Prompts among a transformer's tokens: where they stand, and what they leave as it was."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

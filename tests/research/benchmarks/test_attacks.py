@@ -1,7 +1,5 @@
 """The table of attacks: all are refused, named or harmless, by one client or several, and no honest client is named."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

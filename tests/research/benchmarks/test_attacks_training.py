@@ -1,7 +1,5 @@
 """The trainings of the benchmark learn, its attacks do harm without limits, and its table says what its rows say."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

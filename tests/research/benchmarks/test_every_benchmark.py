@@ -1,21 +1,12 @@
 """Every benchmark of heads runs on a few samples, prints a line per measurement, and a table that is made of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from research.benchmarks import (
-    adapters,
-    attacks_training,
-    baselines,
-    drawn_heads,
-    noise,
-    regularisers,
-)
+from research.benchmarks import adapters, attacks_training, baselines, drawn_heads, noise, regularisers
 from research.benchmarks.lines import mean_and_half
 from tests.research.benchmarks.conftest import FEW, SETTINGS
 

@@ -1,7 +1,5 @@
 """Honest federations of drawn features name nobody, and the table counts those that do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

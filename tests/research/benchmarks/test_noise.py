@@ -1,7 +1,5 @@
 """Accuracy against epsilon: from data and from files of features, as lines, tables and a picture."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

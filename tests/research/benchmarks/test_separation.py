@@ -1,7 +1,5 @@
 """What of single samples leaves a node by a Gram matrix, and by what stands in for one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Canaries: the whole release as it is does not tell one sample more than promised, and broken noise is found out."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What is released: one sample more moves each part by at most 1, and heads come out of it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

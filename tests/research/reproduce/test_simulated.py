@@ -1,7 +1,5 @@
 """Simulations: numpy finds the same errors, and their numbers come from the statistics of one run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The images of every federation here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

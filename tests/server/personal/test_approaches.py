@@ -1,7 +1,5 @@
 """Personal models side by side, over real handlers: what every approach does, and what happens where one fails."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
