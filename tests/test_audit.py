@@ -186,9 +186,9 @@ def test_a_file_that_no_reader_knows_is_damage(dtype: str, place: Path, capsys: 
     assert "is damaged: KeyError" in capsys.readouterr().err
 
 
-def test_a_line_that_was_edited_is_damage(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_is_no_json_is_damage(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = place / "run" / "clients.jsonl"
-    path.write_text(path.read_text().replace('"merged"', '"failed"', 1))
+    path.write_text(path.read_text().replace('"merged"', '"mer', 1))
     assert audit.main([str(place / "run")]) == 2
     assert "clients.jsonl" in capsys.readouterr().err
 

@@ -18,7 +18,7 @@ import torch
 from flwr.supercore.task_identity import TaskIdentity
 
 import fedstats_app
-from fedstats_app.base.json_digest import read_json_lines
+from fedstats_app.base.files import read_json_lines
 from fedstats_app.base.option import ConfigError
 from fedstats_app.base.threads import num_threads
 from fedstats_app.simulation import UnknownFlower, check_flower, task

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
 import re
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+_logger = logging.getLogger("fedstats_app")
 # On Windows a file cannot be replaced while it is read: seconds to wait before another try.
 PAUSES_FOR_READERS = (0.01, 0.05, 0.2, 1.0) if os.name == "nt" else ()
 _DIGEST, _METADATA = "sha256", "__metadata__"
@@ -140,15 +142,33 @@ def to_json(value: object, *, indent: int | None = 2) -> str:
     return json.dumps(_plain(value, "$"), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-def to_plain(value: Mapping[str, object]) -> dict[str, object]:
-    """Return what reading an object's `to_json` again would: dicts, lists, strings, numbers, bool and None.
+def read_json_file(path: Path) -> dict[str, Any]:
+    """Read a file with one JSON object; ValueError, which names the file, if it holds anything else."""
+    return _read_object(path.read_bytes(), str(path))
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file with a JSON object in each line; a last line that a crash cut off is left out, with a warning.
 
     Raises
     ------
-    TypeError
-        As `to_json`.
+    ValueError
+        If any other line is no JSON object; the message has its number.
     """
-    return {_key(key, "$"): _plain(item, f"$.{key}") for key, item in value.items()}
+    *lines, last = path.read_bytes().split(b"\n")
+    if last:
+        _logger.warning("%s: line %d was cut off and is left out", path, len(lines) + 1)
+    return [_read_object(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def _read_object(text: bytes, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:  # of UTF-8 too
+        raise ValueError(f"{where} is damaged: it is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{where} is damaged: it must be a JSON object, got {type(found).__name__}")
+    return found
 
 
 def _plain(value: object, where: str) -> object:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedstats_app.backbones.weights import WeightsError
-from fedstats_app.base.json_digest import read_json_file
+from fedstats_app.base.files import read_json_file
 from fedstats_app.base.progress import Progress
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.terminal import counted, printable

@@ -19,7 +19,7 @@ from fedstats_app.backbones.backbone_options import BackboneOptions
 from fedstats_app.backbones.engine import BFLOAT16
 from fedstats_app.backbones.names import in_folder
 from fedstats_app.backbones.registry import load_networks
-from fedstats_app.base.json_digest import read_json_file
+from fedstats_app.base.files import read_json_file
 from fedstats_app.base.runs import run_named
 from fedstats_app.data import Sample, to_rgb
 from fedstats_app.data.folder import read_text

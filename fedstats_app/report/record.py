@@ -16,8 +16,7 @@ from fedstats_app import __version__
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.backbone_options import BackboneOptions
 from fedstats_app.backbones.engine import BFLOAT16
-from fedstats_app.base.files import refusing_others
-from fedstats_app.base.json_digest import read_json_file
+from fedstats_app.base.files import read_json_file, refusing_others
 from fedstats_app.heads import Calibration
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.training_record import TrainingResult

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.base.files import append_lines, tensors_to_bytes, to_json, write_atomically
-from fedstats_app.base.json_digest import read_json_file, to_json_with_digest
+from fedstats_app.base.files import append_lines, read_json_file, tensors_to_bytes, to_json, write_atomically
 from fedstats_app.base.runs import DEFAULT_OUTPUT_DIR, run_named
 from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
@@ -176,7 +175,7 @@ class RunFolder:
         write_atomically(self.path / "traceback.txt", text.encode("utf-8", "replace"))
 
     def write_config(self, config: Mapping[str, object]) -> None:
-        """Write config.json: everything that was used, with a digest."""
+        """Write config.json: everything that was used."""
         self._write_json("config.json", config)
 
     def write_results(self, results: Mapping[str, object]) -> None:
@@ -195,17 +194,17 @@ class RunFolder:
 
     def append_client(self, client: Mapping[str, object]) -> None:
         """Add one client's line to clients.jsonl, not forced to disk: a resumed run writes the file anew."""
-        append_lines(self.path / "clients.jsonl", to_json_with_digest(client, indent=None), forced=False)
+        append_lines(self.path / "clients.jsonl", to_json(client, indent=None), forced=False)
 
     def write_clients(self, clients: Iterable[Mapping[str, object]]) -> None:
         """Write clients.jsonl anew, with entries that were not known when clients answered."""
-        lines = "".join(to_json_with_digest(client, indent=None) + "\n" for client in clients)
+        lines = "".join(to_json(client, indent=None) + "\n" for client in clients)
         write_atomically(self.path / "clients.jsonl", lines.encode())
 
     def append_disclosure(self, entries: Sequence[Mapping[str, object]], methods: Sequence[str]) -> None:
         """Add a `DisclosureLedger`'s entries, one line per client and kind of message; `methods` were asked for."""
         context = {"run": self.run_id, "methods": list(methods)}
-        lines = [to_json_with_digest({**context, **entry}, indent=None) for entry in entries]
+        lines = [to_json({**context, **entry}, indent=None) for entry in entries]
         append_lines(self.path / DISCLOSURE_FILE, *lines)
 
     def append_round(self, record: RoundRecord) -> None:
@@ -271,7 +270,7 @@ class RunFolder:
         return path
 
     def _write_json(self, name: str, value: Mapping[str, object]) -> None:
-        write_atomically(self.path / name, (to_json_with_digest(value) + "\n").encode())
+        write_atomically(self.path / name, (to_json(value) + "\n").encode())
 
 
 def _output_root(output_dir: str) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.base.json_digest import read_json_file, read_json_lines
+from fedstats_app.base.files import read_json_file, read_json_lines
 from fedstats_app.base.lock import is_running
 from fedstats_app.methods import method_order
 from fedstats_app.report.head_file import head_files, read_head

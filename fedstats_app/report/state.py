@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fedstats_app.base.files import refusing_others
-from fedstats_app.base.json_digest import read_json_file, read_json_lines
+from fedstats_app.base.files import read_json_file, read_json_lines, refusing_others
 from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.report.head_file import read_head
 from fedstats_app.statistics.collected import CollectedStatistics

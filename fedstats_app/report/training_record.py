@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from fedstats_app.base.json_digest import read_json_lines, to_json_with_digest
+from fedstats_app.base.files import read_json_lines, to_json
 from fedstats_app.heads import Calibration
 from fedstats_app.report.method_result import QUALITY
 
@@ -103,7 +103,7 @@ class RoundRecord:
 
     def line(self) -> str:
         """Give the line for rounds.jsonl, without its end."""
-        return to_json_with_digest(asdict(self), indent=None)
+        return to_json(asdict(self), indent=None)
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Self:

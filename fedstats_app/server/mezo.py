@@ -13,8 +13,7 @@ from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.base.files import append_lines
-from fedstats_app.base.json_digest import read_json_lines, to_json_with_digest
+from fedstats_app.base.files import append_lines, read_json_lines, to_json
 from fedstats_app.fedmezo.log import TrainingFiles, Update
 from fedstats_app.fedmezo.replica import Replica
 from fedstats_app.fedmezo.setup import MezoSetup, build_model, make_replica
@@ -174,7 +173,7 @@ class MezoTraining(Training):
         self._rounds.update([*outcome.num_examples])
         self._clipped.update(outcome.clipped)
         if outcome.sizes:
-            line = to_json_with_digest({"round": number, "sizes": outcome.sizes}, indent=None)
+            line = to_json({"round": number, "sizes": outcome.sizes}, indent=None)
             append_lines(self.files.folder / SIZES, line)
         self.files.save_log(self.strategy.log)
 

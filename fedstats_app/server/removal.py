@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from fedstats_app.base.files import write_atomically
-from fedstats_app.base.json_digest import read_json_file, read_json_lines
+from fedstats_app.base.files import read_json_file, read_json_lines, write_atomically
 from fedstats_app.base.lock import lock_folder
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import SUPERSEDED, head_files, head_to_bytes, read_head

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.base.json_digest import read_json_file
+from fedstats_app.base.files import read_json_file
 from research.reproduce.catalogue import MEASURES, Catalogue, DataSet, PresetError, Published
 from research.reproduce.plan import PlannedRun
 from research.reproduce.preset import Column, Preset, Row

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.base.files import write_atomically
-from fedstats_app.base.json_digest import read_json_file, to_json_with_digest
+from fedstats_app.base.files import read_json_file, to_json, write_atomically
 from fedstats_app.report.plots.later_stages import training_figure
 from fedstats_app.report.plots.style import save_png
 from research.reproduce.catalogue import Catalogue
@@ -100,7 +99,7 @@ def reproduce(
         "cells": [asdict(result) for result in results.values()],
         "runs": aggregated,
     }
-    write_atomically(folder / RESULTS, (to_json_with_digest(content) + "\n").encode())
+    write_atomically(folder / RESULTS, (to_json(content) + "\n").encode())
     write_atomically(folder / "table.md", text.encode())
     write_atomically(folder / "table.csv", csv_text(comparisons).encode())
     files = [folder / RESULTS, folder / "table.md", folder / "table.csv"]

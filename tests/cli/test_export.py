@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from PIL import Image
 
 import fedstats_app
-from fedstats_app.base.json_digest import to_json_with_digest
+from fedstats_app.base.files import to_json
 from fedstats_app.cli import export, main
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.export import onnx_file
@@ -96,9 +96,7 @@ def test_a_folder_for_the_hub_is_whole_and_says_nothing_of_this_machine(
     private = {"dataset": f"folder:{tmp_path}/flowers", "backbone-licence": "unknown"}
     head.write_bytes(head_to_bytes(tensors, {**metadata, **private}))
     (run_folder / "results.json").write_text(
-        to_json_with_digest(
-            {"methods": {"fedncm": {"accuracy": 0.9}}, "num_test_examples": 30, "refused_nodes": ["north"]}
-        )
+        to_json({"methods": {"fedncm": {"accuracy": 0.9}}, "num_test_examples": 30, "refused_nodes": ["north"]})
     )
     words = ["export", str(run_folder), "--hub", str(folder), "--licence", "apache-2.0"]
     assert main(words) == 0

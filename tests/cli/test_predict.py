@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 import fedstats_app
-from fedstats_app.base.json_digest import to_json_with_digest
+from fedstats_app.base.files import to_json
 from fedstats_app.cli import main
 from tests.cli.conftest import picture
 
@@ -121,7 +121,7 @@ def test_the_column_is_the_runs_or_asked_for(text_run: Path, tmp_path: Path, cap
     assert "test.csv: no column has a usual name" in errors and "['first', 'other']" in errors
     assert "with image-column or text-column" in errors
     _, named, _ = predict_json(capsys, text_run, table, "--text-column", "first")
-    (text_run / "config.json").write_text(to_json_with_digest({"run_config": {"text-column": "first"}}))
+    (text_run / "config.json").write_text(to_json({"run_config": {"text-column": "first"}}))
     _, known, _ = predict_json(capsys, text_run, table)
     expected = fedstats_app.load(text_run).predict(TEXTS)
     for document in (named, known):

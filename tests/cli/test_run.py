@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedstats_app.base.json_digest import read_json_file
+from fedstats_app.base.files import read_json_file
 from fedstats_app.cli import main
 from fedstats_app.cli import run as command
 from fedstats_app.settings.app_config import AppConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.base.json_digest import read_json_file, to_json_with_digest
+from fedstats_app.base.files import read_json_file, to_json
 from fedstats_app.report.page import report, write_report
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.wording import warnings
@@ -126,15 +126,15 @@ def words(folder: Path) -> str:
 
 def test_a_failed_run_says_why(copied: Path) -> None:
     (copied / "results.json").unlink()
-    (copied / "status.json").write_text(to_json_with_digest({"state": "failed", "reason": "TooFewClients: 1 of 2"}))
+    (copied / "status.json").write_text(to_json({"state": "failed", "reason": "TooFewClients: 1 of 2"}))
     page = Tags(report(RunRecord.read(copied)))
     assert "TooFewClients: 1 of 2" in page.words and "This run has no results" in page.words
     assert "fedstats check finds other wrong settings" in page.words and "continue it." in page.words
-    (copied / "status.json").write_text(to_json_with_digest({"state": "running"}))  # and nobody holds its lock
+    (copied / "status.json").write_text(to_json({"state": "running"}))  # and nobody holds its lock
     assert "The run was stopped (its process was killed): the same settings with resume" in words(copied)
     record = read_json_file(copied / "config.json")
     record["run_config"]["secure-sums"] = "on"  # which resume refuses
-    (copied / "config.json").write_text(to_json_with_digest(record))
+    (copied / "config.json").write_text(to_json(record))
     assert "killed): with secure sums or noise it cannot be continued" in words(copied) and "resume," not in words(
         copied
     )

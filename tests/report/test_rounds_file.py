@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedstats_app.base.json_digest import to_json_with_digest
+from fedstats_app.base.files import to_json
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.training_record import TrainingResult, read_rounds
 from tests.support.trainings import make_training
@@ -61,8 +61,8 @@ def test_a_cut_last_line_is_left_out_and_the_next_line_is_whole(path: Path, capl
     ("line", "reason"),
     [
         ("no JSON", " is damaged"),
-        ('{"round": 1}', " is damaged: it has no digest"),
-        (to_json_with_digest({"round": 1}, indent=None), ": not a round"),
+        ("[1]", " is damaged: it must be a JSON object, got list"),
+        (to_json({"round": 1}, indent=None), ": not a round"),
     ],
 )
 def test_any_other_line_that_is_no_round_is_refused_by_number(path: Path, line: str, reason: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedstats_app.base.json_digest import read_json_file, to_json_with_digest
+from fedstats_app.base.files import read_json_file, to_json
 from tests.support.simulation import simulate
 
 SETTINGS: dict[str, Any] = {
@@ -45,10 +45,8 @@ def test_it_is_named(finished: Path, tmp_path: Path, name: str) -> None:
         ("results.json", {"methods": ["fedncm"]}),
     ],
 )
-def test_other_content_with_a_right_digest_is_named(
-    finished: Path, tmp_path: Path, name: str, entries: dict[str, Any]
-) -> None:
+def test_other_content_is_named(finished: Path, tmp_path: Path, name: str, entries: dict[str, Any]) -> None:
     folder = shutil.copytree(finished, tmp_path / "runs" / "copy")
-    (folder / name).write_text(to_json_with_digest({**read_json_file(folder / name), **entries}))
+    (folder / name).write_text(to_json({**read_json_file(folder / name), **entries}))
     with pytest.raises(ValueError, match=f"{re.escape(str(folder))}.*(does not hold|is not the run)"):
         simulate(tmp_path, **{**SETTINGS, "num_server_rounds": 3}, resume=str(folder))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deployment import audit
-from fedstats_app.base.json_digest import read_json_file, to_json_with_digest
+from fedstats_app.base.files import read_json_file, to_json
 from fedstats_app.base.option import ConfigError
 from fedstats_app.cli import main
 from fedstats_app.grid.discovery import TooFewClients
@@ -123,7 +123,7 @@ def test_an_audit_reads_epsilon_from_the_sites_own_records(
     for changes, wrong in (({"mu": 1.0}, "epsilon of"), ({"epsilon": 1.0}, "epsilon")):
         results = read_json_file(made / "run" / "results.json")
         results["differential_privacy"] |= changes
-        (tmp_path / "made" / "run" / "results.json").write_text(to_json_with_digest(results))
+        (tmp_path / "made" / "run" / "results.json").write_text(to_json(results))
         code, found = audited(tmp_path / "made", capsys)
         assert code == 1
         assert {name for name, (state, _) in found.items() if state == "WRONG"} == {

@@ -16,7 +16,7 @@ from PIL import Image
 from fedstats_app import client_app, server_app
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
-from fedstats_app.base.json_digest import read_json_lines
+from fedstats_app.base.files import read_json_lines
 from fedstats_app.base.option import flattened
 from fedstats_app.data import load_dataset
 from fedstats_app.data.clients import partitions, training_set

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedstats_app.base.files import to_json, write_atomically
-from fedstats_app.base.json_digest import read_json_file
+from fedstats_app.base.files import read_json_file, to_json, write_atomically
 from fedstats_app.data.paths import without_folders
 from fedstats_app.report.head_file import FILE_KEY, head_to_bytes, read_head
 from fedstats_app.report.model_card import CARD_NAME, model_card
