@@ -53,7 +53,7 @@ def test_the_number_of_supernodes_and_the_order_of_replies_do_not_matter(default
     assert head_bytes(folder) == head_bytes(default)
 
 
-def test_failing_clients_are_named_and_the_others_make_the_head(
+def test_failing_clients_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     split = Site.split
@@ -146,9 +146,7 @@ def test_what_a_node_keeps_does_not_depend_on_the_id_that_flower_gives_it(tmp_pa
         assert accuracies[0] == accuracies[1]
 
 
-def test_a_node_with_another_backbone_and_one_without_its_folder_are_named_with_the_reason(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nodes_of_another_backbone_or_no_folder_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     weights = tmp_path / "other.pth"
     state = load_backbone("random:tiny").module.state_dict()
     torch.save({name: value + 0.01 for name, value in state.items()}, weights)
@@ -164,9 +162,7 @@ def test_a_node_with_another_backbone_and_one_without_its_folder_are_named_with_
     assert f"nothing is at {tmp_path / 'gone'}" in caplog.text
 
 
-def test_a_wrong_configuration_says_everything_last_and_in_a_run_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_configuration_says_everything_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError):
         simulate(tmp_path, **{"fed3r.ridge-lambda": -1.0}, partitioner="x")
     (folder,) = (tmp_path / "runs").iterdir()

@@ -69,9 +69,7 @@ def test_a_run_is_as_its_folder_and_its_sites_say(made: Path, capsys: pytest.Cap
     assert "sites' own records of the sum" in found
 
 
-def test_nodes_that_share_a_state_dir_have_records_of_their_own(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nodes_that_share_a_state_dir_have_own_records(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As all nodes of one user do who name neither state-dir nor cache-dir."""
     for name in SITES:
         shutil.copytree(place / "state" / name, place / "state" / "all", dirs_exist_ok=True)
@@ -81,9 +79,7 @@ def test_nodes_that_share_a_state_dir_have_records_of_their_own(
 
 
 @pytest.mark.parametrize("at", ["query.secure_sums", "query.secure_unmask"])
-def test_a_site_that_was_lost_on_the_way_says_no_other_than_the_rest(
-    at: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_site_lost_on_the_way_says_the_same(at: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     came: list[int] = []
 
     def dying(msg: Message, context: Context) -> Message:
@@ -193,9 +189,7 @@ def test_a_line_that_is_no_json_is_damage(place: Path, capsys: pytest.CaptureFix
     assert "clients.jsonl" in capsys.readouterr().err
 
 
-def test_a_sum_without_a_client_is_that_of_before_less_what_it_sent(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sum_without_a_client_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes = nodes_of(tmp_path, SITES, ("ant", "bee"), images=6, min_gram_samples=1)
     options = {**OPTIONS, "method": "fedncm,fed3r,fedcof,fedcgs"}
     folder = simulate(tmp_path, node_configs=nodes, save_statistics="clients", **options)

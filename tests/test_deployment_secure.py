@@ -176,9 +176,7 @@ def test_noise_of_the_sites_that_are_left_keeps_the_promise(survived: Survived) 
 
 
 @pytest.mark.parametrize("kind", ["folder", "noisy"])
-def test_sites_records_agree_with_the_run_s_folder(
-    survived: Survived, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sites_records_agree_with_the_run(survived: Survived, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder = getattr(survived, kind)
     # Of the run in which it was killed before its sum, the last site has no record.
     names = LEFT if kind == "folder" else SITES

@@ -97,9 +97,7 @@ def test_three_lines_of_python_predict(default_run: Finished) -> None:
     assert share_right(fedstats_app.load(default_run.folder), 100) >= 0.75
 
 
-def test_more_supernodes_and_another_folder_give_the_same_bytes(
-    default_run: Finished, flower: Simulation, tmp_path: Path
-) -> None:
+def test_more_supernodes_give_the_same_bytes(default_run: Finished, flower: Simulation, tmp_path: Path) -> None:
     """The SuperLink that the first run left behind is used from another working directory."""
     again = flower.bash(
         f"flwr run {REPOSITORY} --stream --federation-config 'num-supernodes=3 client-resources-num-cpus=1' "

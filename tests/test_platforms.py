@@ -92,9 +92,7 @@ def test_systems_that_tell_little_of_themselves(monkeypatch: pytest.MonkeyPatch)
         give_back_memory()
 
 
-def test_a_file_that_is_being_read_is_replaced_as_soon_as_it_can_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_being_read_is_replaced_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On Windows neither `fedstats runs` nor a virus scanner may end a run whose status.json they read."""
     waited, replace = list[float](), Path.replace
 
@@ -142,9 +140,7 @@ def test_commands_print_what_a_pipe_has_no_letters_for(monkeypatch: pytest.Monke
     assert printed(out) == "class \\u732b\n"
 
 
-def test_a_run_with_any_class_names_prints_and_writes_what_windows_can_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_any_class_names_suits_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = narrow()
     monkeypatch.setattr(sys, "stdout", out)
     nodes = nodes_of(tmp_path, "ab", ("猫", "犬"), min_class_count=0)

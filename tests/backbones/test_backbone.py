@@ -48,9 +48,7 @@ def channels_last() -> Backbone:
 @pytest.mark.parametrize("layout", ["lite", "channels_last"])
 @given(data=st.data())
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_features_do_not_depend_on_grouping_order_or_neighbours(
-    layout: str, request: pytest.FixtureRequest, data: st.DataObject
-) -> None:
+def test_features_are_each_image_s_own(layout: str, request: pytest.FixtureRequest, data: st.DataObject) -> None:
     backbone = request.getfixturevalue(layout)
     images = random_images(7)
     expected = features(backbone, images)

@@ -93,9 +93,7 @@ def test_bfloat16_is_another_fingerprint(fast: Backbone, cache: Path) -> None:
     assert torch.equal(made, torch.cat([features(half, [image]) for image in IMAGES]))
 
 
-def test_a_network_is_exported_once_and_again_where_the_file_is_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_is_exported_once_or_where_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     export = openvino_engine.OpenVINOEngine._exported
 
@@ -139,7 +137,7 @@ def unusual(cache: Path, engine: str) -> Backbone:
     )
 
 
-def test_a_network_that_cannot_be_exported_runs_on_torch_or_says_so(
+def test_without_an_export_torch_is_taken(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(EngineError, match=r"engine openvino: OpenVINO's features differ .*; use engine torch"):

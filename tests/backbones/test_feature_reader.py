@@ -64,9 +64,7 @@ def test_cached_features_are_the_same_bits_and_skip_the_backbone(sample: Dataset
     assert torch.equal(second, fresh) and torch.equal(first, fresh[:60])
 
 
-def test_unreadable_samples_are_left_out_counted_and_named_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unreadable_samples_are_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = image_folder(tmp_path / "images", damaged=(3, 4))
     dataset = load_dataset(f"folder:{folder}", "train")
     reader = FeatureReader(load_backbone("random:tiny"), tmp_path / "cache")

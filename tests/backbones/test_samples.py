@@ -28,7 +28,7 @@ def reviews(tmp_path: Path) -> Dataset:
 
 
 @pytest.mark.parametrize("memory", [2**30, 0])
-def test_texts_come_as_tokens_padded_to_the_longest_of_the_batch(
+def test_texts_come_as_padded_tokens(
     reviews: Dataset, backbone: Backbone, memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(samples_module, "MEMORY_FOR_SAMPLES", memory)
@@ -40,9 +40,7 @@ def test_texts_come_as_tokens_padded_to_the_longest_of_the_batch(
     assert torch.equal(batch, backbone.transform.stack(alone))
 
 
-def test_texts_that_cannot_be_read_are_left_out_counted_and_named(
-    tmp_path: Path, backbone: Backbone, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unreadable_texts_are_left_out(tmp_path: Path, backbone: Backbone, caplog: pytest.LogCaptureFixture) -> None:
     folder = text_folder(tmp_path / "reviews")
     (folder / "bad" / "03.txt").write_bytes(b"\xff\xfe\xfd")
     dataset, reader = load_dataset(f"folder:{folder}", "train"), FeatureReader(backbone, tmp_path / "cache")

@@ -192,9 +192,7 @@ def test_what_a_config_says_of_files_is_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["depth=1000,embed_dim=2,num_heads=1", "embed_dim=240"])
-def test_a_network_too_large_for_any_machine_is_refused_before_it_is_built(
-    size: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_too_large_is_refused_before_it_is_built(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedstats_app.backbones.architecture.MOST_LAYERS", 500)
     monkeypatch.setattr("fedstats_app.backbones.architecture.machine_bytes", lambda: 10**6)
     with pytest.raises(ValueError, match=r"at most 500 layers, and weights that fit this machine"):

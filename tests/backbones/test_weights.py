@@ -60,9 +60,7 @@ def in_parts(state: State, folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
-def test_weights_in_parts_are_read_by_their_index_or_folder(
-    state: State, expected: str, name: str, tmp_path: Path
-) -> None:
+def test_weights_in_parts_are_read_by_their_index(state: State, expected: str, name: str, tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     folder.mkdir()
     index = in_parts(state, folder, name)
@@ -178,7 +176,7 @@ def test_wrong_keys_and_shapes_are_named(state: State, tmp_path: Path) -> None:
         load_backbone("tiny", weights=str(file), device="cpu")
 
 
-def test_downloads_once_checks_the_digest_and_leaves_no_part(
+def test_downloads_once_and_checks(
     model_zoo: tuple[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, content = model_zoo

@@ -175,7 +175,7 @@ NO_GRAM = FeatureStatistics.zeros(2, 3, gram=False)
         (solve_fedcof, ROWS, {"shrinkage": float("nan")}, r'shrinkage must be a number >= 0 or "auto", got'),
     ],
 )
-def test_what_no_head_can_be_solved_with_is_refused(
+def test_bad_input_is_refused(
     solve: Callable[..., LinearHead], data: object, options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

@@ -120,9 +120,7 @@ def _exact_expectation(n: np.ndarray, means: np.ndarray, covariances: np.ndarray
     gamma=st.sampled_from([0.01, 1.0, 30.0]),
     between_class=st.booleans(),
 )
-def test_one_symmetric_product_is_the_literal_formula(
-    seed: int, num_rows: int, gamma: float, between_class: bool
-) -> None:
+def test_one_product_is_the_literal_formula(seed: int, num_rows: int, gamma: float, between_class: bool) -> None:
     rows = _rows(seed, num_rows)
     if int(rows.counts.sum()) <= len(set(rows.class_ids.tolist())):  # N = C+: singular, and the literal way fails
         return

@@ -131,9 +131,7 @@ def test_the_likeliest_ridge_has_the_density_of_centred_labels_with_a_prior() ->
 
 
 @given(st.integers(2, 5), st.integers(2, 30), st.integers(0, 99), st.floats(-5, 5))
-def test_the_likeliest_ridge_follows_scale_and_knows_no_order_basis_or_class_number(
-    num_classes: int, per_class: int, seed: int, exponent: float
-) -> None:
+def test_the_likeliest_ridge_follows_scale_alone(num_classes: int, per_class: int, seed: int, exponent: float) -> None:
     features, labels = _draw(num_classes, per_class, seed)
     chosen, scale = _likeliest(features, labels), 10.0**exponent
     turned, _ = torch.linalg.qr(torch.randn(DIM, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64))

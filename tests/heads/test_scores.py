@@ -112,9 +112,7 @@ def draw(num_classes: int, n: int, *, scale: float = 1.0, offset: float = 0.0) -
 @pytest.mark.parametrize(
     ("num_classes", "scale", "offset", "tolerance"), [(2, 1.0, 0.0, 5e-4), (5, 1e-4, -3.0, 1e-3), (5, 1e4, -8.0, 5e-3)]
 )
-def test_areas_are_scikit_learns_at_any_scale_and_offset(
-    num_classes: int, scale: float, offset: float, tolerance: float
-) -> None:
+def test_areas_are_scikit_learns_at_any_scale(num_classes: int, scale: float, offset: float, tolerance: float) -> None:
     """Far from zero bins are wider: an offset of eight standard deviations is seldom, three are a rare class's."""
     scores, labels = draw(num_classes, 2000, scale=scale, offset=offset)
     found, exact = histograms(scores, labels), areas(scores, labels)

@@ -38,7 +38,7 @@ def test_a_single_class_is_one_error_before_the_network_is_loaded(tmp_path: Path
     assert "a classifier needs two" in status.read_text()
 
 
-def test_splits_of_a_site_are_no_classes_and_stay_there(
+def test_splits_of_a_site_stay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     configs = nodes_of(tmp_path, "ab", CLASSES)
@@ -69,9 +69,7 @@ def test_domains_of_a_site_are_asked_about_on_the_site_alone(tmp_path: Path, cap
     assert read_json(folder, "config.json")["class_names"] == sorted(CLASSES)
 
 
-def test_natural_clients_are_counted_by_the_run_whatever_the_supernodes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_natural_clients_are_counted_by_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed, domain in enumerate(("art", "photo", "sketch", "video")):
         site_folder(tmp_path / "d" / domain, CLASSES, seed=seed, images=12)
     natural = {"partitioner": "natural-id", "partition_column": "domain", "num_clients": 0, "method": "fedncm"}

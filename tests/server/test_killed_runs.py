@@ -51,9 +51,7 @@ def left(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_runs_killed_at_random_points_go_on_to_the_same_bytes(
-    tmp_path: Path, kills: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_runs_go_on_to_the_same_bytes(tmp_path: Path, kills: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         events = Events(replace=patched.setattr)
         expected = left(simulate(tmp_path / "whole", app=events.app, **SETTINGS))

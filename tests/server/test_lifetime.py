@@ -51,7 +51,7 @@ def full_at(disk: FullDisk, message_type: str) -> Any:
     return app
 
 
-def test_a_disk_that_is_full_from_some_moment_on_is_in_the_status_and_in_the_last_line(
+def test_a_full_disk_is_in_status_and_last_line(
     tmp_path: Path, disk: FullDisk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(OSError, match="No space left") as caught:
@@ -77,9 +77,7 @@ def test_a_status_of_any_reason_fits_where_the_one_before_it_was(tmp_path: Path,
 
 
 @pytest.mark.skipif(os.name == "nt", reason="flock")
-def test_a_folder_in_use_is_not_gone_on_in_and_its_status_stays(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_in_use_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = simulate(tmp_path, method="fedncm")
     before = (folder / "status.json").read_bytes()
     with lock_folder(folder), pytest.raises(FolderInUseError):
@@ -89,9 +87,7 @@ def test_a_folder_in_use_is_not_gone_on_in_and_its_status_stays(
     simulate(tmp_path, method="fedncm", resume=str(folder))
 
 
-def test_a_failure_s_sentence_ends_the_output_without_a_traceback(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failure_s_sentence_ends_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="nothing is at /nowhere") as caught:
         simulate(tmp_path, method="fedncm", dataset="folder:/nowhere")
     capsys.readouterr()

@@ -72,7 +72,7 @@ def fast(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("tune", ["head", "full"])
-def test_loss_falls_and_all_replicas_are_one(
+def test_loss_falls_everywhere(
     tmp_path: Path, fast: dict[str, Any], tune: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = {**fast, "num_server_rounds": 12, "num_clients": 4, "partitioner": "iid"}
@@ -93,9 +93,7 @@ def test_a_client_whose_scalars_are_always_cut_is_noted(tmp_path: Path, fast: di
     assert re.search(r"site \d had scalars above the limit in \d+ of 10 rounds \(fedmezo.clip\)", notes[1])
 
 
-def test_an_interrupted_run_ends_with_the_bytes_of_a_whole_one_on_other_hosts(
-    tmp_path: Path, fast: dict[str, Any]
-) -> None:
+def test_an_interrupted_run_ends_with_the_bytes_of_a_whole_one(tmp_path: Path, fast: dict[str, Any]) -> None:
     settings = {**fast, "num_clients": 6, "fraction_tune": 0.5, "fedmezo.num-z": 2, "fedmezo.tune": "full"}
     whole = simulate(tmp_path / "whole", nodes=1, **settings)
     settings |= {"nodes": 4, "shuffle_seed": 4}

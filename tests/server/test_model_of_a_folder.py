@@ -17,9 +17,7 @@ timm = pytest.importorskip("timm", reason="timm is an optional extra")
 ARCHITECTURE = "vit_tiny_patch16_224"
 
 
-def test_a_run_says_what_its_features_are_and_names_their_licence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_names_features_and_their_licence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "uni"
     folder.mkdir()
     small = {"img_size": 32, "embed_dim": 24, "num_heads": 3}

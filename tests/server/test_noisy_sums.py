@@ -107,9 +107,7 @@ def audited(made: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[s
     return code, {one["what"].replace(str(made), ""): (one["state"], one["found"]) for one in findings}
 
 
-def test_an_audit_reads_epsilon_from_the_sites_own_records(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_audit_reads_epsilon_at_the_sites(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = audited(made, capsys)
     assert code == 0
     said = f"60 at delta 0.001 for one sample, N 90, mu {mu_of(60.0, 1e-3):.4g}; shares of the sites, in secure sums"
@@ -175,9 +173,7 @@ def test_what_noise_cannot_serve_is_refused_by_name(tmp_path: Path, settings: di
         ({"dp_samples": 50, "dp_delta": 0.01}, "must be below 1 / 50 samples and 0.01, got 0.01"),
     ],
 )
-def test_sites_own_data_need_a_declared_number_that_delta_fits(
-    made: Path, settings: dict[str, Any], reason: str
-) -> None:
+def test_own_data_need_a_number_that_delta_fits(made: Path, settings: dict[str, Any], reason: str) -> None:
     nodes = [rules for _, rules in _rules(made)]
     with pytest.raises(ValueError, match=reason):
         simulate(made, node_configs=nodes, **{**NOISY, **settings}, method="fedncm")

@@ -41,7 +41,7 @@ def test_every_approach_is_scored_on_the_same_clients(tmp_path: Path, capsys: py
 
 
 @pytest.mark.parametrize("kept", ["sum", "none"])
-def test_a_comparison_that_was_interrupted_goes_on_after_the_last_finished_approach(
+def test_an_interrupted_comparison_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     """Also beside training, which must then respect what clients keep for personal models."""

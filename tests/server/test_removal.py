@@ -121,9 +121,7 @@ def test_what_cannot_be_removed_is_a_clear_error(tmp_path: Path, whole: Path) ->
         remove_clients(tmp_path, ["0"])
 
 
-def test_a_class_goes_exactly_from_rows_and_is_masked_elsewhere(
-    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_class_goes_from_rows_or_is_masked(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = load_statistics(whole).class_names
     assert main(["remove", str(whole), "--class", names[3], "--output-dir", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
@@ -195,7 +193,7 @@ def test_who_harms_is_named_and_can_be_removed_at_once(tmp_path: Path, monkeypat
         assert torch.allclose(found.weight, expected.weight, rtol=0, atol=1e-9), method
 
 
-def test_ctrl_c_leaves_nothing_half_written(
+def test_ctrl_c_leaves_all_whole(
     whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object) -> None:

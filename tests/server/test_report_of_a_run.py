@@ -21,7 +21,7 @@ def state(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device")])
-def test_a_failing_report_is_one_clear_line(
+def test_a_failing_report_is_named(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(*_: object) -> None:

@@ -96,9 +96,7 @@ def test_secure_sums_are_not_extended(tmp_path: Path) -> None:
         simulate(tmp_path, **OPTIONS, method="fedncm", exact_sums=True, extend=str(folder))
 
 
-def test_a_class_that_losses_leave_with_two_holders_is_left_out_and_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_class_that_losses_leave_with_two_holders_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The sum begins anew without it, before anything is unmasked; classes of few from the start are in none."""
     skewed = {**OPTIONS, "partitioner": "dirichlet", "dirichlet_alpha": 0.1, "method": "fedncm"}
     shares = {one["client"]: one["class_shares"] for one in clients(simulate(tmp_path, **skewed, exact_sums=True))}
@@ -249,9 +247,7 @@ def test_a_second_sum_less_one_client_waits_for_the_owners(tmp_path: Path, caplo
 
 
 @pytest.mark.parametrize("at", ["secure_keys", "secure_shares", "secure_sums", "secure_unmask"])
-def test_an_attempt_without_a_sum_leaves_nothing_behind(
-    tmp_path: Path, at: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_attempt_leaves_nothing_behind(tmp_path: Path, at: str, caplog: pytest.LogCaptureFixture) -> None:
     """Of three sites one is killed: one sentence, and it works again when the site is back, or with another."""
     nodes = sites(tmp_path, "abcd")
     with pytest.raises(TooFewClients, match="killed") as error:
@@ -269,9 +265,7 @@ def test_one_of_four_killed_leaves_the_sum_of_three(tmp_path: Path) -> None:
     assert load_statistics(folder).total.summed().class_counts.tolist() == [18] * 3
 
 
-def test_four_sums_that_together_give_one_client_are_not_all_unmasked(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_four_sums_that_give_one_client_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each two differ by three clients or more, and only three of the last ten know of the three before it."""
     nodes = sites(tmp_path, "abcdefghix", secure_min_clients=3)
     for taken in (slice(0, 3), slice(0, 6), None):
@@ -280,7 +274,7 @@ def test_four_sums_that_together_give_one_client_are_not_all_unmasked(
     refused(caplog, nodes[3:], WAITS, tmp_path=tmp_path)
 
 
-def test_a_server_that_keeps_earlier_sums_from_the_sites_is_refused(
+def test_a_server_that_hides_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of a, b, c and of d, e, f, and then of all and x: no site of the last run knows of both of the others."""
@@ -313,9 +307,7 @@ def test_a_second_sum_after_one_client_s_data_changed_waits(tmp_path: Path, capl
     simulate(tmp_path, node_configs=nodes, **FEDNCM)
 
 
-def test_data_that_change_in_a_run_are_not_summed_as_what_they_were(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_data_that_change_in_a_run_are_not_summed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     nodes = sites(tmp_path)
 
     def adding(msg: Message, context: Context) -> Message:
@@ -331,9 +323,7 @@ def test_data_that_change_in_a_run_are_not_summed_as_what_they_were(
     assert "data changed since this run of masks began" in caplog.text
 
 
-def test_images_that_cannot_be_read_take_a_class_under_its_floor_and_the_site_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unreadable_images_take_a_class_under_its_floor(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The others count on it as one of three that have the class."""
     nodes = sites(tmp_path, "abcd")
     for picture in sorted((tmp_path / "d" / "bee").glob("*.png"))[:2]:
@@ -395,7 +385,7 @@ def test_what_the_server_put_in_place_of_a_peer_s_entry_is_refused(
     refused(caplog, nodes, "the entry of a party is not signed by it", tmp_path=tmp_path)
 
 
-def test_an_entry_signed_for_another_question_is_refused(
+def test_an_entry_of_another_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server that asks one peer for the Gram matrix and the others for class sums."""
@@ -423,9 +413,7 @@ def test_who_is_no_peer_takes_no_part(tmp_path: Path, caplog: pytest.LogCaptureF
         simulate(tmp_path, node_configs=nodes, **FEDNCM)
 
 
-def test_two_lists_of_survivors_are_not_both_signed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_list_is_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     asked: list[int] = []
 
     def two_faced(plan: Plan, turn: int, active: list[int], survivors: list[int], *rest: bytes) -> RecordDict:
@@ -436,7 +424,7 @@ def test_two_lists_of_survivors_are_not_both_signed(
     refused(caplog, peers(tmp_path), "4 clients must have signed the list of survivors, got", tmp_path=tmp_path)
 
 
-def test_a_peer_that_says_its_data_are_another_peer_s_is_refused(
+def test_a_peer_with_another_s_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The sum with e less the sum with f in its place would be e's numbers, for f and a server that work together."""

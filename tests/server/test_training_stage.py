@@ -91,9 +91,7 @@ def test_several_starts_are_compared_in_one_run(tmp_path: Path) -> None:
     assert [line["forward_passes"] for line in rounds(folder, "fedncm-probe")] == [0, 0, 0, 0]
 
 
-def test_a_bad_update_is_left_out_and_one_out_of_proportion_shortened_and_both_are_noted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_updates_are_left_out_or_shortened_and_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def times(factor: float) -> Fault:
         def tamper(reply: Message) -> Message:
             for name, record in [item for item in reply.content.array_records.items() if item[0].endswith("arrays")]:

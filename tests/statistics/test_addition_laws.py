@@ -137,9 +137,7 @@ def _assert_same_statistics(actual: list[Tensor], expected: list[Tensor], sample
 
 @mergeable
 @given(sample=samples(), data=st.data())
-def test_any_split_and_any_order_give_the_statistics_of_all_samples(
-    kind: ValueType, sample: Sample, data: st.DataObject
-) -> None:
+def test_any_split_and_order_give_the_whole_statistics(kind: ValueType, sample: Sample, data: st.DataObject) -> None:
     parts = [kind.of(*part, sample.num_classes) for part in sample.parts]
     shuffled = data.draw(st.permutations(parts))
     together = kind.merge([kind.of(sample.features, sample.labels, sample.num_classes)])

@@ -21,9 +21,7 @@ def rows(seed: int, number: int = 5, width: int = 7, scale: float = 1.0) -> torc
     st.sampled_from(["float16", "int8"]),
     st.booleans(),
 )
-def test_no_row_is_further_off_than_a_step(
-    seed: int, number: int, width: int, exponent: int, kind: str, dithered: bool
-) -> None:
+def test_no_row_is_off_by_a_step(seed: int, number: int, width: int, exponent: int, kind: str, dithered: bool) -> None:
     exact = rows(seed, number, width, 10.0**exponent)
     codes, scales = encoded(exact, kind, dithered=dithered)
     errors = torch.linalg.vector_norm(decoded(codes, scales).double() - exact, dim=1)

@@ -72,9 +72,7 @@ def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     [(OPTIONS, 3), (replace(OPTIONS, momentum=0.5, weight_decay=5e-3), 1), (replace(OPTIONS, batch_size=1000), 1)],
 )
 @pytest.mark.parametrize("tune", ["probe", "full"])
-def test_rounds_of_one_client_are_centralised_sgd_bit_for_bit(
-    network: nn.Module, tune: Any, options: LocalOptions, num_rounds: int
-) -> None:
+def test_rounds_of_one_client_are_sgd(network: nn.Module, tune: Any, options: LocalOptions, num_rounds: int) -> None:
     backbone = network if tune == "full" else None
     samples = make_images(43) if tune == "full" else make_features(43)
     keys = [(0, 4, number) for number in range(num_rounds)]
@@ -135,9 +133,7 @@ def test_only_the_key_decides(network: nn.Module) -> None:
         ({"tune": "full", "tune_bias": False}, lambda name: name == "head.bias" or "running" in name),
     ],
 )
-def test_what_is_frozen_does_not_move_a_bit_and_the_rest_does(
-    network: nn.Module, options: dict[str, Any], still: Callable[[str], bool]
-) -> None:
+def test_what_is_frozen_stays(network: nn.Module, options: dict[str, Any], still: Callable[[str], bool]) -> None:
     model = TunedModel(HEAD, backbone=network, **options)
     before = {name: value.clone() for name, value in model.state_dict().items() if "num_batches" not in name}
     train_locally(model, make_images(41), replace(OPTIONS, weight_decay=0.1), key=KEY)
@@ -281,9 +277,7 @@ words = st.integers(0, 2**63 - 1)
 
 
 @given(st.integers(0, 300), st.integers(1, 350), st.lists(words, min_size=1, max_size=4), st.integers(0, 50))
-def test_an_epoch_has_every_sample_once_in_full_batches_but_the_last(
-    n: int, batch_size: int, key: list[int], epoch: int
-) -> None:
+def test_an_epoch_has_every_sample_once_in_batches(n: int, batch_size: int, key: list[int], epoch: int) -> None:
     batches = batch_order(n, batch_size, key, epoch)
     assert sorted(position for batch in batches for position in batch.tolist()) == list(range(n))
     assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)

@@ -50,9 +50,7 @@ def test_temperatures_at_the_edges() -> None:
 
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=20), st.integers(1, 40), st.integers(1, 3))
-def test_the_typical_client_is_the_one_that_half_of_the_samples_are_in_or_below(
-    sizes: list[int], batch_size: int, epochs: int
-) -> None:
+def test_the_typical_client_is_that_of_the_median_sample(sizes: list[int], batch_size: int, epochs: int) -> None:
     sizes = [*sizes, 7]
     of_samples = np.repeat(sizes, sizes)
     typical = int(np.quantile(of_samples, 0.5, method="inverted_cdf"))

@@ -227,7 +227,7 @@ def about(**values: str) -> Callable[[RecordDict], None]:
         (None, 30, lambda content: content.pop("about"), "backbone: must be the server's, .* got none"),
     ],
 )
-def test_parts_that_do_not_fit_each_other_are_refused(
+def test_parts_must_fit(
     spec: StatisticsSpec | None, n: int, tamper: Callable[[RecordDict], object], reason: str
 ) -> None:
     request = request_for(spec or GRAM, fingerprint=FINGERPRINT)

@@ -54,7 +54,7 @@ def received(num_sites: int, spec: StatisticsSpec, wire_dtype: str, seed: int, c
     ridge=st.sampled_from([1e-3, 1e-2, 0.1, 1.0]),
     seed=st.integers(0, 99),
 )
-def test_heads_agree_in_half_and_single_precision_and_lose_little_in_int8(
+def test_heads_lose_little(
     solver: str, num_sites: int, means_per_class: int, common: float, ridge: float, seed: int
 ) -> None:
     spec, (new, labels) = StatisticsSpec(gram=True, means_per_class=means_per_class), drawn(100 + seed, 1000, common)

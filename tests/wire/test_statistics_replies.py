@@ -166,9 +166,7 @@ def spec_with(factor: tuple[str, str] | None, means_per_class: int = 1) -> Stati
 
 @pytest.mark.parametrize("factor", WITH_ROWS[:3])
 @pytest.mark.parametrize(("scale", "wire_dtype"), [(1e-4, "float32"), (1.0, "float64"), (1e4, "float32")])
-def test_honest_replies_of_real_size_are_never_refused(
-    scale: float, wire_dtype: str, factor: tuple[str, str] | None
-) -> None:
+def test_honest_replies_of_real_size_are_taken(scale: float, wire_dtype: str, factor: tuple[str, str] | None) -> None:
     for n, dim in ((1, 64), (40, 64), (500, 64), (3000, 16)):
         rng = torch.Generator().manual_seed(n)
         labels = torch.randint(0, 10, (n,), generator=rng)
@@ -285,7 +283,7 @@ def test_who_has_only_the_gram_matrix_sends_a_factor_too_and_who_has_neither_is_
     st.sampled_from(WITH_ROWS),
     st.integers(1, 3),
 )
-def test_every_honest_client_is_accepted_and_is_near_what_it_has(
+def test_honest_clients_are_accepted(
     sample: Sample, kind: str, factor: tuple[str, str] | None, means_per_class: int
 ) -> None:
     """Features from 1e-6 to 1e6 and beyond, more dimensions than samples, one sample, none, duplicates, constants."""

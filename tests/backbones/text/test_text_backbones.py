@@ -56,7 +56,7 @@ def sentence_encoder(folder: Path, model: Path, pooling: dict[str, Any], *, norm
 
 @given(data=st.data())
 @settings(max_examples=15)
-def test_features_do_not_depend_on_grouping_order_or_neighbours(tiny: Backbone, data: st.DataObject) -> None:
+def test_features_are_each_image_s_own(tiny: Backbone, data: st.DataObject) -> None:
     texts = sentences(9)
     expected = torch.cat([features(tiny, [text]) for text in texts])
     order = data.draw(st.permutations(range(9)))
@@ -97,9 +97,7 @@ def test_transformers_models_are_pooled_by_mean_or_first_token(bert: Path, pooli
         ({"pooling_mode": "lasttoken"}, False),
     ],
 )
-def test_a_folder_of_sentence_transformers_gives_what_the_library_gives(
-    bert: Path, tmp_path: Path, pooling: dict[str, Any], normalise: bool
-) -> None:
+def test_sentence_transformers_folders(bert: Path, tmp_path: Path, pooling: dict[str, Any], normalise: bool) -> None:
     library = pytest.importorskip("sentence_transformers")
     folder = sentence_encoder(tmp_path / "encoder", bert, pooling, normalise=normalise)
     texts = sentences(6)
