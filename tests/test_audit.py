@@ -22,7 +22,6 @@ from tests.support.commands import printed_by
 from tests.support.simulation import nodes_of, simulate
 
 SITES = "abcdef"
-Audited = tuple[int, dict[str, str]]
 OPTIONS: dict[str, Any] = {"method": "fedncm,fed3r,fedcgs", "max_client_samples": 1000, "min_clients": 3}
 
 

@@ -9,12 +9,6 @@ from tests.support.golden import Federation
 LAMBDA = 0.01
 
 
-def _problem(n: int = 120, dim: int = 6, num_classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(1)
-    labels = rng.integers(0, num_classes, n)
-    return np.maximum(rng.normal(size=(num_classes, dim))[labels] + rng.normal(size=(n, dim)), 0), labels
-
-
 def _statistics(features: np.ndarray, labels: np.ndarray, num_classes: int = 4) -> FeatureStatistics:
     return FeatureStatistics.from_features(torch.from_numpy(features), torch.from_numpy(labels), num_classes)
 

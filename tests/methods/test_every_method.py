@@ -26,7 +26,6 @@ from tests.support.compare import same_bits
 from tests.support.options import configured, variations
 from tests.support.simulation import simulate
 
-RANDOM = "fed3r@random-features=7"
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 every_personal_method = pytest.mark.parametrize("method", PERSONAL_METHODS)
 

@@ -53,8 +53,7 @@ def assert_same(folder: Path, whole: Path) -> None:
         head, metadata = read_head(folder / "heads" / f"{method}.safetensors")
         other, expected_metadata = read_head(whole / "heads" / f"{method}.safetensors")
         assert torch.equal(head.predict(features), other.predict(features)), method
-        for key in ("class-names", "num-examples", "num-clients"):
-            assert metadata[key] == expected_metadata[key], key
+        assert all(metadata[key] == expected_metadata[key] for key in ("class-names", "num-examples", "num-clients"))
 
 
 def test_nodes_that_come_again_are_counted_once_and_evaluate(

@@ -6,6 +6,7 @@ import torch
 from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.server.client_notes import KeptStatistics
 from fedstats_app.statistics import ClientStatistics, ScatterSpec, StatisticsSpec
+from tests.support.compare import same_bits
 from tests.wire.replies import FEW, NUM_CLASSES, NUM_SAMPLES, features_and_labels
 
 SPECS = {
@@ -22,36 +23,24 @@ def statistics(kind: str, seed: int, n: int = NUM_SAMPLES) -> ClientStatistics:
 def contents(one: ClientStatistics) -> list[torch.Tensor]:
     scatter = one.scatter
     factor = [] if scatter is None else [scatter.values, scatter.directions, torch.tensor(scatter.left_out)]
-    return [
-        one.rows.class_ids,
-        one.rows.counts,
-        one.rows.class_sums,
-        *([] if one.gram is None else [one.gram]),
-        *factor,
-    ]
+    gram = [] if one.gram is None else [one.gram]
+    return [one.rows.class_ids, one.rows.counts, one.rows.class_sums, *gram, *factor]
 
 
 @pytest.mark.parametrize("n", [NUM_SAMPLES, FEW, 0])
 def test_clients_come_back_bit_for_bit_as_often_as_they_are_asked_for(n: int) -> None:
     kept = KeptStatistics(NUM_CLASSES)
     given = {client: statistics(kind, client, n) for client, kind in enumerate(SPECS)}
-    for client, one in given.items():
-        assert kept.add(client, one)
-
+    assert all(kept.add(client, one) for client, one in given.items())
     for _ in range(2):
         found = dict(kept)
         assert list(found) == list(given)
-        for client, one in given.items():
-            after = found[client]
-            assert all(map(torch.equal, contents(one), contents(after)))
-            assert type(one.within) is type(after.within)
-            assert [part.dtype for part in contents(one)] == [part.dtype for part in contents(after)]
+        for one, after in zip(given.values(), found.values(), strict=True):
+            assert all(map(same_bits, contents(one), contents(after))) and type(one.within) is type(after.within)
 
 
 def test_no_more_than_there_is_room_for() -> None:
-    one = statistics("gram", 0)
     kept = KeptStatistics(NUM_CLASSES, max_bytes=2000)
-    room = [kept.add(client, one) for client in range(10)]
-
+    room = [kept.add(client, statistics("gram", 0)) for client in range(10)]
     number = len(list(kept))
     assert 1 <= number < 10 and room == [True] * number + [False] * (10 - number)

@@ -19,10 +19,8 @@ from tests.support.simulation import nodes_of, read_json, simulate
 def test_as_many_are_right_as_by_heads_solved_without_each(tmp_path: Path) -> None:
     settings = {"num_clients": 3, "partitioner": "iid", "classes": "3", "partition.samples_per_class": 15}
     run = simulate(tmp_path, method="fedncm,fed3r", holdout_fraction=0.0, wire_dtype="float64", **settings)
-    config, results = (
-        AppConfig.from_run_config(read_json(run, "config.json")["run_config"]),
-        RunRecord.read(run).results,
-    )
+    config = AppConfig.from_run_config(read_json(run, "config.json")["run_config"])
+    results = RunRecord.read(run).results
     data = training_set(config.data)
     indices = torch.cat([torch.from_numpy(part) for part in partitions(config.data, config.partition, 0)]).numpy()
     blocks = FeatureReader(load(run, "fed3r").backbone).blocks(data, indices)
@@ -35,9 +33,8 @@ def test_as_many_are_right_as_by_heads_solved_without_each(tmp_path: Path) -> No
 
     assert results["leave_one_out"] == {"method": "fed3r", "num_examples": 45, "accuracy": right / 45} and right > 15
     fitted = results["methods"]["fed3r"]["calibration"]
-    assert (
-        fitted["fitted_on"].startswith("training samples of the sites") and fitted["nll_after"] < fitted["nll_before"]
-    )
+    assert fitted["fitted_on"].startswith("training samples of the sites")
+    assert fitted["nll_after"] < fitted["nll_before"]
     assert results["methods"]["fedncm"]["calibration"]["fitted_on"] == "test samples of the server"
     assert "each left out" in load(run, "fed3r").calibrated_on
 

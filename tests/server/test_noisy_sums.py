@@ -27,18 +27,20 @@ ACCOUNT: dict[str, Any] = {"dp_max_epsilon": 60.0, "dp_max_delta": 1e-3, "dp_cla
 NOISY: dict[str, Any] = {"secure_sums": "on", "dp_epsilon": 60.0, "dp_delta": 1e-3, "dp_samples": 90, "min_clients": 3}
 
 
+def sites(root: Path) -> list[dict[str, object]]:
+    """Five sites with a state of their own, and images to test on."""
+    nodes_of(root, "t", CLASSES, images=5)
+    nodes = nodes_of(root, "abcde", CLASSES, images=6, **ACCOUNT)
+    return [{**node, "state-dir": str(root / "state" / name)} for name, node in zip("abcde", nodes, strict=True)]
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of five sites, and the sites' own folders."""
     root = tmp_path_factory.mktemp("noisy")
-    (root / "test").mkdir()
-    nodes_of(root / "test", "t", CLASSES, images=5)
-    nodes = [
-        {**node, "state-dir": str(root / "state" / name)}
-        for name, node in zip("abcde", nodes_of(root, "abcde", CLASSES, images=6, **ACCOUNT), strict=True)
-    ]
+    nodes = sites(root)
     with_keys(root, nodes)
-    settings = {**NOISY, "test_dataset": f"folder:{root / 'test' / 't'}"}
+    settings = {**NOISY, "test_dataset": f"folder:{root / 't'}"}
     simulate(root, node_configs=nodes, method="all", **settings).rename(root / "run")
     return root
 
@@ -64,13 +66,8 @@ def test_a_run_with_noise_says_so_everywhere(made: Path, capsys: pytest.CaptureF
 
 
 def test_where_the_noise_is_added_is_said_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    nodes = [
-        {**node, "state-dir": str(tmp_path / "s" / name)}
-        for name, node in zip("abcde", nodes_of(tmp_path, "abcde", CLASSES, images=6, **ACCOUNT), strict=True)
-    ]
-    nodes_of(tmp_path, "t", CLASSES, images=5)
     settings = NOISY | {"secure_sums": "off", "dp_where": "local", "min_clients": 5, "method": "all"}
-    folder = simulate(tmp_path, node_configs=nodes, test_dataset=f"folder:{tmp_path / 't'}", **settings)
+    folder = simulate(tmp_path, node_configs=sites(tmp_path), test_dataset=f"folder:{tmp_path / 't'}", **settings)
     told, noise = capsys.readouterr().out, "added by each site, all of it"
     line = f"epsilon 60, delta 0.001, for one sample more or less of 90 (declared); noise: {noise}"
     assert f"noise ({noise}) for epsilon 60" in told and f"differential privacy: {line}" in told
@@ -79,7 +76,7 @@ def test_where_the_noise_is_added_is_said_before_and_after(tmp_path: Path, capsy
     assert results["differential_privacy"]["noise"] == noise
     assert all(one["accuracy"] > 0.9 for one in results["methods"].values()) and len(results["methods"]) == 3
     assert {(one["outcome"], one["num_examples"]) for one in clients(folder)} == {("merged", 0)}
-    words = [word for one in "abcde" for word in ("--site", str(tmp_path / "s" / one))]
+    words = [word for one in "abcde" for word in ("--site", str(tmp_path / "state" / one))]
     assert audit.main([str(folder), *words, "--json"]) == 0
     found = [(one["what"], one["state"], one["found"]) for one in json.loads(capsys.readouterr().out)["findings"]]
     charged = ["ok", "60 in this run at delta 0.001, 60 in all"]

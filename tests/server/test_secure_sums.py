@@ -36,26 +36,18 @@ MESSAGES = ("secure_keys", "secure_shares", "secure_sums", "secure_unmask")
 OPTIONS: dict[str, Any] = {"num_clients": 10, "nodes": 2, "partitioner": "iid", "test_dataset": "builtin"}
 
 
-def without(found: dict[str, bytes], name: str) -> dict[str, bytes]:
-    return {one: data for one, data in found.items() if one != name}
-
-
-def dying(lost: set[int], at: str, number: int) -> Callable[[Message, Context], Message]:
-    """A ClientApp of which some clients fail at the given time that a message of a type comes."""
-    came: dict[int, int] = {}
+def dying(lost: set[int], at: str) -> Callable[[Message, Context], Message]:
+    """A ClientApp of which some clients fail when a message of a type comes."""
 
     def app(msg: Message, context: Context) -> Message:
-        if msg.metadata.message_type == f"query.{at}":
-            for client in msg.content["clients"]["ids"]:
-                came[client] = came.get(client, 0) + 1
-            gone = [one for one in msg.content["clients"]["ids"] if one in lost and came[one] >= number]
-            stay = [one for one in msg.content["clients"]["ids"] if one not in gone]
-            msg.content["clients"]["ids"] = stay
-            reply = client_app.app(msg, context)
-            for client in gone:
-                reply.content["failed"][str(client)] = "killed"
-            return reply
-        return client_app.app(msg, context)
+        if msg.metadata.message_type != f"query.{at}":
+            return client_app.app(msg, context)
+        asked = msg.content["clients"]["ids"]
+        msg.content["clients"]["ids"] = [one for one in asked if one not in lost]
+        reply = client_app.app(msg, context)
+        for client in lost & {*asked}:
+            reply.content["failed"][str(client)] = "killed"
+        return reply
 
     return app
 
@@ -67,7 +59,7 @@ def test_the_heads_are_those_of_exact_sums_and_nobody_s_part_is_seen(tmp_path: P
 
     fedcof = [read_head(one / "heads" / "fedcof.safetensors")[0] for one in (masked, clear)]
     assert torch.allclose(fedcof[0].weight, fedcof[1].weight, rtol=0, atol=2e-3)
-    assert without(weights(masked), "fedcof") == without(weights(clear), "fedcof")
+    assert weights(masked) | {"fedcof": b""} == weights(clear) | {"fedcof": b""}
     found = read_json(masked, "results.json")["methods"]
     sent = {name: one["wire_bytes"] for name, one in found.items()}
     assert sent["fedncm"] < sent["fed3r"] == sent["fedcgs"] == sent["fedcof"]  # each alone
@@ -81,12 +73,12 @@ def test_the_heads_are_those_of_exact_sums_and_nobody_s_part_is_seen(tmp_path: P
 @pytest.mark.parametrize("at", MESSAGES)
 def test_clients_lost_at_any_message_cost_their_samples_only(tmp_path: Path, at: str) -> None:
     lost = {2, 5, 9}
-    folder = simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on", app=dying(lost, at, 1))
+    folder = simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on", app=dying(lost, at))
     kept = [one["client"] for one in clients(folder) if one["outcome"] == "merged"]
     # Whose words are in the sum is merged, also if it did not help to unmask it.
     assert kept == [one for one in range(10) if one not in lost or at == "secure_unmask"]
     gone = {one for one in range(10) if str(one) not in map(str, kept)}
-    clear = simulate(tmp_path, **OPTIONS, method="fedncm", exact_sums=True, app=dying(gone, "statistics", 1))
+    clear = simulate(tmp_path, **OPTIONS, method="fedncm", exact_sums=True, app=dying(gone, "statistics"))
     assert weights(folder) == weights(clear)
 
 
@@ -109,7 +101,7 @@ def test_a_class_that_losses_leave_with_two_holders_is_named(tmp_path: Path, cap
         for some in itertools.combinations(range(10), 3)
         if any(holders(name, range(10)) >= 3 > holders(name, set(range(10)) - set(some)) for name in shares[0])
     )
-    folder = simulate(tmp_path, **skewed, secure_sums="on", app=dying(lost, "secure_sums", 1))
+    folder = simulate(tmp_path, **skewed, secure_sums="on", app=dying(lost, "secure_sums"))
 
     names, summed = load_statistics(folder).class_names, load_statistics(folder).total.summed()
     every, left = ({name: holders(name, some) for name in names} for some in (range(10), set(range(10)) - lost))
@@ -124,7 +116,7 @@ def test_a_class_that_losses_leave_with_two_holders_is_named(tmp_path: Path, cap
 
 def test_of_too_few_nothing_is_unmasked(tmp_path: Path) -> None:
     with pytest.raises(TooFewClients, match="6 of 10 clients are left, secure sums need 7 of them: nothing was"):
-        simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on", app=dying({1, 2, 3, 4}, "secure_sums", 1))
+        simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on", app=dying({1, 2, 3, 4}, "secure_sums"))
 
 
 @pytest.mark.parametrize(
@@ -145,28 +137,9 @@ def test_what_needs_single_clients_is_refused_by_name(tmp_path: Path, setting: s
         simulate(tmp_path, **{"method": "fedncm", "secure_sums": "on", setting: value})
 
 
-def test_a_sum_out_of_its_range_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One client sends -1,000 samples of a class, which no one can see in its masked words."""
-    honest, came = SecureLayout.words, []
-
-    def lying(self: SecureLayout, *args: Any) -> Any:
-        words = honest(self, *args)
-        came.append(1)
-        if len(came) == 1:
-            words[0][0] -= np.uint64(1000)
-        return words
-
-    monkeypatch.setattr(SecureLayout, "words", lying)
-    with pytest.raises(ValueError, match=r"a sum is out of its range: .* got a class with fewer than 0"):
-        simulate(tmp_path, **OPTIONS, method="fedncm", secure_sums="on")
-
-
-@pytest.mark.parametrize(
-    ("node", "reason"), [({"data-path": "/x", "secure-key": "/k"}, "secure-key goes with secure-peers")]
-)
-def test_what_an_owner_cannot_ask_for(node: Mapping[str, object], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        NodeConfig.from_node_config(node)
+def test_a_key_without_peers_is_refused() -> None:
+    with pytest.raises(ConfigError, match="secure-key goes with secure-peers"):
+        NodeConfig.from_node_config({"data-path": "/x", "secure-key": "/k"})
 
 
 # Nodes with data of their own
@@ -217,10 +190,8 @@ def killed_at(message: str, *names: str) -> Callable[[Message, Context], Message
     """A ClientApp whose nodes of these names are lost at a message."""
 
     def app(msg: Message, context: Context) -> Message:
-        if (
-            msg.metadata.message_type == f"query.{message}"
-            and Path(str(context.node_config["data-path"])).name in names
-        ):
+        name = Path(str(context.node_config["data-path"])).name
+        if msg.metadata.message_type == f"query.{message}" and name in names:
             return Message(Error(100, "killed"), reply_to=msg)
         return client_app.app(msg, context)
 
@@ -246,7 +217,7 @@ def test_a_second_sum_less_one_client_waits_for_the_owners(tmp_path: Path, caplo
     refused(caplog, nodes[:4], WAITS, tmp_path=tmp_path)
 
 
-@pytest.mark.parametrize("at", ["secure_keys", "secure_shares", "secure_sums", "secure_unmask"])
+@pytest.mark.parametrize("at", MESSAGES)
 def test_a_failed_attempt_leaves_nothing_behind(tmp_path: Path, at: str, caplog: pytest.LogCaptureFixture) -> None:
     """Of three sites one is killed: one sentence, and it works again when the site is back, or with another."""
     nodes = sites(tmp_path, "abcd")
@@ -257,12 +228,6 @@ def test_a_failed_attempt_leaves_nothing_behind(tmp_path: Path, at: str, caplog:
         simulate(tmp_path, node_configs=nodes[:3], **FEDNCM)
         return
     simulate(tmp_path, node_configs=[*nodes[:2], nodes[3]], **FEDNCM)
-
-
-def test_one_of_four_killed_leaves_the_sum_of_three(tmp_path: Path) -> None:
-    nodes = sites(tmp_path, "abcd")
-    folder = simulate(tmp_path, node_configs=nodes, **FEDNCM, app=killed_at("secure_sums", "d"))
-    assert load_statistics(folder).total.summed().class_counts.tolist() == [18] * 3
 
 
 def test_four_sums_that_give_one_client_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -458,9 +423,9 @@ def test_a_run_of_too_few_classes_ends_before_anything_is_summed(tmp_path: Path)
 def test_a_class_of_two_holders_is_in_no_sum_and_named_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     nodes = sites(tmp_path, "abcd") + nodes_of(tmp_path, "ef", (*CLASSES, "dog"), images=6, secure_min_clients=3)
     folder = simulate(tmp_path, node_configs=nodes, **FEDNCM)
-    summed = load_statistics(folder).total.summed()
-    kept = load_statistics(folder).class_names
-    assert dict(zip(kept, summed.class_counts.tolist(), strict=True)) == {"ant": 36, "bee": 36, "cat": 36, "dog": 0}
+    found = load_statistics(folder)
+    counts = found.total.summed().class_counts.tolist()
+    assert dict(zip(found.class_names, counts, strict=True)) == {"ant": 36, "bee": 36, "cat": 36, "dog": 0}
     assert "secure sums leave out classes that fewer than 3 clients have: dog" in caplog.text
 
 

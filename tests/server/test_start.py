@@ -16,7 +16,7 @@ from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
 from fedstats_app.training.start import best_temperature, probe_rate, probe_step, typical_steps
 from tests.server.test_training_stage import client_features, interrupted
-from tests.support.simulation import central, read_json, rounds, simulate, site_folder
+from tests.support.simulation import central, nodes_of, read_json, rounds, simulate
 
 
 def test_training_goes_on_from_a_trained_head(tmp_path: Path) -> None:
@@ -26,11 +26,8 @@ def test_training_goes_on_from_a_trained_head(tmp_path: Path) -> None:
     second = simulate(tmp_path / "c", **settings, num_server_rounds=1, start_head=str(path))
     ended, begun = rounds(first, "fedncm-probe")[-1], rounds(second, "file-probe")[0]
     assert (begun["accuracy"], begun["loss"]) == (ended["accuracy"], ended["loss"])
-    one, other = (
-        read_head(folder / "heads" / f"{name}-probe.safetensors")[0].weight
-        for folder, name in ((first, "fedncm"), (second, "file"))
-    )
-    assert not torch.equal(one, other)  # and it goes on
+    (one, _), (other, _) = read_head(path), read_head(second / "heads" / "file-probe.safetensors")
+    assert not torch.equal(one.weight, other.weight)  # and it goes on
 
 
 def test_a_head_of_another_backbone_or_other_classes_is_refused_before_any_client_is_asked(tmp_path: Path) -> None:
@@ -93,8 +90,8 @@ def test_nodes_forget_the_question_and_nobody_is_asked_about_what_is_given(tmp_p
         asked.append(msg.metadata.message_type)
         return client_app.app(msg, context)
 
-    sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20) for seed, name in enumerate("ab")]
-    configs = [{"train": True, "data-path": site, "state-dir": str(tmp_path / f"s{n}")} for n, site in enumerate(sites)]
+    sites = nodes_of(tmp_path, "ab", ("ant", "bee"), images=20, train=True)
+    configs = [{**site, "state-dir": str(tmp_path / f"s{number}")} for number, site in enumerate(sites)]
     folder = simulate(tmp_path, node_configs=configs, app=app, **{**FOUND, "method": "fedncm"})
     assert asked.count("train.losses") == 2  # about the start; of the end tells what they hold out
     assert rounds(folder, "fedncm-probe")[0]["num_failed"] == 0
@@ -123,9 +120,10 @@ def test_the_start_is_kept_where_the_clients_loss_did_not_fall(tmp_path: Path) -
 
 def test_what_clients_hold_out_judges_a_training_and_not_their_loss_on_its_own_samples(tmp_path: Path) -> None:
     """Of two that are as often right, the smaller loss."""
-    sites = [site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20) for seed, name in enumerate("ab")]
     settings = {**FOUND, "start_head": "fed3r,random", "holdout_fraction": 0.3, "learning_rate": 30.0}
-    folder = simulate(tmp_path, node_configs=[{"train": True, "data-path": site} for site in sites], **settings)
+    folder = simulate(
+        tmp_path, node_configs=nodes_of(tmp_path, "ab", ("ant", "bee"), images=20, train=True), **settings
+    )
     kept = []
     for name, entry in read_json(folder, "results.json")["training"].items():
         first, *_, last = rounds(folder, name)

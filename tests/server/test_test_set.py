@@ -55,9 +55,8 @@ def test_evenly_spaced_samples_are_those_of_the_whole(number: int) -> None:
     test_set, *_ = a_test_set_and_a_head(1.0, by_class=True)
     features, labels = test_set.evenly_spaced(number)
     places = torch.linspace(0, N - 1, min(number, N)).long()
-    assert torch.equal(features, torch.cat([block for block, _ in test_set.blocks])[places]) and torch.equal(
-        labels, test_set.labels()[places]
-    )
+    assert torch.equal(features, torch.cat([block for block, _ in test_set.blocks])[places])
+    assert torch.equal(labels, test_set.labels()[places])
 
 
 def test_where_no_sample_can_be_read_nothing_is_scored() -> None:

@@ -12,7 +12,7 @@ from sklearn.metrics import balanced_accuracy_score, f1_score, log_loss, roc_auc
 import fedstats_app
 from fedstats_app.data import load_dataset
 from fedstats_app.report.method_result import wilson_interval
-from tests.support.simulation import read_json, simulate, site_folder
+from tests.support.simulation import nodes_of, read_json, simulate
 
 FAST: Mapping[str, Any] = {"method": "fedncm", "num_server_rounds": 1}
 
@@ -51,16 +51,8 @@ def test_measures_of_a_trained_head_are_those_of_scikit_learn(tmp_path: Path, tu
 
 def test_what_clients_hold_out_scores_a_trained_head_within_the_floors(tmp_path: Path) -> None:
     configs = [
-        {
-            "train": True,
-            "data-path": site_folder(tmp_path / "a", ("ant", "bee"), seed=1, images=80),
-            "min-class-count": 5,
-        },
-        {
-            "train": True,
-            "data-path": site_folder(tmp_path / "b", ("bee", "cow"), seed=2, images=80),
-            "min-class-count": 30,
-        },
+        *nodes_of(tmp_path, "a", ("ant", "bee"), images=80, train=True, min_class_count=5),
+        *nodes_of(tmp_path, "b", ("bee", "cow"), images=80, train=True, min_class_count=30),
     ]
     folder = simulate(tmp_path, node_configs=configs, fine_tune="probe", training={"batch_size": 32}, **FAST)
     results = read_json(folder, "results.json")
@@ -73,10 +65,7 @@ def test_what_clients_hold_out_scores_a_trained_head_within_the_floors(tmp_path:
 
 
 def test_of_a_network_that_was_tuned_clients_tell_counts_alone(tmp_path: Path) -> None:
-    configs = [
-        {"train": True, "data-path": site_folder(tmp_path / name, ("ant", "bee"), seed=seed, images=20)}
-        for seed, name in enumerate("ab")
-    ]
+    configs = nodes_of(tmp_path, "ab", ("ant", "bee"), images=20, train=True)
     folder = simulate(tmp_path, node_configs=configs, fine_tune="full", learning_rate=0.001, **FAST)
     entry = read_json(folder, "results.json")["training"]["fedncm-full"]
     assert entry["accuracy"] is not None and entry["calibration"] is None and "macro_f1" not in entry

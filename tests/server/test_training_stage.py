@@ -129,10 +129,8 @@ def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) ->
         (tmp_path / "a" / "ant" / f"{number}.png").write_bytes(b"no image")
     many = site_folder(tmp_path / "b", ("ant", "bee"), seed=2, images=20)
     # The six broken ones bring a class under the floor; of 20 images no 15 can be held out.
-    configs = [
-        {"train": True, "data-path": few, "min-class-count": 15},
-        {"train": True, "data-path": many, "min-class-count": 5},
-    ]
+    floors = ((few, 15), (many, 5))
+    configs = [{"train": True, "data-path": path, "min-class-count": floor} for path, floor in floors]
     folder = simulate(tmp_path, node_configs=configs, **FAST)
     seen = {line["num_examples"] for line in clients(folder)}
     assert seen == {20, 2 * 15}

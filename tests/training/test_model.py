@@ -12,7 +12,6 @@ from tests.support.compare import relative_difference, same_bits
 from tests.support.networks import HEAD
 
 IMAGES = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(9))
-FEATURES = torch.randn(16, 8, generator=torch.Generator().manual_seed(9))
 
 
 def snapshot(module: nn.Module) -> dict[str, Tensor]:

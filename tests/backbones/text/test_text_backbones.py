@@ -21,7 +21,6 @@ from tests.support.sentences import sentences
 transformers = pytest.importorskip("transformers", reason="needs the extra `text`")
 
 MINILM = "all-MiniLM-L6-v2"
-TEMPLATES = ("no slot", "{text}{text}", "{text} {mask} {mask}")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from research.baselines.fedcof_variants import CountNoise, Covariance, draw_nois
 from tests.support.compare import absolute_difference
 from tests.support.golden import FEDERATIONS, Federation, tensor
 
-KINDS = ("random", "non-negative", "duplicates", "low rank")
 SHAPES: dict[str, Covariance] = {"full": "full", "diag": "diagonal", "spherical": "spherical"}
 
 
