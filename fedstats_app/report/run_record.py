@@ -1,4 +1,4 @@
-"""One view of a run folder, for its page, its model card and commands; a damaged file is an error."""
+"""One view of a run folder, for its page and commands; a damaged file is an error."""
 
 from __future__ import annotations
 

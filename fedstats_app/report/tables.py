@@ -1,4 +1,4 @@
-"""The tables of a run, the same in the terminal, on its page and in the model card."""
+"""The tables of a run, the same in the terminal and on its page."""
 
 from __future__ import annotations
 

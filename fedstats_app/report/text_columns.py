@@ -1,4 +1,4 @@
-"""Formats of numbers in the terminal, on pages and in the model card, and columns of text tables."""
+"""Formats of numbers in the terminal, and on pages, and columns of text tables."""
 
 from __future__ import annotations
 

@@ -168,8 +168,8 @@ class TrainingResult:
         Cost of the training by the papers' formula (:func:`training_bytes`) and the thesis's (:func:`forward_passes`).
     notes : sequence of str
         Anything a reader should know.
-    display_name, sent : str
-        The stage in a heading; what every client sent, in words that follow "clients sent".
+    display_name : str
+        The stage in a heading.
     learning_rate : float or None
         Of the clients' SGD; None if there is none.
     start_temperature : float
@@ -196,7 +196,6 @@ class TrainingResult:
     thesis_forward_passes: int = 0
     notes: Sequence[str] = field(default_factory=list)
     display_name: str = ""
-    sent: str = ""
     learning_rate: float | None = None
     start_temperature: float = 1.0
     quality: Mapping[str, Any] = field(default_factory=dict)

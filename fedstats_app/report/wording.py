@@ -59,11 +59,13 @@ def _result(run: RunRecord) -> Iterator[str]:
         return
     bounds = run.entry.get("accuracy_interval")
     interval = f", and with 95 % confidence on {interval_text(bounds)} % of all such" if bounds else ""
+    yield f"It is right on {percent(run.entry['accuracy'])} of {evaluated_on(run)}{interval}."
+
+
+def evaluated_on(run: RunRecord) -> str:
+    """Return on which samples the scores of a run are, in words."""
     where = "of the server" if run.results.get("evaluated_on") == "server" else "that the sites kept aside for it"
-    yield (
-        f"It is right on {percent(run.entry['accuracy'])} of {run.results.get('num_test_examples', 0):,} test "
-        f"{run.kind}s {where}{interval}."
-    )
+    return f"{run.results.get('num_test_examples', 0):,} test {run.kind}s {where}"
 
 
 def left_out_in_words(entry: Mapping[str, Any] | None, kind: str) -> str:

@@ -21,7 +21,6 @@ from fedstats_app.heads.evidence import label_evidence
 from fedstats_app.methods.method import Need
 from fedstats_app.report.advice import LEFT_OUT, Advice, Candidate, Sends, advise
 from fedstats_app.report.method_result import MethodResult
-from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.state import Phases, State, read_state
 from fedstats_app.report.statistics_file import (
@@ -104,7 +103,7 @@ def evaluate(run: Run, strategy: StatisticsStrategy) -> Scores:
 
 
 def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: Scores, phases: Phases) -> None:
-    """Print the table, then find clients that harm the others, and write results, figures and the model card."""
+    """Print the table, then find clients that harm the others, and write results and figures."""
     config, folder, progress = run.config, run.folder, run.progress
     results = method_results(strategy, scores)
     advice = _advice(strategy, results, scores)
@@ -148,7 +147,6 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
                     "seconds_by_phase": phases.seconds,
                 }
             )
-            write_model_card(folder.path)
             drawn.result()
     for line in _failures(run, strategy.outcomes, scores):
         progress.say(line)

@@ -11,7 +11,6 @@ from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.base.progress import Progress
 from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.report.head_file import Normalisation, read_head, with_module
-from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import trained_head_metadata
 from fedstats_app.report.state import SolvedHead, State, best_head
 from fedstats_app.report.tables import trainings_table
@@ -78,7 +77,6 @@ def fine_tune(run: Run, state: State, *, trainer: Trainer, given: Mapping[str, S
         (plots := run.folder.path / "plots").mkdir(exist_ok=True)
         figure = training_figure(results, f"{run.title}, {len(clients)} sites")
         save_png(figure, plots / "fine_tuning.png")
-    write_model_card(run.folder.path)
     progress.say(f"the training is done after {progress.elapsed}")
     print(trainings_table(results), flush=True)
     return state

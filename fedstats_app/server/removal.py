@@ -17,7 +17,6 @@ from fedstats_app.base.lock import lock_folder
 from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import SUPERSEDED, head_files, head_to_bytes, read_head
 from fedstats_app.report.method_result import MethodResult, quality
-from fedstats_app.report.model_card import write_model_card
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.statistics_file import (
@@ -191,7 +190,6 @@ def _written(
                 "evaluated_on": "",
             }
         )
-        write_model_card(folder.path)
         if not classes:
             take_over(old, folder.path, rest.clients)
             save_statistics(folder.path, rest)

@@ -221,7 +221,6 @@ class Training(ABC):
             ),
             notes=self.notes,
             display_name=trainer.display_name,
-            sent=trainer.sent,
             learning_rate=self.learning_rate,
             start_temperature=self.start_temperature,
             kept_round=self.kept_round,

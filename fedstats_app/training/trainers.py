@@ -19,8 +19,6 @@ class Trainer:
         In the configuration, in results, after the start's as a file's name, and (by gradient) in the request.
     tunes : str
         Parameters that it tunes, for the documents.
-    sent : str
-        Content of every client's messages, for the model card: "clients sent ...".
     passes : int
         Forward passes of a sample, by the thesis's formula, in one local epoch or along one direction.
     rate : float
@@ -32,7 +30,6 @@ class Trainer:
     name: str
     display_name: str
     tunes: str
-    sent: str
     passes: int
     rate: float = FIXED_RATE
     by_gradient: bool = True
@@ -47,7 +44,6 @@ PROBE = Trainer(
     name="probe",
     display_name="linear probing",
     tunes="the head, on features of the frozen backbone that are computed once",
-    sent="trained weights of the head in every round",
     passes=1,
 )
 
@@ -55,7 +51,6 @@ FULL = Trainer(
     name="full",
     display_name="fine-tuning",
     tunes="backbone and head",
-    sent="trained weights of network and head in every round",
     passes=3,
     rate=0.001,
 )
@@ -64,7 +59,6 @@ FEATURES = Trainer(
     name="features",
     display_name="fine-tuning under a fixed head",
     tunes="the backbone under a fixed head",
-    sent="trained weights of the network in every round",
     passes=3,
     rate=0.001,
 )
@@ -73,8 +67,6 @@ FEDMEZO = Trainer(
     name="fedmezo",
     display_name="FedMeZO",
     tunes="[what `fedmezo.tune` names, without gradients](fedmezo.md)",
-    sent="a few numbers in every round (how its loss changes along directions drawn from a seed, the number of its "
-    "samples, a digest of its model), and no weights",
     passes=2,
     by_gradient=False,
 )

@@ -236,7 +236,6 @@ def train(config: AppConfig, simulation: Simulation, start: str, name: str, fold
             repeats=options.epochs,
         ),
         display_name=FULL.display_name,
-        sent=FULL.sent,
         learning_rate=options.learning_rate,
     )
     folder.add_results("training", {name: result.to_json()})

@@ -108,7 +108,7 @@ def test_a_folder_for_the_hub_is_whole_and_says_nothing_of_this_machine(
     assert card.data.pipeline_tag == "image-classification" and "federated-learning" in card.data.tags
     [result] = card.data.eval_results
     assert (result.metric_type, result.metric_value, result.dataset_type) == ("accuracy", 0.9, "folder:flowers")
-    assert "Licence of the backbone" in card.content
+    assert "Licence of the network's weights, which the head needs: unknown." in card.content
     everything = b"".join(path.read_bytes() for path in files.values())
     assert str(tmp_path).encode() not in everything and b"north" not in everything
     paths = sorted(pictures.rglob("*.png"))

@@ -42,7 +42,6 @@ def left(folder: Path) -> dict[str, Any]:
         del entry["solve_seconds"]
     return {
         "heads": head_bytes(folder),
-        "card": (folder / "heads" / "README.md").read_text(encoding="utf-8"),
         "statistics": (folder / "statistics.safetensors").read_bytes(),
         "clients": [{**one, "seconds": 0.0} for one in clients(folder)],
         "results": {key: results[key] for key in ("methods", "rounds", "wire_bytes_received")},

@@ -25,7 +25,7 @@ SLOW = [
     (closed_form, "save_statistics", "writing the statistics"),
     (closed_form, "score", "evaluating"),
     (closed_form, "examine_clients", "measuring what each site changes"),
-    (closed_form, "write_model_card", "writing results and plots"),
+    (closed_form, "_save_heads", ""),
     (training, "evaluate", "evaluating on the test samples"),
 ]
 

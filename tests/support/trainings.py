@@ -30,7 +30,7 @@ def make_training(
     ]
     values: dict[str, Any] = {"name": f"{start}-{stage}", "stage": stage, "start": start, "rounds": rounds}
     if stage in TRAINERS:
-        values |= {"display_name": TRAINERS[stage].display_name, "sent": TRAINERS[stage].sent}
+        values |= {"display_name": TRAINERS[stage].display_name}
     return TrainingResult(**{**values, **changes})
 
 

@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from fedstats_app.base.files import read_json_file, to_json, write_atomically
+from fedstats_app.base.files import to_json, write_atomically
 from fedstats_app.data.paths import without_folders
+from fedstats_app.methods import head_parts, is_method, method_type
 from fedstats_app.report.head_file import FILE_KEY, head_to_bytes, read_head
-from fedstats_app.report.model_card import CARD_NAME, model_card
 from fedstats_app.report.run_record import RunRecord
+from fedstats_app.report.tables import head_title
+from fedstats_app.report.text_columns import percent
+from fedstats_app.report.wording import evaluated_on, privacy_in_words
 
+CARD_NAME = "README.md"
 PREPROCESSING = "preprocessor_config.json"
-# Entries of results.json on the card of one head; the others are about other heads or single sites.
-_OF_THE_RUN = ("evaluated_on", "num_clients_asked", "num_clients_merged", "num_test_examples", "num_unreadable")
-_IN_A_RUN = "/path/to/the/run/folder"
+_CLASSES_LISTED = 50
+_CARD = """
+# {title} classifier of {num_classes} classes, from federated statistics
+
+A head of {head}{paper} ({made_by}) on the features of a pre-trained network, `{network}`. {clients} sites have
+{examples} {kind}s of `{data}` for training. They sent statistics of the {kind}s' features, and no {kind}; the server
+solved for the head in closed form, and every later training starts from one.
+
+Classes: {classes}.
+
+```python
+import fedstats_app
+print(fedstats_app.load("/path/of/this/folder").predict({sample}))
+```
+
+The network's weights are not in the folder unless training changed them; their fingerprint is, and others are refused.
+
+- Accuracy: {accuracy}, on {evaluated_on}
+- Differential privacy: {privacy}. Without it, statistics are exact: the mean of a single {kind} is its features.
+- Licence of the network's weights, which the head needs: {licence}. That of the data applies too.
+- Made with {versions}, seed {seed}
+
+Every {kind} gets one of the classes, also one of none of them, and {kind}s unlike those for training can score worse.
+"""
+_OF_ONNX = """
+`{name}.onnx` is network and head in one file, which predicts without torch; its header says what to feed it.
+"""
 
 
-def write_hub_folder(run_folder: Path, method: str, folder: Path, *, licence: str, onnx: bool) -> list[Path]:
+def write_hub_folder(run_folder: Path, name: str, folder: Path, *, licence: str, onnx: bool) -> list[Path]:
     """Write a head, its card and its preprocessing, and its backbone where training changed that, into a new folder.
 
     The files contain no paths of this machine and nothing about single sites.
@@ -28,14 +57,14 @@ def write_hub_folder(run_folder: Path, method: str, folder: Path, *, licence: st
     ----------
     run_folder : Path
         With the head and results.json.
-    method : str
-        The head's name.
+    name : str
+        The head's.
     folder : Path
         Is made; it must be empty or not be there.
     licence : str
         Of the head, as the hub names it; "" says that the backbone's and the data's are to be looked at.
     onnx : bool
-        True if the card should mention an ONNX file `METHOD.onnx` beside it.
+        True if the card should mention an ONNX file beside it.
 
     Raises
     ------
@@ -44,20 +73,20 @@ def write_hub_folder(run_folder: Path, method: str, folder: Path, *, licence: st
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} must be an empty folder, or not be there")
-    source = run_folder / "heads" / f"{method}.safetensors"
+    source = run_folder / "heads" / f"{name}.safetensors"
     head, metadata = read_head(source)
     shown = {key: without_folders(value) for key, value in metadata.items()}
-    results = read_json_file(run_folder / "results.json")
     preprocessing = {
         "backbone": shown["backbone"],
         "backbone_fingerprint": shown["backbone-fingerprint"],
         "class_names": json.loads(shown["class-names"]),
         "transform": json.loads(shown.get("transform", "{}")),
     }
+    card = model_card(RunRecord.read(run_folder), name, shown, licence) + _OF_ONNX.format(name=name) * onnx
     files = {
         folder / "heads" / source.name: head_to_bytes(head, shown),
         folder / PREPROCESSING: to_json(preprocessing).encode(),
-        folder / CARD_NAME: _card(method, shown, results, licence, onnx=onnx).encode(),
+        folder / CARD_NAME: card.encode(),
     }
     if tuned := metadata.get(FILE_KEY):
         files[folder / "heads" / Path(tuned).name] = (source.with_name(Path(tuned).name)).read_bytes()
@@ -67,18 +96,55 @@ def write_hub_folder(run_folder: Path, method: str, folder: Path, *, licence: st
     return list(files)
 
 
-def _card(method: str, metadata: Mapping[str, str], results: Mapping[str, Any], licence: str, *, onnx: bool) -> str:
-    of_head = {
-        part: {method: results[part][method]} for part in ("methods", "training") if method in results.get(part, {})
+def model_card(run: RunRecord, name: str, head: Mapping[str, str], licence: str) -> str:
+    """Write a head's card: Markdown behind a block of YAML, as the hub reads it."""
+    head = defaultdict(lambda: "unknown", {"versions": "{}", **head})
+    kind, accuracy, on = run.kind, run.all_heads.get(name, {}).get("accuracy"), evaluated_on(run)
+    classes, data = json.loads(head["class-names"]), head["dataset"]
+    versions = json.loads(head["versions"]).items()
+    task, hub = f"{kind}-classification", data.removeprefix("hub:")
+    matter: dict[str, object] = {
+        "library_name": "fedstats-app",
+        "pipeline_tag": task,
+        "tags": ["federated-learning", "flower", task, "training-free"],
+        # What kind of licence "other" is, the hub wants to have a name for.
+        **({"license": licence} if licence else {"license": "other", "license_name": "of-backbone-and-data"}),
+        **({"datasets": [hub]} if data.startswith("hub:") else {}),
     }
-    shown = {key: results[key] for key in _OF_THE_RUN if key in results} | of_head
-    card = model_card(RunRecord(method, {}, results=shown, heads={method: metadata}))
-    # What kind of licence "other" is, the hub wants to have a name for.
-    lines = [f"license: {licence}"] if licence else ["license: other", "license_name: of-backbone-and-data"]
-    card = card.replace("---\n", "\n".join(["---", *lines, ""]), 1).replace(_IN_A_RUN, "/path/of/this/folder")
-    if onnx:
-        card += (
-            f"\n## ONNX\n\n`{method}.onnx` is backbone and head in one file, which predicts without torch; its header "
-            "says what to feed it.\n"
-        )
-    return card
+    if accuracy is not None:
+        metrics = [{"type": "accuracy", "value": round(accuracy, 6)}]
+        result = {"task": {"type": task}, "dataset": {"name": f"{data}: {on}", "type": hub}, "metrics": metrics}
+        matter["model-index"] = [{"name": name, "results": [result]}]
+    # JSON is YAML, and quotes any name.
+    lines = ["---", *(f"{key}: {to_json(value, indent=None)}" for key, value in matter.items()), "---", ""]
+    more = f" and {len(classes) - _CLASSES_LISTED} more" if len(classes) > _CLASSES_LISTED else ""
+    return "\n".join(lines) + _CARD.format(
+        title=kind.capitalize(),
+        kind=kind,
+        num_classes=len(classes),
+        head=head_title(name),
+        paper=f", {method_type(method).paper}" if is_method(method := head_parts(name)[0]) else "",
+        made_by=_escaped(head["regulariser"]),
+        network=_plain(head["backbone"]),
+        data=_plain(data),
+        clients=head["num-clients"],
+        examples=head["num-examples"],
+        classes=", ".join(map(_escaped, classes[:_CLASSES_LISTED])) + more,
+        sample='"picture.png"' if kind == "image" else '"a text"',
+        accuracy=percent(accuracy),
+        evaluated_on=on,
+        privacy=privacy_in_words(run.results.get("differential_privacy")),
+        licence=_escaped(head["backbone-licence"]),
+        versions=", ".join(f"{library} {version}" for library, version in versions if version != "not installed"),
+        seed=head["seed"],
+    )
+
+
+def _plain(text: str) -> str:
+    """Keep names that people chose from ending a line or a code span."""
+    return "".join(" " if character in "|`\n\r" else character for character in text)
+
+
+def _escaped(name: str) -> str:
+    """Keep a name from being Markdown or HTML: links, images, tags, emphasis."""
+    return re.sub(r"([\\`*_\[\]<>#!~&$])", r"\\\1", _plain(name))
