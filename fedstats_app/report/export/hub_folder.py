@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 
-from fedstats_app.base.files import to_json, write_atomically
+from fedstats_app.base.files import read_json_file, to_json, write_atomically
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import head_parts, is_method, method_type
 from fedstats_app.report.head_file import FILE_KEY, head_to_bytes, read_head
@@ -82,11 +81,12 @@ def write_hub_folder(run_folder: Path, name: str, folder: Path, *, licence: str,
         "class_names": json.loads(shown["class-names"]),
         "transform": json.loads(shown.get("transform", "{}")),
     }
-    card = model_card(RunRecord.read(run_folder), name, shown, licence) + _OF_ONNX.format(name=name) * onnx
+    results = read_json_file(run_folder / "results.json")
+    card = model_card(RunRecord(name, {}, results=results, heads={name: shown}), name, licence)
     files = {
         folder / "heads" / source.name: head_to_bytes(head, shown),
         folder / PREPROCESSING: to_json(preprocessing).encode(),
-        folder / CARD_NAME: card.encode(),
+        folder / CARD_NAME: (card + _OF_ONNX.format(name=name) * onnx).encode(),
     }
     if tuned := metadata.get(FILE_KEY):
         files[folder / "heads" / Path(tuned).name] = (source.with_name(Path(tuned).name)).read_bytes()
@@ -96,9 +96,9 @@ def write_hub_folder(run_folder: Path, name: str, folder: Path, *, licence: str,
     return list(files)
 
 
-def model_card(run: RunRecord, name: str, head: Mapping[str, str], licence: str) -> str:
+def model_card(run: RunRecord, name: str, licence: str) -> str:
     """Write a head's card: Markdown behind a block of YAML, as the hub reads it."""
-    head = defaultdict(lambda: "unknown", {"versions": "{}", **head})
+    head = defaultdict(lambda: "unknown", {"versions": "{}", **run.heads[name]})
     kind, accuracy, on = run.kind, run.all_heads.get(name, {}).get("accuracy"), evaluated_on(run)
     classes, data = json.loads(head["class-names"]), head["dataset"]
     versions = json.loads(head["versions"]).items()

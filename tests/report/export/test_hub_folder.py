@@ -20,7 +20,7 @@ HEAD = {
 def test_a_class_name_is_no_markdown() -> None:
     """A node chooses its classes' names, and the card is meant to be shown on a hub's page."""
     results = {"methods": {"fed3r": {"accuracy": 0.8}}, "evaluated_on": "server", "num_test_examples": 2000}
-    card = model_card(RunRecord("a-run", {}, results=results, heads={"fed3r": HEAD}), "fed3r", HEAD, "")
+    card = model_card(RunRecord("a-run", {}, results=results, heads={"fed3r": HEAD}), "fed3r", "")
     assert r"\[x\](javascript:alert(1)), \<img src=x onerror=alert(1)\>, \*\*b\*\*\_i\_, a b c d." in card
     assert "<img" not in card.replace(r"\<img", "")
     assert 'datasets: ["somebody/flowers: and more"]' in card
