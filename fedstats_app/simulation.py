@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 
@@ -34,7 +35,7 @@ class UnknownFlower(RuntimeError):
     """A version of Flower that was not tried in one process."""
 
 
-def simulate(run_config: Mapping[str, Value] | None = None, *, supernodes: int | None = None) -> Path:
+def simulate(run_config: Mapping[str, Any] | None = None, *, supernodes: int | None = None) -> Path:
     """Run the app in this process: the same ServerApp and ClientApp as `flwr run`, and the same results to the byte.
 
     The run's log is printed, as with `flwr run . --stream`. Ctrl-C and SIGTERM stop it.
@@ -42,8 +43,8 @@ def simulate(run_config: Mapping[str, Value] | None = None, *, supernodes: int |
     Parameters
     ----------
     run_config : mapping, optional
-        As of `flwr run --run-config`, such as ``{"num-clients": 20, "method": "fedcof"}``; other keys keep the defaults
-        of pyproject.toml. Here paths of data may be relative.
+        As of `flwr run --run-config`, such as ``{"num-clients": 20, "method": ["fedncm", "fedcof"]}``; other keys keep
+        the defaults of pyproject.toml. Here paths of data may be relative, and numbers numpy's.
     supernodes : int, optional
         How many nodes the clients are spread over, by default 2; results do not depend on it.
 
@@ -63,7 +64,15 @@ def simulate(run_config: Mapping[str, Value] | None = None, *, supernodes: int |
     Exception
         The error that the run failed with; it is in the run folder's status, too.
     """
-    return run_on(simulated(supernodes), run_config or {})
+    return run_on(simulated(supernodes), {key: _plain(value) for key, value in flattened(run_config or {}).items()})
+
+
+def _plain(value: Any) -> Value:
+    """Return what a run-config can hold: of a list its words with commas, of a path its text, of numpy Python's own."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    plain: Value = str(value) if isinstance(value, Path) else getattr(value, "item", lambda: value)()
+    return plain
 
 
 def simulated(supernodes: int | None = None) -> list[Mapping[str, Value]]:

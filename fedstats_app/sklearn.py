@@ -6,6 +6,7 @@ matrix is at hand.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
@@ -31,7 +32,10 @@ class _Merged:
 
     @cached_property
     def head(self) -> LinearHead:
-        return self.method.head(self.total)
+        head = self.method.head(self.total)
+        for note in head.report.notes:
+            warnings.warn(f"{self.method.display_name}: {note}", stacklevel=4)
+        return head
 
     def among(self, old: Any, new: Any) -> _Merged:
         """Return the same with the old classes numbered as in a sorted list that includes them."""
@@ -64,6 +68,14 @@ class ClosedFormClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         The solved head.
     n_features_in_ : int
         d.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X, y = np.array([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0], [0.8, 0.1]]), np.array(["a", "a", "b", "b"])
+    >>> sites = [FedCGSClassifier().fit(X[k::2], y[k::2]) for k in (0, 1)]
+    >>> sum(sites).predict(X)
+    array(['a', 'a', 'b', 'b'], dtype='<U1')
     """
 
     method_type: ClassVar[type[Method[Any]]]
@@ -120,6 +132,10 @@ class ClosedFormClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if not isinstance(other, ClosedFormClassifier):
             return NotImplemented
         return self._combined(other, _with_client)
+
+    def __radd__(self, other: object) -> Self:
+        """Return ``self`` for the 0 that ``sum`` begins with."""
+        return self if other == 0 else NotImplemented
 
     def __sub__(self, other: object) -> Self:
         """Return the classifier without the samples of one that was added.
@@ -180,6 +196,11 @@ class FedNCMClassifier(ClosedFormClassifier):
     ----------
     seed : int
         Not used: FedNCM draws nothing.
+
+    Examples
+    --------
+    >>> FedNCMClassifier().fit([[0.0, 1.0], [1.0, 0.0]], ["a", "b"]).predict([[0.2, 0.7]])
+    array(['a'], dtype='<U1')
     """
 
     method_type = FedNCMMethod
@@ -235,6 +256,14 @@ class FedCOFClassifier(ClosedFormClassifier):
         As :class:`fedstats_app.strategies.FedCOF`.
     seed : int
         Draws which samples share a mean if there are several per class.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng, y = np.random.default_rng(0), np.arange(20) % 2
+    >>> sites = [FedCOFClassifier().fit(rng.normal(size=(20, 3)) + y[:, None], y) for site in range(9)]
+    >>> sum(sites).head_.report.notes
+    ()
     """
 
     method_type = FedCOFMethod
@@ -264,6 +293,12 @@ class FedCGSClassifier(ClosedFormClassifier):
         As :class:`fedstats_app.strategies.FedCGS`.
     seed : int
         Not used: FedCGS draws nothing.
+
+    Examples
+    --------
+    >>> model = FedCGSClassifier().fit([[0.0, 1.0], [0.2, 0.7], [1.0, 0.0], [0.8, 0.1]], [3, 3, 4, 4])
+    >>> model.predict_proba([[0.1, 0.9]]).round(2)
+    array([[1., 0.]])
     """
 
     method_type = FedCGSMethod

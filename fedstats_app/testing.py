@@ -1,12 +1,5 @@
 """A Grid for tests without Ray, servers or waiting: real ClientApps, faults on demand.
 
-Example
--------
-A strategy's test in a few lines; ``app`` is your ClientApp::
-
-    grid = LocalGrid(app, [{"site": 0}, {"site": 1}], faults={1: Fault(silent=True)})
-    result = FedNCM(num_classes=3, settle_seconds=0.0).start(grid)
-
 It may import grid and Flower.
 """
 
@@ -59,6 +52,11 @@ class Fault:
         Number of times that the reply comes.
     tamper : callable, optional
         Applied by the node to its reply before it sends it.
+
+    Examples
+    --------
+    >>> Fault(silent=True) == HEALTHY
+    False
     """
 
     raises: str = ""
@@ -103,6 +101,22 @@ class LocalGrid(ObjectGrid):
         Clients that messages went to, those that answered, and calls of ``get_node_ids``.
     received : dict
         From node id to its messages.
+
+    Examples
+    --------
+    A strategy's test; `answer` can be your ClientApp.
+
+    >>> import torch
+    >>> from fedstats_app.strategies import FedNCM
+    >>> from fedstats_app.wire import read_statistics_request, statistics_reply
+    >>> def answer(msg, context):
+    ...     return statistics_reply(msg, read_statistics_request(msg).statistics(torch.eye(3), torch.arange(3)))
+    >>> grid = LocalGrid(answer, [{"site": 0}, {"site": 1}], faults={1: Fault(raises="no disk")})
+    >>> strategy = FedNCM(num_classes=3, num_clients=2)
+    >>> strategy.start(grid).arrays["weight"].numpy().argmax(axis=1)
+    array([0, 1, 2])
+    >>> [outcome.reason for outcome in strategy.outcomes]
+    ['', 'no disk']
     """
 
     def __init__(

@@ -115,5 +115,5 @@ def test_an_app_of_ones_own_runs(flower: Simulation) -> None:
     app = flower.home / "own-flower-app"
     shutil.copytree(REPOSITORY / "examples" / "own-flower-app", app)
     run = flower.bash("flwr run . --stream", cwd=app)
-    assert run.output.count("merged 30") == 2, run.output
+    assert run.output.count("merged 30") == 2 and "head.safetensors; accuracy 1.000" in run.output, run.output
     assert (flower.home / "head.safetensors").is_file()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
@@ -109,6 +110,13 @@ def test_processes_and_threads_are_printed(closed_form: Pair) -> None:
 
 def test_the_number_of_supernodes_changes_no_byte(tmp_path: Path, closed_form: Pair) -> None:
     assert head_bytes(run(tmp_path, supernodes=7, seed=3)) == head_bytes(closed_form.here)
+
+
+def test_values_of_numpy_lists_and_paths_are_taken(tmp_path: Path) -> None:
+    settings = {"num_clients": np.int64(4), "method": ["fedncm", "fed3r"], "output_dir": tmp_path / "here"}
+    folder = run(tmp_path, **settings, fed3r={"ridge-lambda": np.float32(0.5)})
+    assert read_json(folder, "config.json")["run_config"]["num-clients"] == 4
+    assert read_json(folder, "results.json")["methods"].keys() == {"fedncm", "fed3r"}
 
 
 def test_mistakes_in_settings_are_named_before_anything_is_made(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The methods in scikit-learn: its own checks, and merging and removal as of one fit."""
 
-import doctest
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from sklearn.kernel_approximation import RBFSampler
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-import fedstats_app.sklearn
 from fedstats_app.methods import Need
 from fedstats_app.sklearn import Fed3RClassifier, FedCGSClassifier, FedCOFClassifier, FedNCMClassifier
 from fedstats_app.statistics.collected import StatisticsSum
@@ -80,8 +78,17 @@ def test_it_is_the_methods_own_head(made: Any) -> None:
     assert np.array_equal(model.head_.weight, expected.weight) and model.head_.report == expected.report
 
 
-def test_examples_of_docstrings() -> None:
-    assert doctest.testmod(fedstats_app.sklearn) == (0, 3)
+def test_one_fit_of_fedcof_says_that_it_is_fedncm() -> None:
+    X, y = load_iris(return_X_y=True)
+    with pytest.warns(UserWarning, match="FedCOF: 3 means of 3 classes are too few"):
+        once = FedCOFClassifier().fit(X, y).predict(X)
+    assert np.array_equal(once, FedNCMClassifier().fit(X, y).predict(X))
+
+
+def test_several_are_summed() -> None:
+    X, y = load_iris(return_X_y=True)
+    parts = [Fed3RClassifier().fit(X[k::3], y[k::3]) for k in range(3)]
+    assert np.array_equal(sum(parts).predict(X), Fed3RClassifier().fit(X, y).predict(X))  # type: ignore[attr-defined]
 
 
 @every_class

@@ -171,6 +171,13 @@ class ClientGrid(Grid):
         Whose steps say how many clients have answered.
     counted : Counted or None
         Of how many samples clients on this machine have the features, for messages where that is known.
+
+    Examples
+    --------
+    >>> from fedstats_app.testing import FIRST_NODE_ID, LocalGrid
+    >>> nodes = LocalGrid(lambda msg, context: msg, [{}, {}])
+    >>> ClientGrid(nodes, {client: FIRST_NODE_ID + client % 2 for client in range(5)}).get_node_ids()
+    [0, 1, 2, 3, 4]
     """
 
     def __init__(

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstats_app.statistics.accumulation import check_tensor, normalize_rows
+
+# Numpy in, numpy out.
+Values = TypeVar("Values", Tensor, NDArray[Any])
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,13 @@ class LinearHead:
     ------
     ValueError
         If shapes disagree, or a weight or the bias of a present class is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> head = LinearHead(torch.eye(2), torch.zeros(2))
+    >>> head.predict(np.array([[0.1, 0.9], [0.8, 0.2]]))
+    array([1, 0])
     """
 
     weight: Tensor
@@ -87,13 +99,13 @@ class LinearHead:
         """Feature dimension d."""
         return int(self.weight.shape[1])
 
-    def logits(self, features: Tensor, *, mask_absent: bool = True) -> Tensor:
+    def logits(self, features: Values, *, mask_absent: bool = True) -> Values:
         """Return (n, C) logits in the weight's dtype.
 
         Parameters
         ----------
-        features : Tensor
-            (n, d) on the head's device.
+        features : Tensor or ndarray
+            (n, d), a tensor on the head's device. Logits of an array are one, too.
         mask_absent : bool
             Give absent classes -inf. With False they keep their zero row, as in the papers' code, and can beat the
             negative logit of a real class.
@@ -103,6 +115,9 @@ class LinearHead:
         ValueError
             If the features' shape is not (n, d).
         """
+        if not isinstance(features, Tensor):
+            given = torch.as_tensor(features, device=self.weight.device)
+            return self.logits(given, mask_absent=mask_absent).cpu().numpy()
         check_tensor("features", features, (None, self.feature_dim), features.dtype)
         logits = features.to(self.weight.dtype) @ self.weight.T + self.bias
         return self.masked(logits) if mask_absent else logits
@@ -117,9 +132,10 @@ class LinearHead:
         """Return (n, C) logits with -inf for absent classes; the same tensor if there are none."""
         return logits if bool(self.present.all()) else logits.masked_fill(~self.present, -torch.inf)
 
-    def predict(self, features: Tensor, *, mask_absent: bool = True) -> Tensor:
-        """Return (n,) int64 class ids, the largest logit's."""
-        return self.logits(features, mask_absent=mask_absent).argmax(dim=1)
+    def predict(self, features: Values, *, mask_absent: bool = True) -> Values:
+        """Return (n,) int64 class ids, the largest logit's; arguments as of :meth:`logits`."""
+        labels: Values = self.logits(features, mask_absent=mask_absent).argmax(1)
+        return labels
 
     def to(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> LinearHead:
         """Return the head in another dtype or on another device."""

@@ -72,6 +72,14 @@ class Classifier:
     ------
     ValueError
         If the head does not fit the features or the class names, or the temperature is not positive.
+
+    Examples
+    --------
+    >>> from fedstats_app.backbones.registry import load_backbone
+    >>> backbone = load_backbone("random:tiny", input_size=16)
+    >>> head = LinearHead(torch.zeros(2, backbone.feature_dim), torch.tensor([0.0, 1.0]))
+    >>> Classifier(backbone, head, ["cat", "dog"], "fed3r").predict(Image.new("RGB", (20, 20)))
+    'dog'
     """
 
     def __init__(

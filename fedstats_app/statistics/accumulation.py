@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Self
+from typing import Any, Self, TypeAlias
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+# What a caller may have features and labels in.
+ArrayLike: TypeAlias = Tensor | NDArray[Any]
 
 # Rows converted to float64 at a time: bounds the temporary copy (8 MiB at d = 1024), large enough for full BLAS speed.
 ROWS_PER_BLOCK = 1024
@@ -16,7 +20,15 @@ ROWS_PER_BLOCK = 1024
 ROWS_PER_PRODUCT = 64
 
 
-class Addable:
+class Summable:
+    """A value whose sums begin with nothing, so that ``sum`` takes several."""
+
+    def __radd__(self, other: object) -> Self:
+        """Return ``self`` for the 0 that ``sum`` begins with."""
+        return self if other == 0 else NotImplemented
+
+
+class Addable(Summable):
     """A dataclass whose tensors and numbers add up field by field; a commutative monoid under ``+``.
 
     A field without a value must have none on either side, and a tuple is a setting, which must be the same.
@@ -46,6 +58,11 @@ class Addable:
 
 def _kind(value: object) -> object:
     return tuple(value.shape) if isinstance(value, Tensor) else value
+
+
+def as_tensor(values: ArrayLike) -> Tensor:
+    """Return a tensor as it is, and a numpy array as a tensor of the same memory."""
+    return values if isinstance(values, Tensor) else torch.as_tensor(values)
 
 
 def check_tensor(name: str, values: Tensor, shape: Sequence[int | None], *dtypes: torch.dtype) -> None:

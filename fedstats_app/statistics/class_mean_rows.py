@@ -7,11 +7,18 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedstats_app.statistics.accumulation import add_in_blocks, check_tensor
+from fedstats_app.statistics.accumulation import (
+    ArrayLike,
+    Summable,
+    add_in_blocks,
+    as_tensor,
+    check_features,
+    check_tensor,
+)
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 
 
-class ClassMeanRows:
+class ClassMeanRows(Summable):
     """Rows of (class, count, mean), one or several per client and class; a monoid under ``+`` (stacking).
 
     A row is kept as its class *sum* and the mean derived from it, so that adding the rows of a class gives the same
@@ -35,6 +42,12 @@ class ClassMeanRows:
     ValueError
         If shapes or dtypes disagree with the above, a class id is out of range, a count is not positive, or both or
         neither of ``means`` and ``class_sums`` are given.
+
+    Examples
+    --------
+    >>> features, labels = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), torch.tensor([0, 1, 1])
+    >>> sum(ClassMeanRows.from_features(features[k:], labels[k:], num_classes=2) for k in (0, 2))
+    <ClassMeanRows of 4 samples: 3 rows, 2 classes, 2 features>
     """
 
     def __init__(
@@ -60,6 +73,44 @@ class ClassMeanRows:
         if counts.numel() and not counts.min().item() > 0:  # of NaN the least is NaN
             raise ValueError(f"counts must be positive, got {float(counts.min())}")
         self.class_ids, self.counts, self.class_sums, self.num_classes = class_ids, counts, class_sums, num_classes
+
+    @classmethod
+    def from_features(
+        cls,
+        features: ArrayLike,
+        labels: ArrayLike,
+        num_classes: int,
+        *,
+        means_per_class: int = 1,
+        samples_per_mean: int = 2,
+        generator: torch.Generator | None = None,
+    ) -> ClassMeanRows:
+        """Return a site's rows: what FedCOF wants of it (Goswami et al. 2025).
+
+        Parameters
+        ----------
+        features : Tensor or ndarray
+            (n, d) floating point.
+        labels : Tensor or ndarray
+            (n,) integers in [0, num_classes).
+        num_classes : int
+            C.
+        means_per_class, samples_per_mean, generator
+            As of :func:`plan_rows`.
+
+        Raises
+        ------
+        ValueError
+            If shapes disagree, a label is out of range, or a feature is not finite.
+        """
+        features, labels = as_tensor(features), as_tensor(labels)
+        check_features(features, labels, num_classes)
+        class_ids, row = plan_rows(
+            labels, means_per_class=means_per_class, min_samples_per_mean=samples_per_mean, generator=generator
+        )
+        sums = torch.zeros(len(class_ids), features.shape[1], dtype=torch.float64)
+        add_in_blocks(sums, None, features, row)
+        return cls(class_ids, torch.bincount(row, minlength=len(class_ids)), num_classes=num_classes, class_sums=sums)
 
     @classmethod
     def zeros(cls, num_classes: int, feature_dim: int, *, dtype: torch.dtype = torch.float64) -> ClassMeanRows:
@@ -89,6 +140,10 @@ class ClassMeanRows:
             num_classes=parts[0].num_classes,
             class_sums=torch.cat([part.class_sums for part in parts]),
         )
+
+    def __repr__(self) -> str:
+        kind = f"{len(self)} rows, {self.num_classes} classes, {self.feature_dim} features"
+        return f"<ClassMeanRows of {self.num_examples} samples: {kind}>"
 
     def __add__(self, other: ClassMeanRows) -> ClassMeanRows:
         """Return the rows of both, those of ``self`` first."""

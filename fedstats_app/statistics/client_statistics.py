@@ -11,6 +11,7 @@ from torch import Tensor
 from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.base.threads import threads_worth
 from fedstats_app.statistics.accumulation import (
+    Summable,
     accumulation_device,
     add_in_blocks,
     add_rows_to_gram,
@@ -25,7 +26,7 @@ from fedstats_app.statistics.factors import ScatterFactor, TriangularFactor
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 
 
-class ClientStatistics:
+class ClientStatistics(Summable):
     """Rows (class, count, class sum) and more of the same samples, where asked for; immutable by convention.
 
     From the rows follow FedNCM and FedCOF, from rows and Gram matrix together Fed3R and FedCGS, from rows and a factor
@@ -49,6 +50,12 @@ class ClientStatistics:
     ------
     ValueError
         If a matrix is of another size or dtype.
+
+    Examples
+    --------
+    >>> features, labels = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), torch.tensor([0, 1, 1])
+    >>> ClientStatistics(ClassMeanRows.from_features(features, labels, 2), features.double().T @ features.double())
+    <ClientStatistics of 3 samples: 2 rows, 2 features, with Gram matrix>
     """
 
     def __init__(
@@ -70,6 +77,10 @@ class ClientStatistics:
             check_tensor("triangular factor", within.trapezoid, (None, rows.feature_dim), torch.float64)
         elif within is not None:
             check_tensor("within", within, square, torch.float64)
+
+    def __repr__(self) -> str:
+        kind = f"{len(self.rows)} rows, {self.rows.feature_dim} features, with{'out' * (not self.has_gram)} Gram matrix"
+        return f"<ClientStatistics of {self.rows.num_examples} samples: {kind}>"
 
     @property
     def has_gram(self) -> bool:

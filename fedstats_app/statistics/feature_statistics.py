@@ -9,8 +9,10 @@ from torch import Tensor
 
 from fedstats_app.statistics.accumulation import (
     Addable,
+    ArrayLike,
     accumulation_device,
     add_in_blocks,
+    as_tensor,
     check_features,
     check_tensor,
     mirror_upper,
@@ -38,11 +40,22 @@ class FeatureStatistics(Addable):
     ------
     ValueError
         If shapes or dtypes disagree with the above.
+
+    Examples
+    --------
+    >>> features, labels = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), torch.tensor([0, 1, 1])
+    >>> sites = [FeatureStatistics.from_features(features[k:], labels[k:], num_classes=2) for k in (0, 2)]
+    >>> sum(sites)
+    <FeatureStatistics of 4 samples: 2 classes, 2 features, with Gram matrix>
     """
 
     class_counts: Tensor
     class_sums: Tensor
     gram: Tensor | None = None
+
+    def __repr__(self) -> str:
+        kind = f"{self.num_classes} classes, {self.feature_dim} features, with{'out' * (self.gram is None)} Gram matrix"
+        return f"<FeatureStatistics of {self.num_examples} samples: {kind}>"
 
     def __post_init__(self) -> None:
         num_classes, dim = len(self.class_counts), self.class_sums.shape[-1]
@@ -64,15 +77,15 @@ class FeatureStatistics(Addable):
 
     @classmethod
     def from_features(
-        cls, features: Tensor, labels: Tensor, num_classes: int, *, gram: bool = True
+        cls, features: ArrayLike, labels: ArrayLike, num_classes: int, *, gram: bool = True
     ) -> FeatureStatistics:
         """Return the statistics of labelled features.
 
         Parameters
         ----------
-        features : Tensor
+        features : Tensor or ndarray
             (n, d) floating point, on any device; n may be 0. Sums are formed in float64, in blocks.
-        labels : Tensor
+        labels : Tensor or ndarray
             (n,) integers in [0, num_classes).
         num_classes : int
             Number of classes C, the same on all clients.
@@ -84,6 +97,7 @@ class FeatureStatistics(Addable):
         ValueError
             If shapes disagree, a label is out of range, or a feature is not finite.
         """
+        features, labels = as_tensor(features), as_tensor(labels)
         check_features(features, labels, num_classes)
         device = accumulation_device(features.device)
         total = cls.zeros(num_classes, features.shape[1], gram=gram, device=device)

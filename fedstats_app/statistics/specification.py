@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.base.rank_rule import RankRule
+from fedstats_app.statistics.accumulation import ArrayLike, as_tensor
 from fedstats_app.statistics.client_statistics import ClientStatistics, StatisticsAccumulator
 from fedstats_app.statistics.exact import LEAST_BITS, MOST_BITS
 from fedstats_app.statistics.factors import HEADER_BYTES, ScatterSpec, num_factor_numbers
@@ -39,8 +40,9 @@ class SampleRequest:
     num_classes: int
     seed: int = field(default=0, kw_only=True)
     holdout: float = field(default=0.0, kw_only=True)
-    backbone_fingerprint: str = field(default="", kw_only=True)
-    class_names: tuple[str, ...] = field(default=(), kw_only=True)
+    # Flower's message_size_mod takes no empty text and no empty list.
+    backbone_fingerprint: str = field(default="", kw_only=True, metadata={"optional": True})
+    class_names: tuple[str, ...] = field(default=(), kw_only=True, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_classes <= MAX_CLASSES:
@@ -74,6 +76,11 @@ class StatisticsSpec:
     scatter : ScatterSpec or None
         Which factor of each client's scatter is needed. Where the Gram matrix is needed too, clients send that alone,
         and the server makes the factor of it.
+
+    Examples
+    --------
+    >>> StatisticsSpec(gram=True).from_features(torch.eye(4), torch.tensor([0, 0, 1, 1]), num_classes=2)
+    <ClientStatistics of 4 samples: 2 rows, 4 features, with Gram matrix>
     """
 
     gram: bool = False
@@ -206,14 +213,17 @@ class StatisticsSpec:
             fraction_bits=self.fraction_bits,
         )
 
-    def from_features(self, features: Tensor, labels: Tensor, num_classes: int, *, seed: int = 0) -> ClientStatistics:
-        """Return the statistics of (n, d) features at once.
+    def from_features(
+        self, features: ArrayLike, labels: ArrayLike, num_classes: int, *, seed: int = 0
+    ) -> ClientStatistics:
+        """Return the statistics of (n, d) features, tensor or ndarray, at once.
 
         Raises
         ------
         ValueError
             If shapes disagree, a label is out of range, or a feature is not finite.
         """
+        features, labels = as_tensor(features), as_tensor(labels)
         accumulator = self.accumulator(labels, num_classes, features.shape[1], seed=seed, device=features.device)
         accumulator.update(features)
         return accumulator.statistics()

@@ -6,15 +6,16 @@ import functools
 import logging
 import math
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypedDict
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedstats_app.base.threads import beside_each_other
 from fedstats_app.grid.asking import first_reasons
@@ -35,13 +36,13 @@ from fedstats_app.wire.reading import MAX_COUNT
 logger = logging.getLogger("fedstats_app")
 
 
-class WithoutEvaluation(Strategy):
-    """A Strategy whose rounds only train: heads and models are scored by messages of :mod:`fedstats_app.grid`."""
+class OwnRounds(Strategy):
+    """A Strategy with a loop of its own in ``start``, whose clients evaluate as those of Flower's FedAvg do."""
 
     num_clients: int | None
     wait_timeout: float
     settle_seconds: float
-    reply_timeout: float
+    reply_timeout: float = 600.0
 
     def connected(self, grid: Grid, minimum: int, **options: Any) -> ClientGrid:
         """Wait for nodes, if the grid is Flower's own, and return a Grid whose clients they are, with these options."""
@@ -54,12 +55,39 @@ class WithoutEvaluation(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Ask no client."""
-        return []
+        """Make a message for every client's ``@app.evaluate()``, as Flower's FedAvg does."""
+        content = RecordDict({"arrays": arrays, "config": ConfigRecord({**config, "server-round": server_round})})
+        return [Message(content, dst_node_id=node, message_type="evaluate") for node in sorted(grid.get_node_ids())]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return nothing."""
-        return None
+        """Return the metrics' means, weighted with ``num-examples``, as Flower's FedAvg does."""
+        return FedAvg().aggregate_evaluate(server_round, replies)
+
+    def evaluate(
+        self, result: Result, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> None:
+        """Let the clients evaluate arrays, and note the metrics in the result."""
+        grid = grid if isinstance(grid, ClientGrid) else ClientGrid(grid, reply_timeout=self.reply_timeout)
+        replies = grid.send_and_receive(self.configure_evaluate(server_round, arrays, config, grid))
+        metrics = self.aggregate_evaluate(server_round, replies)
+        if metrics is not None:
+            result.evaluate_metrics_clientapp[server_round] = metrics
+
+    def refuse_noise(self) -> None:
+        """Refuse Flower's wrappers for differential privacy as callers; of a caller only its frame is known.
+
+        Raises
+        ------
+        TypeError
+            If one calls.
+        """
+        for frame, _ in traceback.walk_stack(None):
+            wrapper = type(frame.f_locals.get("self")).__name__
+            if wrapper.startswith("DifferentialPrivacy"):
+                raise TypeError(
+                    f"{wrapper} makes nothing private here: it adds noise to what {type(self).__name__} returns, and "
+                    "what clients send is in clear; use dp-epsilon of this app (docs/security.md)"
+                )
 
 
 class StrategyOptions(TypedDict, total=False):
@@ -83,7 +111,7 @@ class StrategyOptions(TypedDict, total=False):
     window_bytes: int
 
 
-class StatisticsStrategy(WithoutEvaluation):
+class StatisticsStrategy(OwnRounds):
     """Serves one or several methods from one upload per client: the union of what they need.
 
     ``start`` works with any Grid: with Flower's own every node is a client; with a :class:`ClientGrid` clients are what
@@ -142,6 +170,12 @@ class StatisticsStrategy(WithoutEvaluation):
     ------
     ValueError
         Without methods, with two of one name, with methods that one pass cannot serve, or an option out of range.
+
+    Examples
+    --------
+    >>> from fedstats_app.methods import METHODS
+    >>> StatisticsStrategy(10, [METHODS["fedncm"].default(), METHODS["fed3r"].default()])
+    StatisticsStrategy(10, methods=['fedncm', 'fed3r'])
     """
 
     def __init__(
@@ -351,9 +385,12 @@ class StatisticsStrategy(WithoutEvaluation):
         ----------
         grid, num_rounds, timeout
             As of :meth:`collect`.
+        evaluate_config : ConfigRecord, optional
+            Entries of the config with which every client's ``@app.evaluate()`` scores the head after each round, as
+            with Flower's FedAvg; without it no client is asked.
         evaluate_fn : callable, optional
             As Flower's, after each round.
-        initial_arrays, train_config, evaluate_config
+        initial_arrays, train_config
             Not used: there is nothing to start from.
 
         Raises
@@ -371,6 +408,8 @@ class StatisticsStrategy(WithoutEvaluation):
             scores = None if evaluate_fn is None else evaluate_fn(server_round, arrays)
             if scores is not None:
                 result.evaluate_metrics_serverapp[server_round] = scores
+            if evaluate_config is not None:
+                self.evaluate(result, server_round, arrays, evaluate_config, grid)
 
         self.collect(grid, num_rounds, timeout, solved)
         return result
@@ -379,6 +418,7 @@ class StatisticsStrategy(WithoutEvaluation):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Make one request for each client of this round: those not asked yet, drawn by (seed, round)."""
+        self.refuse_noise()
         clients = sorted(grid.get_node_ids())
         left = [client for client in clients if client not in self._asked]
         size = min(math.ceil(len(clients) * self.fraction_train), len(left))

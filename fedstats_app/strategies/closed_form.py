@@ -35,6 +35,11 @@ class ClosedForm(StatisticsStrategy):
     ------
     TypeError
         If an argument has another name; the message suggests the nearest.
+
+    Examples
+    --------
+    >>> list(ClosedForm(10, FedNCMMethod(Options())).methods())
+    ['fedncm']
     """
 
     def __init__(self, num_classes: int, method: Method[Any], **options: Unpack[StrategyOptions]) -> None:

@@ -406,6 +406,12 @@ class FedMeZO(MezoRounds):
         self.num_clients, self.wait_timeout, self.settle_seconds = num_clients, wait_timeout, settle_seconds
         self.reply_timeout, self._begun = reply_timeout, False
 
+    def __repr__(self) -> str:
+        """Return the class, the number of classes and the probes."""
+        setup = self.setup
+        probes = f"tune={setup.tuned!r}, num_z={setup.num_directions}, directions={setup.distribution!r}"
+        return f"FedMeZO({setup.request.num_classes}, {probes})"
+
     def prepare(self, grid: Grid, initial_arrays: ArrayRecord | None) -> Grid:
         """Load the arrays, and wait for nodes."""
         if initial_arrays is not None or not self._begun:
@@ -422,6 +428,7 @@ class FedMeZO(MezoRounds):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Make the round's messages; the first call without :meth:`start` starts from the arrays."""
+        self.refuse_noise()
         if not self._begun:
             self._load(arrays)
             self._begin(grid)

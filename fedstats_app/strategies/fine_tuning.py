@@ -99,6 +99,13 @@ class FineTuning(SampledTraining[TrainingRound]):
     max_share : float, optional
         Largest share of a round's samples that counts for one client; by default
         :func:`~fedstats_app.training.proportion.largest_share`, and 1 is no limit.
+
+    Examples
+    --------
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> training = FineTuning(FedAvg(), TrainingRequest(3, "probe"), {5: 100, 6: 50, 7: 80}, fraction=0.7)
+    >>> len(training.participants(1)), training.participants(1) == training.participants(1)
+    (2, True)
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Result
 
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
-from fedstats_app.strategies.base import WithoutEvaluation
+from fedstats_app.strategies.base import OwnRounds
 
 # Keeps the draw of a training round's clients apart from every other draw by (seed, number).
 SAMPLING_STREAM = 0x7EA1
@@ -20,7 +20,7 @@ SAMPLING_STREAM = 0x7EA1
 R = TypeVar("R")
 
 
-class SampledTraining(WithoutEvaluation, Generic[R]):
+class SampledTraining(OwnRounds, Generic[R]):
     """Rounds of training over clients drawn by (seed, round), so that an interrupted run continues as it would have.
 
     Flower's own loop counts from 1 and cannot be stopped, so :meth:`rounds` replaces it.
@@ -81,7 +81,7 @@ class SampledTraining(WithoutEvaluation, Generic[R]):
         train_config : ConfigRecord, optional
             Further entries of the config that clients get; a node of FedMeZO keeps the setup.
         evaluate_config : ConfigRecord, optional
-            Not used.
+            As of :meth:`StatisticsStrategy.start`: with it clients evaluate after each round.
         evaluate_fn : callable, optional
             As Flower's, with absolute rounds.
 
@@ -100,6 +100,8 @@ class SampledTraining(WithoutEvaluation, Generic[R]):
             scores = evaluate_fn(number, self.shown(result.arrays)) if evaluate_fn is not None else None
             if scores is not None:
                 result.evaluate_metrics_serverapp[number] = scores
+            if evaluate_config is not None:
+                self.evaluate(result, number, self.shown(result.arrays), evaluate_config, grid)
         result.arrays = self.shown(result.arrays)
         self.finish(grid, timeout)
         return result

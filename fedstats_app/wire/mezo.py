@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -85,7 +85,9 @@ class MezoRequest:
 
     def to_content(self) -> RecordDict:
         """Write the records of a message."""
-        record = ConfigRecord({**to_values(self), "u": pack_updates(self.updates)})
+        record = ConfigRecord(to_values(self))
+        if self.updates:  # Flower's message_size_mod takes no empty bytes
+            record["u"] = pack_updates(self.updates)
         if self.num_directions != 1:
             record["p"] = self.num_directions
         content = RecordDict({RECORD: record})
@@ -120,7 +122,7 @@ def read_mezo_request(msg: Message) -> MezoRequest:
     """Read a message of type ``train.mezo`` or ``evaluate.mezo``."""
     content, record = msg.content, record_of(msg.content, RECORD, ConfigRecord)
     directions = whole({"p": 1, **record}, "p", 1, MAX_DIRECTIONS)
-    updates = tuple(unpack_updates(typed(record, "u", bytes), directions))
+    updates = tuple(unpack_updates(typed({"u": b"", **record}, "u", bytes), directions))
     if "setup" not in content:
         return from_values(MezoRequest, record, updates=updates)
     setup = from_values(MezoSetup, record_of(content, "setup", ConfigRecord))
@@ -158,8 +160,9 @@ UNKNOWN = MezoReply((), 0, bytes(DIGEST_BYTES))
 
 def mezo_reply(msg: Message, answer: MezoReply) -> Message:
     """Write a node's reply."""
-    scalars = np.array(answer.scalars, dtype="<f8").tobytes()
-    record = ConfigRecord({"g": scalars, "n": answer.num_examples, "d": answer.digest})
+    record = ConfigRecord({"n": answer.num_examples, "d": answer.digest})
+    if answer.scalars:
+        record["g"] = np.array(answer.scalars, dtype="<f8").tobytes()
     return Message(RecordDict({RECORD: record}), reply_to=msg)
 
 
@@ -171,19 +174,21 @@ def read_mezo_reply(reply: Message, num_scalars: int, num_examples: int | None =
     """
     check_keys("reply", reply.content, {RECORD})
     record = record_of(reply.content, RECORD, ConfigRecord)
-    check_keys(RECORD, record, {"g", "n", "d"})
+    check_keys(RECORD, record, {"n", "d"}, {"g"})
     digest = _bytes(record, "d", DIGEST_BYTES)
     if digest == UNKNOWN.digest:
         return UNKNOWN
     low, high = (0, MAX_COUNT) if num_examples is None else (num_examples, num_examples)
     count = whole(record, "n", low, high)
-    values = tuple(np.frombuffer(_bytes(record, "g", 8 * num_scalars if count else 0), dtype="<f8").tolist())
+    values = tuple(
+        np.frombuffer(_bytes({"g": b"", **record}, "g", 8 * num_scalars if count else 0), dtype="<f8").tolist()
+    )
     if not all(abs(value) <= MAX_SCALAR for value in values):
         raise Malformed(f"g: must be finite and at most {MAX_SCALAR:g} in size, got {values}")
     return MezoReply(values, count, digest)
 
 
-def _bytes(record: ConfigRecord, key: str, number: int) -> bytes:
+def _bytes(record: Mapping[str, Any], key: str, number: int) -> bytes:
     value = typed(record, key, bytes)
     if len(value) != number:
         raise Malformed(f"{key}: must be {number} bytes, got {len(value)}")

@@ -33,7 +33,7 @@ SETTINGS = (DOCS / "settings.md").read_text(encoding="utf-8")
 EXPERIMENTS = sorted((REPOSITORY / "conf").glob("*.toml"))
 DEFAULTS = AppConfig().to_run_config()
 # These pages' blocks are files of an app or of the package; tests beside this one run them as such.
-RUN_ELSEWHERE = ("own-client-app.md", "add-a-method.md", "export.md")
+RUN_ELSEWHERE = ("own-client-app.md", "testing.md", "add-a-method.md", "export.md")
 
 
 def name(path: Path) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord, RecordDict
 from safetensors.torch import load_file
@@ -39,13 +40,16 @@ def test_both_apps_give_the_head_of_all_data(home: Path, capsys: Any) -> None:
         nodes.append({"features": str(file)})
     grid = LocalGrid(example("client_app.py"), nodes, {})
     example("server_app.py")(grid, Context(1, 1, {}, RecordDict(), {}))
-    assert capsys.readouterr().out.splitlines() == ["merged 20 "] * 3
+    *outcomes, last = capsys.readouterr().out.splitlines()
+    assert outcomes == ["merged 20 "] * 3
 
     head = load_file(home / "head.safetensors")
     together = torch.cat([labels[node::3].flip(0) for node in range(3)])
     samples = torch.cat([features[node::3] for node in range(3)])
     expected = solve_ridge(FeatureStatistics.from_features(samples, together, 3), ridge_lambda="auto")
     assert torch.allclose(head["weight"], expected.weight, atol=1e-6)
+    accuracy = float((expected.predict(samples) == together).double().mean())
+    assert last == f"{expected} is in {home / 'head.safetensors'}; accuracy {accuracy:.3f}"
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         if not arrays:  # before the first round there is no head
@@ -62,6 +66,12 @@ def test_both_apps_give_the_head_of_all_data(home: Path, capsys: Any) -> None:
     grid = LocalGrid(example("mezo_client_app.py"), nodes, {})
     example("mezo_server_app.py")(grid, Context(1, 1, {}, RecordDict(), {}))
     assert capsys.readouterr().out == "20 ['bias', 'weight']\n"
+
+
+def test_the_page_about_tests_prints_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLE.parent))
+    [block] = blocks(DOCS / "testing.md", "python")
+    assert run(block.code, "testing.md", {}) == block.output
 
 
 def test_other_blocks_print_what_they_say() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -24,6 +25,13 @@ def test_an_absent_class_never_wins_unless_asked_for() -> None:
     assert HEAD.logits(negative).tolist() == [[-1.0, -torch.inf, -2.5]]
     assert HEAD.predict(negative).tolist() == [0]
     assert HEAD.predict(negative, mask_absent=False).tolist() == [1]
+
+
+def test_arrays_of_numpy_give_arrays_of_numpy() -> None:
+    features = np.array([[-1.0, -3.0]])
+    logits, labels = HEAD.logits(features), HEAD.predict(features)
+    assert isinstance(logits, np.ndarray) and logits.tolist() == [[-1.0, -np.inf, -2.5]]
+    assert isinstance(labels, np.ndarray) and labels.tolist() == [0]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """One contract for every value that can be added: any split, any order, an identity, inputs left alone."""
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,10 +24,6 @@ from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples
 
 
-def _sum(values: list[Any]) -> Any:
-    return reduce(operator.add, values)
-
-
 @dataclass(frozen=True)
 class ValueType:
     """How a type is made from samples, merged, and looked at."""
@@ -38,7 +33,7 @@ class ValueType:
     # Everything the value holds, and what of it depends on the samples alone, not on their split.
     content: Callable[[Any], list[Tensor]]
     observed: Callable[[Any], list[Tensor]]
-    merge: Callable[[list[Any]], Any] = _sum
+    merge: Callable[[list[Any]], Any] = sum
 
 
 def _statistics_content(stats: FeatureStatistics) -> list[Tensor]:

@@ -49,6 +49,16 @@ def test_several_means_are_disjoint_and_keep_the_sums(sample: Sample, means_per_
             assert n == 1 or min(sizes) >= 2
 
 
+@pytest.mark.parametrize("means", [1, 3])
+def test_rows_of_numpy_s_features_are_what_a_client_sends(means: int) -> None:
+    features, labels = torch.rand(40, 5), torch.arange(40) % 3
+    sent = StatisticsSpec(means_per_class=means).from_features(features, labels, 4).rows
+    rows = ClassMeanRows.from_features(features.numpy(), labels.numpy(), 4, means_per_class=means)
+    assert repr(rows) == f"<ClassMeanRows of 40 samples: {3 * means} rows, 4 classes, 5 features>"
+    for name in ("class_ids", "counts", "class_sums"):
+        assert torch.equal(getattr(rows, name), getattr(sent, name))
+
+
 def test_a_class_is_split_at_random_by_the_generator_given() -> None:
     labels = torch.zeros(40, dtype=torch.int64)
     plans = [

@@ -1,15 +1,24 @@
 """One contract for all strategies: the head is that of the data, in whatever order, over whatever hosts and apps."""
 
 import copy
-import doctest
 import inspect
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, message_size_mod
+from flwr.clientapp.typing import Mod
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    Strategy,
+)
 
 from fedstats_app import strategies
 from fedstats_app.base.option import Options
@@ -18,10 +27,12 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import LinearHead, solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
 from fedstats_app.methods import METHODS, Method, Need
 from fedstats_app.statistics import StatisticsSpec
-from fedstats_app.strategies import FedCGS, FedCOF, FedNCM, OnePass, closed_form, fedmezo
+from fedstats_app.strategies import FedCGS, FedCOF, FedMeZO, FedNCM, OnePass
 from fedstats_app.strategies.base import StrategyOptions
 from fedstats_app.testing import FIRST_NODE_ID, Fault, LocalGrid
 from fedstats_app.wire import read_statistics_request, statistics_reply
+from fedstats_app.wire.arrays import to_array
+from fedstats_app.wire.reading import metrics_reply
 from tests.support.clients import DIM, NUM_CLASSES, STRATEGIES, Clients, run, strategy_for
 from tests.support.compare import relative_difference
 from tests.support.options import configured
@@ -287,8 +298,7 @@ def test_a_misspelt_argument_is_named_with_the_nearest_by_the_class_that_was_cal
         OnePass(3, [FedNCM(3)], min_client=3)
 
 
-def test_examples_of_docstrings() -> None:
-    assert doctest.testmod(closed_form) == (0, 6) and doctest.testmod(fedmezo) == (0, 3)
+def test_names_are_listed_before_their_import() -> None:
     assert {"Fed3R", "FedMeZO"} < set(dir(strategies))
 
 
@@ -326,6 +336,21 @@ def own_statistics(msg: Message, context: Context) -> Message:
     return statistics_reply(msg, request.statistics(features, labels))
 
 
+@own_app.evaluate()
+def own_evaluation(msg: Message, context: Context) -> Message:
+    assert msg.content["config"]["server-round"] == 1 and msg.content["config"]["k"] == 5  # type: ignore[index]
+    head = LinearHead(**msg.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
+    features, labels = FIVE.part(int(context.node_config["site"]))
+    right = (head.predict(features) == labels).sum() / max(len(labels), 1)
+    return metrics_reply(msg, Score(len(labels), float(right)))
+
+
+@dataclass(frozen=True)
+class Score:
+    num_examples: int
+    accuracy: float
+
+
 def own_grid(app: ClientApp = own_app) -> LocalGrid:
     return LocalGrid(app, [{"site": site} for site in range(5)], shuffle_seed=2)
 
@@ -343,6 +368,42 @@ def test_it_is_served_as_our_own(name: str) -> None:
         assert torch.equal(head.weight, ours.heads[method].weight)
         prefix = f"{method}." if len(theirs.heads) > 1 else ""
         assert torch.equal(torch.from_numpy(result.arrays[f"{prefix}weight"].numpy()), head.weight)
+
+
+def test_its_evaluation_is_asked_for_with_a_config() -> None:
+    strategy = strategy_for("fed3r")
+    result = strategy.start(own_grid(), evaluate_config=ConfigRecord({"k": 5}))
+    accuracy = float((strategy.head.predict(FIVE.features) == FIVE.labels).double().mean())
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(accuracy)
+    assert not strategy_for("fed3r").start(own_grid()).evaluate_metrics_clientapp
+
+
+@pytest.mark.parametrize("mod", [message_size_mod, arrays_size_mod])
+def test_mods_of_flower_that_measure_work(mod: Mod) -> None:
+    app = ClientApp(mods=[mod])
+    app.query("statistics")(own_statistics)
+    strategy = strategy_for("one pass")
+    strategy.start(own_grid(app))
+    assert {outcome.outcome for outcome in strategy.outcomes} == {"merged"}
+
+
+def test_mods_of_flower_for_privacy_are_refused_by_name() -> None:
+    app = ClientApp(mods=[LocalDpMod(1.0, 1.0, 1.0, 0.1)])
+    app.query("statistics")(own_statistics)
+    with pytest.raises(TooFewClients, match="LocalDpMod"):
+        strategy_for("fedncm").start(own_grid(app))
+
+
+@pytest.mark.parametrize("make", [lambda: strategy_for("fedncm"), lambda: FedMeZO(NUM_CLASSES)], ids=["fedncm", "mezo"])
+@pytest.mark.parametrize(
+    "wrapper", [DifferentialPrivacyClientSideFixedClipping, DifferentialPrivacyServerSideFixedClipping]
+)
+def test_wrappers_of_flower_for_privacy_are_refused_by_name(make: Callable[[], Strategy], wrapper: Any) -> None:
+    arrays = ArrayRecord(
+        {"weight": to_array(torch.zeros(NUM_CLASSES, DIM)), "bias": to_array(torch.zeros(NUM_CLASSES))}
+    )
+    with pytest.raises(TypeError, match=f"^{wrapper.__name__} makes nothing private here"):
+        wrapper(make(), 0.1, 1.0, 5).start(own_grid(), arrays, num_rounds=1)
 
 
 def test_one_of_them_that_answers_nothing_we_know_is_refused_by_name() -> None:

@@ -140,7 +140,7 @@ SCORES = scores()
 def _request(
     make: Callable[[], RecordDict], reads: Callable[[Message], object], says: object = None, *optional: str
 ) -> Kind:
-    return Kind(make, reads, says, frozenset(optional))
+    return Kind(make, reads, says, frozenset({"backbone-fingerprint", "class-names", *optional}))
 
 
 def _reply(
@@ -206,7 +206,9 @@ KINDS: dict[str, Kind] = {
         personal.read_personal_heads_task,
         personal.PersonalHeadTask(TASK, STATISTICS, FED3R, (0.0, 1.0)),
     ),
-    "mezo": _request(MEZO_REQUEST.to_content, mezo.read_mezo_request, MEZO_REQUEST, "p", "w", "x", "setup", *ARRAYS),
+    "mezo": _request(
+        MEZO_REQUEST.to_content, mezo.read_mezo_request, MEZO_REQUEST, "u", "p", "w", "x", "setup", *ARRAYS
+    ),
     "partition": _reply(
         lambda: wire.node_info_reply(ASKED, PARTITION),
         wire.read_node_info,

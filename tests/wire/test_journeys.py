@@ -154,8 +154,6 @@ def test_what_nobody_asked_for_is_not_in_a_request() -> None:
         "num-classes": 3,
         "seed": 0,
         "holdout": 0.0,
-        "backbone-fingerprint": "",
-        "class-names": [],
         "tune": "probe",
         "local-epochs": 1,
         "training.batch-size": 16,
