@@ -17,7 +17,7 @@ with lasting_imports():
     from fedstats_app.report.state import State
     from fedstats_app.server.closed_form import solve_heads
     from fedstats_app.server.lifetime import how_to_stop, lifetime, quiet_flower
-    from fedstats_app.server.run import Run, prepare, samples_counted
+    from fedstats_app.server.run import Run, prepare
 
 app = ServerApp()
 
@@ -46,6 +46,6 @@ def main(grid: Grid, context: Context) -> None:
         with progress.heartbeat():
             run = prepare(config, folder, grid, progress, ledger.note)
             state = State()
-            with quiet_flower(), samples_counted(run):
+            with quiet_flower():
                 for stage in stages(run):
                     state = stage(run, state)

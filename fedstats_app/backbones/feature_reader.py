@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -16,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
+from fedstats_app.base.progress import Progress
 from fedstats_app.data import Dataset, FeatureCache, UnreadableSampleError
 from fedstats_app.data.contents import sample_digest
 
 T = TypeVar("T")
-Noted = Callable[[int, bool], None]
 
 # Samples that wait for the network, for each thread.
 _WAITING = 4
@@ -54,15 +53,17 @@ class FeatureReader:
         Folder of the feature cache, None for none.
     num_unreadable : int
         Samples that could not be read so far.
-    counter : callable
-        Is told how many samples are read; what it opens meanwhile is told of how many more there are features, and
-        whether these come from the cache.
+    progress : Progress or None
+        Whose lines say how many samples have features.
+    samples : str
+        What they are in these lines; "" for the backbone's kind.
     """
 
     backbone: Backbone
     cache_root: Path | None = None
     num_unreadable: int = 0
-    counter: Callable[[int], AbstractContextManager[Noted]] = lambda total: nullcontext(lambda number, known: None)
+    progress: Progress | None = None
+    samples: str = ""
 
     def blocks(self, dataset: Dataset, indices: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the features of samples in their order; unreadable ones are counted, named in the log and left out.
@@ -78,13 +79,20 @@ class FeatureReader:
         """
         check_kind(dataset, self.backbone)
         caches = [(network, self._cache(dataset, network)) for network in self.backbone.networks]
-        with self.counter(len(indices)) as noted:
+        progress = self.progress or Progress(lambda line: None)
+        kind, total = self.samples or f"{self.backbone.kind}s", len(indices)
+        with progress.doing(f"features of {{done}} of {{total}} {kind}", total) as step:
+
+            def note(network: Backbone, number: int) -> None:
+                if network is self.backbone.networks[-1]:  # of several side by side
+                    step.at(step.done + number)
+                progress.beat()
+
             for start in range(0, len(indices), BLOCK_SIZE):
                 positions = torch.arange(start, min(start + BLOCK_SIZE, len(indices)))
                 parts: list[Tensor] = []
-                for number, (network, cache) in enumerate(caches, start=1):
-                    counts = noted if number == len(caches) else lambda number, known: None
-                    features, found = self._block(network, dataset, indices[positions.numpy()], cache, counts)
+                for network, cache in caches:
+                    features, found = self._block(network, dataset, indices[positions.numpy()], cache, note)
                     parts, positions = [*(part[found] for part in parts), features], positions[found]
                 if len(positions):
                     yield self.backbone.join(parts), positions
@@ -95,11 +103,11 @@ class FeatureReader:
         dataset: Dataset,
         indices: NDArray[np.int64],
         cache: FeatureCache | None,
-        noted: Noted,
+        note: Callable[[Backbone, int], None],
     ) -> tuple[Tensor, Tensor]:
         """Return the features of samples by one network, and positions of those that could be read."""
         cached, known = (None, np.zeros(len(indices), dtype=bool)) if cache is None else cache.lookup(indices)
-        noted(int(known.sum()), True)
+        note(network, int(known.sum()))
         if cached is not None and known.all():  # a client of a few images would pay for every copy
             return torch.from_numpy(cached).to(network.device), torch.arange(len(indices))
         features = torch.zeros(len(indices), network.feature_dim, device=network.device)
@@ -115,14 +123,14 @@ class FeatureReader:
                 features[torch.from_numpy(here)] = torch.from_numpy(shared[found]).to(network.device)
                 cache.store(indices[here], shared[found], [contents[p] for p in here.tolist()])
                 known[here], missing = True, missing[~found]
-                noted(len(here), True)
+                note(network, len(here))
         read: list[int] = []
         done = 0
         for batch in network.extract_inputs(self._inputs(network, dataset, indices, missing, read)):
             features[torch.tensor(read[done : done + len(batch)])] = batch
             done += len(batch)
-            noted(len(batch), False)
-        noted(len(missing) - done, False)  # those that cannot be read
+            note(network, len(batch))
+        note(network, len(missing) - done)  # those that cannot be read
         if cache is not None and read:
             cache.store(indices[read], features[torch.tensor(read)].cpu().numpy(), [contents[p] for p in read])
         known[read] = True

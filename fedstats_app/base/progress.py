@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 # The promise is a line every 10 s; the heart beats once a second, and on a busy machine a line takes its time.
@@ -46,74 +47,28 @@ class Step:
         Current work; ``{done}``, ``{now}`` (the one after those done) and ``{total}`` stand for numbers.
     clock : callable
         Returns seconds.
-    total : float
-        Amount of work, in any unit; 0 if unknown.
-    done : float
-        Work done, in the same unit.
-    within : float
-        Share of the step within this one, in the same unit.
+    total, done : int
+        Amount of work, 0 if unknown, and of what is done, in any unit.
     """
 
     text: str
     clock: Callable[[], float]
-    total: float = 0
-    done: float = 0
-    within: float = 1
+    total: int = 0
+    done: int = 0
 
     def __post_init__(self) -> None:
         self.started, self.changed = self.clock(), -math.inf
 
-    def at(self, done: float, text: str = "", *, within: float = 1) -> None:
-        """Note the work done, the current work, and its share."""
+    def at(self, done: int, text: str = "") -> None:
+        """Note the work done and the current work; the step within is the next part of it."""
         if done != self.done:
             self.changed = self.clock()
-        self.done, self.text, self.within = done, text or self.text, within
-
-    def look(self) -> None:
-        """Update the work done; nothing to do here, because :meth:`at` is called."""
+        self.done, self.text = done, text or self.text
 
     def __str__(self) -> str:
         """Return the text with its numbers."""
         numbers = {"{done}": self.done, "{now}": min(self.done + 1, self.total), "{total}": self.total}
-        shown = self.text
-        for name, number in numbers.items():
-            shown = shown.replace(name, f"{number:,.0f}")
-        return shown
-
-
-class Samples(Step):
-    """Samples whose features are computed by other processes; the rate is measured over the first seconds.
-
-    Cached features are shown as done but do not count towards the rate.
-
-    Parameters
-    ----------
-    kind : str
-        Such as "images".
-    total : int
-        Number of samples.
-    clock : callable
-        Returns seconds.
-    count : callable
-        Returns the numbers of samples whose features were computed, and read from a cache.
-    """
-
-    def __init__(self, kind: str, total: int, clock: Callable[[], float], count: Callable[[], tuple[int, int]]) -> None:
-        super().__init__(f"features of 0 of {total:,} {kind}", clock, within=0)
-        self._kind, self._all, self._count, self._before = kind, total, count, 0
-
-    def look(self) -> None:
-        """Update the samples done."""
-        new, known = self._count()
-        self.text = f"features of {min(new + known, self._all):,} of {self._all:,} {self._kind}"
-        if new and not self._before:
-            self._before, self.started = new, self.clock()
-        elif new > self._before:
-            self.at(new - self._before)
-            self.total = max(self._all - known - self._before, self.done)
-        if self.done:
-            rate = self.done / (self.changed - self.started)
-            self.text += f", {rate:,.{0 if rate >= 10 else 1}f} a second"
+        return re.sub(r"\{(done|now|total)\}", lambda name: f"{numbers[name[0]]:,}", self.text)
 
 
 class Progress:
@@ -154,16 +109,10 @@ class Progress:
             self._last_result = self._clock()
             self.say(line)
 
-    def doing(self, text: str, total: float = 0) -> AbstractContextManager[Step]:
-        """Show a step in every line until the block ends; see :class:`Step`."""
-        return self._within(Step(text, self._clock, total))
-
-    def counting(self, kind: str, total: int, count: Callable[[], tuple[int, int]]) -> AbstractContextManager[Step]:
-        """Show in every line, until the block ends, how many samples have features; see :class:`Samples`."""
-        return self._within(Samples(kind, total, self._clock, count))
-
     @contextmanager
-    def _within(self, step: Step) -> Iterator[Step]:
+    def doing(self, text: str, total: int = 0) -> Iterator[Step]:
+        """Show a step in every line until the block ends; see :class:`Step`."""
+        step = Step(text, self._clock, total)
         self._steps.append(step)
         try:
             yield step
@@ -191,11 +140,10 @@ class Progress:
         return f"{doing}; {duration(self.seconds)} so far{rest}"
 
     def beat(self) -> None:
-        """Update all steps, and print a line if nothing was printed for long."""
-        for step in list(self._steps):
-            step.look()
+        """Print a line if nothing was printed for long, and standard output can take it: a disk may be full."""
         if self._clock() - self._last >= LONGEST_SILENCE:
-            self.say(str(self))
+            with suppress(OSError):
+                self.say(str(self))
 
     @contextmanager
     def heartbeat(self) -> Iterator[None]:
@@ -204,8 +152,7 @@ class Progress:
 
         def watch() -> None:
             while not over.wait(SECONDS_PER_BEAT):
-                with suppress(OSError):  # standard output may go to a full disk
-                    self.beat()
+                self.beat()
 
         thread = threading.Thread(target=watch, name="fedstats-progress", daemon=True)
         thread.start()
@@ -220,6 +167,6 @@ def _fractions(steps: list[Step]) -> list[float]:
     """Return the fraction done of each step, including the step within it."""
     fractions, inner = [], 0.0
     for step in reversed(steps):
-        inner = min((step.done + step.within * inner) / step.total, 1.0) if step.total else 0.0
+        inner = min((step.done + inner) / step.total, 1.0) if step.total else 0.0
         fractions.append(inner)
     return fractions[::-1]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +13,6 @@ from numpy.typing import NDArray
 from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.base.progress import Progress
-from fedstats_app.base.tally import add_to_tally
 from fedstats_app.client.ledger import HELD_OUT, Ledger, ledger_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set
@@ -114,14 +111,8 @@ class Site:
                 f"this node's backbone {backbone.name} (fingerprint {backbone.fingerprint[:16]}) "
                 f"is not the server's, fingerprint {fingerprint[:16]}"
             )
-        root, tally = node.engine_root(config.cache), str(self.run_id)
-
-        def counter(total: int) -> AbstractContextManager[Callable[[int, bool], None]]:
-            if node.data_path:
-                return _in_own_log(f"{backbone.kind}s", total)
-            return nullcontext(lambda number, known: add_to_tally(root, tally, number, known=known))
-
-        return FeatureReader(backbone, node.cache_root(config.cache), 0, counter)
+        progress = Progress() if node.data_path else None  # in a log that only the node's owner reads
+        return FeatureReader(backbone, node.cache_root(config.cache), 0, progress)
 
     def check(self, request: StatisticsRequest) -> None:
         """Refuse statistics that the owner does not allow, or too many of them; errors as of :class:`NodePolicy`."""
@@ -224,20 +215,6 @@ class Site:
                 allowed = policy.allowed_classes(labels, num_classes)[labels]
             samples = SelectedSamples(samples, allowed.nonzero().squeeze(1))
         return reader, samples
-
-
-@contextmanager
-def _in_own_log(kind: str, total: int) -> Iterator[Callable[[int, bool], None]]:
-    """Say where only the node's owner reads it how far the features of its data are: a server is not told."""
-    progress, done = Progress(), [0, 0]
-
-    def noted(number: int, known: bool) -> None:
-        done[known] += number
-        with suppress(OSError):  # a log that cannot be written costs no answer
-            progress.beat()
-
-    with progress.counting(kind, total, lambda: (done[False], done[True])):
-        yield noted
 
 
 @functools.lru_cache(maxsize=8)

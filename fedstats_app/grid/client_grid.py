@@ -6,14 +6,13 @@ import bisect
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedstats_app.base.progress import Progress, Step
-from fedstats_app.base.tally import Tally
 from fedstats_app.grid.asking import array_bytes
 from fedstats_app.wire.serving import pack_requests, unpack_reply
 
@@ -105,41 +104,6 @@ def push(grid: Grid, messages: Sequence[Message]) -> list[str | None]:
     return [message_id if message_id in accepted else None for message_id in own]
 
 
-@dataclass(frozen=True)
-class Counted:
-    """Features that clients compute on this machine, counted as they come.
-
-    Attributes
-    ----------
-    tally : Tally
-        To which the clients add.
-    kind : str
-        What the samples are, such as "images".
-    samples : mapping
-        From a type of message to how many samples each client then takes the features of.
-    """
-
-    tally: Tally
-    kind: str
-    samples: Mapping[str, Mapping[int, int]]
-
-    def said(self, order: Sequence[Message], progress: Progress) -> AbstractContextManager[object]:
-        """Say of how many samples there are features, while these messages are answered."""
-        of_clients = self.samples.get(order[0].metadata.message_type, {}) if order else {}
-        total = sum(of_clients.get(message.metadata.dst_node_id, 0) for message in order)
-        if not total:
-            return nullcontext()
-        tally = self.tally
-        tally.look()
-        before = tally.new, tally.known
-
-        def count() -> tuple[int, int]:
-            tally.look()
-            return tally.new - before[0], tally.known - before[1]
-
-        return progress.counting(self.kind, total, count)
-
-
 class ClientGrid(Grid):
     """A Grid whose nodes are clients, in a fixed order, over another Grid whose nodes are SuperNodes.
 
@@ -169,8 +133,6 @@ class ClientGrid(Grid):
         Which clients are not asked for some rounds.
     progress : Progress
         Whose steps say how many clients have answered.
-    counted : Counted or None
-        Of how many samples clients on this machine have the features, for messages where that is known.
 
     Examples
     --------
@@ -200,7 +162,6 @@ class ClientGrid(Grid):
         self.on_reply: Callable[[Message], None] | None = None
         self.silences = Silences()
         self.progress = Progress()
-        self.counted: Counted | None = None
         self._sizes: deque[int] = deque(maxlen=SIZES_REMEMBERED)
 
     def host(self, client_id: int) -> int:
@@ -260,8 +221,7 @@ class ClientGrid(Grid):
             Seconds for all together, beside the time limit of each request.
         """
         order = sorted(messages, key=lambda msg: msg.metadata.dst_node_id)
-        counted = nullcontext() if self.counted is None else self.counted.said(order, self.progress)
-        with counted, self.progress.doing("{done} of {total} sites answered", len(order)) as step:
+        with self.progress.doing("{done} of {total} sites answered", len(order)) as step:
             for reply in Exchange(self, order, timeout, step).replies():
                 if self.on_reply is not None:
                     self.on_reply(reply)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
-from fedstats_app.base.progress import Progress
 from fedstats_app.data import Dataset
 from fedstats_app.grid.evaluation import Scores
 from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
@@ -22,8 +20,8 @@ from fedstats_app.training.samples import Samples, TensorSamples
 class ServerTestSet:
     """Test samples of the server, of the federation's classes, read on first use by the run's backbone."""
 
-    def __init__(self, dataset: Dataset, reader: FeatureReader, progress: Progress | None = None) -> None:
-        self.dataset, self._reader, self._progress = dataset, reader, progress or Progress()
+    def __init__(self, dataset: Dataset, reader: FeatureReader) -> None:
+        self.dataset, self._reader = dataset, reader
         self._blocks: list[tuple[Tensor, Tensor]] | None = None
 
     @property
@@ -33,16 +31,8 @@ class ServerTestSet:
             labels = torch.from_numpy(np.array(self.dataset.labels))
             everything = np.arange(len(self.dataset))
             self._blocks = []
-            counts = [0, 0]  # computed, and known before
-
-            def count(number: int, known: bool) -> None:
-                counts[known] += number
-
-            self._reader.counter = lambda total: nullcontext(count)
-            total = len(self.dataset)
-            with self._progress.counting(f"test {self.dataset.kind}s", total, lambda: (counts[0], counts[1])):
-                for features, positions in self._reader.blocks(self.dataset, everything):
-                    self._blocks.append((features.cpu(), labels[positions]))
+            for features, positions in self._reader.blocks(self.dataset, everything):
+                self._blocks.append((features.cpu(), labels[positions]))
         return self._blocks
 
     @property

@@ -43,8 +43,6 @@ from fedstats_app.wire.personal import (
     read_personal_reply,
 )
 
-# Forward and backward pass through the backbone.
-TRAINING_PASSES = 3
 # Key of an entry of results.json that names its approach, which can have several entries.
 _APPROACH = "approach"
 
@@ -245,17 +243,16 @@ def personalise(run: Run, state: State) -> State:
     left = [approach for approach, made in finished.items() if not made]
     results: dict[str, PersonalResult] = {}
     _announce(session, left)
-    with progress.doing("personal models", _work(options, left)) as step:
+    with progress.doing("personal models", len(finished)) as step:
         for number, (approach, made) in enumerate(finished.items(), start=1):
             text = f"personal models, {approach} ({number} of {len(finished)})"
-            step.at(step.done, text, within=_work(options, [approach]))
+            step.at(number - 1, text)
             if made:
                 progress.say(f"personal, {approach}: was finished before")
             else:
                 made = run_approach(session, approach)
                 entries = {name: {_APPROACH: approach, **result.to_json()} for name, result in made.items()}
                 run.folder.add_results("personal", entries)
-                step.at(step.done + _work(options, [approach]))
             results |= made
     if run.config.run.plots:
         from fedstats_app.report.plots.later_stages import personal_figure
@@ -268,11 +265,6 @@ def personalise(run: Run, state: State) -> State:
     progress.say(f"the models of each site's own are done after {progress.elapsed}")
     print(personal_table(results.values()), flush=True)
     return state
-
-
-def _work(options: PersonalOptions, approaches: Sequence[str]) -> int:
-    """Count the passes over every client's samples: those of training, and one to be scored."""
-    return sum(TRAINING_PASSES * options.passes(approach) + 1 for approach in approaches)
 
 
 def _announce(session: PersonalSession, approaches: Sequence[str]) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +16,11 @@ from fedstats_app.backbones.measurements import FeatureNorm, feature_norm
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.base.option import ConfigError
 from fedstats_app.base.progress import Progress
-from fedstats_app.base.tally import tallied
 from fedstats_app.data import Dataset
-from fedstats_app.data.clients import client_names, partitions, split_holdout, test_split, training_set
+from fedstats_app.data.clients import client_names, partitions, test_split, training_set
 from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
 from fedstats_app.data.paths import without_folders
-from fedstats_app.grid.client_grid import ClientGrid, Counted
+from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import Federation, discover
 from fedstats_app.report.record import check_same_run, common_metadata, run_record
 from fedstats_app.report.run_folder import RunFolder
@@ -34,8 +32,7 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.training.model import TrainingRequest
-from fedstats_app.wire import QUERY_STATISTICS, Limits
-from fedstats_app.wire.evaluation import EVALUATE_HEADS
+from fedstats_app.wire import Limits
 
 OWN_DATA = "each node's own data"
 # Assumed feature dimension for the limit on classes until the backbone is loaded.
@@ -189,30 +186,6 @@ class Run:
         )
 
 
-@contextmanager
-def samples_counted(run: Run) -> Iterator[None]:
-    """Let a simulation's clients, which compute on this machine, count the samples whose features they have."""
-    config = run.config
-    root = NodeConfig().engine_root(config.cache)
-    with tallied(root, run.folder.run_id) if run.federation.simulated else nullcontext() as tally:
-        if tally is not None:
-            with run.progress.doing("loading the data and splitting it"):
-                parts = partitions(config.data, config.partition, config.run.seed)
-                splits = [
-                    split_holdout(part, run.holdout, config.run.seed, client) for client, part in enumerate(parts)
-                ]
-            often = 1 + (config.partition.training_flips == "both")
-            kept = {client: often * len(part) for client, (part, _) in enumerate(splits)}
-            held = {client: len(part) for client, (_, part) in enumerate(splits)}
-            samples = {QUERY_STATISTICS: kept, EVALUATE_HEADS: held if run.holdout else kept}
-            if config.federation.sums_only:
-                from fedstats_app.wire.secure import NOISY_SUMS, SECURE_NOISY, SECURE_SUMS  # likewise
-
-                samples |= dict.fromkeys((SECURE_SUMS, SECURE_NOISY, NOISY_SUMS), kept)
-            run.grid.counted = Counted(tally, f"{run.backbone.kind}s", samples)
-        yield
-
-
 def prepare(
     config: AppConfig, folder: RunFolder, grid: Grid, progress: Progress, on_reply: Callable[[Message], None]
 ) -> Run:
@@ -233,8 +206,9 @@ def prepare(
     options = config.backbone_for(own_data=not federation.simulated)
     backbone = _load_backbone(config, options, progress)
     class_names, agreed = _class_names(config, federation, extension, backbone)
-    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache))
-    test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader, progress)
+    samples = f"test {backbone.kind}s"
+    reader = FeatureReader(backbone, NodeConfig().cache_root(config.cache), progress=progress, samples=samples)
+    test_set = None if test_data is None else ServerTestSet(test_data.with_class_names(class_names), reader)
     clients = ClientGrid(grid, federation.hosts, reply_timeout=config.federation.reply_timeout)
     clients.on_reply, clients.progress = on_reply, progress
     data_name = config.data.dataset if federation.simulated else OWN_DATA

@@ -1,6 +1,5 @@
 """Lines of progress: what is done, how far it is, how long it will take, and never a long silence."""
 
-import itertools
 import threading
 
 import pytest
@@ -43,64 +42,12 @@ def test_steps_within_steps_give_one_line_and_one_estimate(clock: Clock) -> None
     assert (str(said), said.seconds_left) == ("working; 2 min so far", None)
 
 
-def test_what_is_within_counts_as_much_as_it_is(clock: Clock) -> None:
-    said = Said(clock)
-    with said.doing("personal models", 100) as step:
-        step.at(10, within=40)
-        with said.doing("{done} of {total} sites answered", 4) as clients:
-            clock.sleep(40)
-            clients.at(3)
-            assert said.seconds_left == 60  # 40 of 100 parts are done
-        clock.sleep(10)
-        step.at(50)
-        assert said.seconds_left == 50
-
-
 def test_an_estimate_of_what_is_within_counts_where_the_whole_has_none(clock: Clock) -> None:
     said = Said(clock)
     with said.doing("evaluating"), said.doing("features of {done} of {total} test samples", 4000) as step:
         clock.sleep(10)
         step.at(1000)
         assert str(said) == "evaluating: features of 1,000 of 4,000 test samples; 10 s so far, about 30 s left"
-
-
-def test_samples_are_counted_with_their_rate_and_an_estimate_that_leaves_out_what_was_there_already(
-    clock: Clock,
-) -> None:
-    said, done = Said(clock), [0, 0]
-    heard = dict[float, str]()
-    with (
-        said.heartbeat(),
-        said.doing("statistics"),
-        said.counting("images", 2000, lambda: (done[0], done[1])),
-        said.doing("{done} of {total} sites answered", 10) as clients,
-    ):
-        clock.sleep(20)  # processes begin, networks are loaded
-        assert str(said).startswith("statistics: features of 0 of 2,000 images: 0 of 10 sites answered; ")
-        done[1] = 800
-        for second in range(1, 41):
-            done[0] += 16 if second % 2 else 24
-            clock.sleep(1)
-            heard[second] = str(said)
-        assert "features of 856 of 2,000 images, 20 a second: 0 of 10" in heard[3]
-        clients.at(5)
-        clock.sleep(1)
-        assert str(said) == (
-            "statistics: features of 1,600 of 2,000 images, 20 a second: 5 of 10 sites answered; "
-            "61 s so far, about 19 s left"
-        )
-    left = [float(line.split("about ")[1].split(" s left")[0]) for second, line in heard.items() if second > 6]
-    assert len(left) == 34
-    assert all(0 <= before - now <= 3 for before, now in itertools.pairwise(left))
-
-
-def test_nothing_that_was_there_already_makes_an_estimate(clock: Clock) -> None:
-    said = Said(clock)
-    known = [0]
-    with said.heartbeat(), said.counting("texts", 500, lambda: (0, known[0])):
-        for known[0] in range(0, 500, 50):
-            clock.sleep(1)
-        assert str(said) == "features of 450 of 500 texts; 10 s so far"
 
 
 def test_a_step_that_is_closed_late_takes_no_other_with_it(clock: Clock) -> None:

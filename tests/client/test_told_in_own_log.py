@@ -7,7 +7,6 @@ from torch import Tensor
 
 from fedstats_app import server_app
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.base import tally
 from fedstats_app.client import site
 from tests.support.clock import Clock, Said
 from tests.support.simulation import nodes_of, simulate
@@ -32,15 +31,13 @@ def test_how_far_a_node_is_stands_in_its_own_log(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Backbone, "forward_batch", slow)
     monkeypatch.setattr(server_app, "Progress", lambda: of_server)
     monkeypatch.setattr(site, "Progress", in_a_log)
-    monkeypatch.setattr(tally, "TALLIES", "here")
     simulate(tmp_path, node_configs=nodes, method="fedncm", secure_sums="on")
     first = [line for _, line in of_nodes[0].lines]
     assert first == [
-        "features of 32 of 96 images, 4.0 a second; 8 s so far, about 16 s left",
-        "features of 64 of 96 images, 4.0 a second; 16 s so far, about 8 s left",
-        "features of 96 of 96 images, 4.0 a second; 24 s so far, about 0 s left",
+        "features of 32 of 96 images; 8 s so far, about 16 s left",
+        "features of 64 of 96 images; 16 s so far, about 8 s left",
+        "features of 96 of 96 images; 24 s so far, about 0 s left",
     ]
     assert len(of_nodes) == 5
     heard = of_server.between(0, clock())
     assert "of 5 sites answered" in heard and "features of" not in heard
-    assert not list(tmp_path.parent.rglob("here"))
