@@ -63,7 +63,7 @@ def test_statistics_solving_and_probing(tmp_path: Path, monkeypatch: pytest.Monk
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())
     assert "solving" in lines
-    assert "statistics: 0 of 6 sites answered" in lines and "evaluating: 0 of 6 sites answered" in lines
+    assert re.search(r"evaluating: \d of 6 sites answered", lines)
     assert "3 of 6 sites answered" in lines
     assert "fed3r-probe: 330 parameters are trained in 2 rounds over 6 sites with 1,000 samples" in lines
     assert "fed3r-probe: round 1 of 2: 3 of 6 sites answered" in lines and "round 2 of 2" in lines
