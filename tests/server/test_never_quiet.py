@@ -1,5 +1,6 @@
 """Every stage of a run says at least every ten seconds what it does, with clients and a server that take their time."""
 
+import re
 from pathlib import Path
 from typing import Any
 
