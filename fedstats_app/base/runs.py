@@ -9,7 +9,9 @@ LATEST = "latest"
 
 
 def run_named(folder: str) -> str:
-    """Return a run folder's path; for `latest` that of the newest run in ~/fedstats-runs, for DIR/latest in DIR.
+    """Return a run folder's path, of one that is not there that of the same name in ~/fedstats-runs.
+
+    For `latest` it is that of the newest run in ~/fedstats-runs, for DIR/latest in DIR.
 
     Raises
     ------
@@ -17,9 +19,12 @@ def run_named(folder: str) -> str:
         If there is no run in it.
     """
     path = Path(folder).expanduser()
-    if path.name != LATEST or path.exists():
+    if path.exists():
         return folder
-    root = Path(DEFAULT_OUTPUT_DIR).expanduser() if folder == LATEST else path.parent
+    usual = Path(DEFAULT_OUTPUT_DIR).expanduser()
+    if path.name != LATEST:
+        return str(usual / folder) if (usual / folder).is_dir() else folder
+    root = usual if folder == LATEST else path.parent
     found = [status.parent for status in root.glob("*/status.json")]
     if not found:
         raise FileNotFoundError(f"{folder}: no run in {root}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -111,8 +112,10 @@ def _run(arguments: argparse.Namespace) -> None:
 def _preset(name: str, catalogue: Catalogue) -> Preset:
     if not name.endswith(".toml"):
         if name not in preset_names(PRESETS):
+            near = difflib.get_close_matches(name, preset_names(PRESETS), n=1)
             raise CommandError(
-                f"no such preset: {name!r}; `python -m research.reproduce` lists them, FILE.toml names one's own"
+                f"no such preset: {name!r}{f'; did you mean {near[0]}?' if near else ''}; "
+                "`python -m research.reproduce` lists them, FILE.toml names one's own"
             )
         return read_preset(PRESETS / f"{name}.toml", catalogue)
     path = Path(name).expanduser()
@@ -154,10 +157,12 @@ def _value(text: str) -> Any:
 
 
 def _some(all_of: Sequence[_NamedType], patterns: Sequence[str], role: str) -> list[_NamedType]:
-    """Return those whose name, in small letters, fits one of the patterns; all where there is none."""
-    chosen = [
-        entry for entry in all_of if not patterns or any(fnmatchcase(entry.name.lower(), p.lower()) for p in patterns)
-    ]
+    """Return those whose name, or a part of it between commas, fits a pattern, in small letters; all without any."""
+
+    def fits(name: str) -> bool:
+        return any(fnmatchcase(part, pattern.lower()) for part in (name, *name.split(", ")) for pattern in patterns)
+
+    chosen = [entry for entry in all_of if not patterns or fits(entry.name.lower())]
     if not chosen:
         names = "; ".join(entry.name for entry in all_of)
         raise CommandError(f"no {role} is called {' or '.join(map(repr, patterns))}; there are: {names}")

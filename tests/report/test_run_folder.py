@@ -71,6 +71,7 @@ def test_latest_is_the_newest_run_of_a_folder(
         run.write_status("completed")
     for name in ("latest", f"{root}/latest", "~/fedstats-runs/latest"):
         assert Path(run_named(name)) == runs[0].path == RunFolder.reopen(name, 18).path
+    assert Path(run_named(runs[0].path.name)) == runs[0].path  # as `fedstats runs` prints it
     assert run_named("~/fedstats-runs") == "~/fedstats-runs" and run_named("elsewhere/x") == "elsewhere/x"
     (root / "latest").mkdir()
     assert run_named(f"{root}/latest") == f"{root}/latest"  # it has that name
