@@ -1,6 +1,5 @@
 """Every stage of a run says at least every ten seconds what it does, with clients and a server that take their time."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,6 @@ def test_statistics_solving_and_probing(tmp_path: Path, monkeypatch: pytest.Monk
     assert said.longest_silence <= 10
     lines = said.between(0, said.clock())
     assert "solving" in lines
-    assert re.search(r"evaluating: \d of 6 sites answered", lines)
     assert "3 of 6 sites answered" in lines
     assert "fed3r-probe: 330 parameters are trained in 2 rounds over 6 sites with 1,000 samples" in lines
     assert "fed3r-probe: round 1 of 2: 3 of 6 sites answered" in lines and "round 2 of 2" in lines
