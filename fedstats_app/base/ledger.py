@@ -20,7 +20,7 @@ _WAIT_SECONDS = 60.0
 _OF_0_1 = ("cell", "generation", "layout", "spent", "answer")
 _SCHEMA = """
 create table if not exists fact (name text primary key, value text not null);
-create table if not exists sample (key blob primary key, held_out integer not null);
+create table if not exists sample (key blob primary key, held_out integer not null, person blob not null);
 create table if not exists layout (
   only integer primary key check (only = 0), files text not null, keys blob not null, places blob not null);
 create table if not exists release (

@@ -50,7 +50,8 @@ def evaluate_heads(
     """
     indices = split.held_out if left_out is None else split.kept
     labels = torch.from_numpy(split.dataset.labels[indices])
-    named = named_samples(labels, request.num_classes, min_class_count)
+    whose = split.persons(indices)
+    named = named_samples(labels, request.num_classes, min_class_count, whose)
     nothing = torch.empty(0, dtype=torch.int64)
     found, predictions = [nothing], {name: [nothing] for name in heads}
     # Which classes are above the floor is known when all samples are read: bins are kept by sample till then.
@@ -68,13 +69,14 @@ def evaluate_heads(
             kept = named[positions]
             losses[name].append(sample_losses(logits[kept], labels[positions][kept], temperatures))
     positions = torch.cat(found)
-    read = labels[positions]
+    read, whose = labels[positions], None if whose is None else whose[positions]
     # Where unreadable samples left a handful of a class, they have no say either.
-    still_named = torch.equal(named[positions], named_samples(read, request.num_classes, min_class_count))
+    still_named = torch.equal(named[positions], named_samples(read, request.num_classes, min_class_count, whose))
     scores = {}
     for name in heads:
-        confusion = confusion_above_floor(read, torch.cat(predictions[name]), request.num_classes, min_class_count)
+        predicted = torch.cat(predictions[name])
+        confusion = confusion_above_floor(read, predicted, request.num_classes, min_class_count, whose)
         vote = voted_temperature(torch.cat(losses[name], dim=1), without_each=step > 1) if still_named else None
-        margins = margins_above_floor(read, torch.cat(bins[name]), min_class_count)
+        margins = margins_above_floor(read, torch.cat(bins[name]), min_class_count, whose)
         scores[name] = ClientScores(confusion, margins, None if vote is None else step * vote)
     return scores

@@ -13,7 +13,6 @@ import os
 import secrets
 import sqlite3
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,10 +26,11 @@ from numpy.typing import NDArray
 from fedstats_app.base.files import write_atomically
 from fedstats_app.base.ledger import Exhausted, LedgerError, LedgerFile
 from fedstats_app.data.clients import data_spec, own_dataset
-from fedstats_app.data.contents import draw_holdout, sample_identities
+from fedstats_app.data.contents import sample_identities
 from fedstats_app.data.data_options import is_table
 from fedstats_app.data.differences import ReleasedSet, small_groups, smallest_group_of_squares
 from fedstats_app.data.feature_cache import default_cache_root
+from fedstats_app.data.persons import place_samples
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import STATE_FOLDER, NodeConfig
 from fedstats_app.training.limits import RefusedByPolicy
@@ -49,7 +49,6 @@ MEGABYTE = 1_000_000
 SUMS, HEADS = "secure sums", "scored heads"
 # An owner's keys for them.
 LIMITS = {SUMS: "max-releases", HEADS: "max-heads-scored"}
-WAITS, HELD_OUT = -1, 1
 _KEY_BYTES = 16
 
 
@@ -68,8 +67,7 @@ class Layout:
     keys : ndarray
         (n,) S16, by which each sample of a class is known.
     place : ndarray
-        (n,) int8: 0 for statistics, ``HELD_OUT`` for evaluation, ``WAITS`` for samples that wait for more of their
-        class.
+        (n,) int8, as of :func:`fedstats_app.data.persons.place_samples`: those in use have 0 or more.
     """
 
     version: str
@@ -122,7 +120,7 @@ class Ledger:
             # Every file is read, once for data that do not change: not while other processes wait for the ledger.
             row = self._draw(files, sample_keys(dataset), dataset, share)
         keys, place = np.frombuffer(row[0], dtype=f"S{_KEY_BYTES}"), np.frombuffer(row[1], dtype=np.int8)
-        return Layout(digest_of_keys(keys[place != WAITS]), keys, place)
+        return Layout(digest_of_keys(keys[place >= 0]), keys, place)
 
     def check_unchanged(self) -> None:
         """Refuse if a sample in use is no longer what it was when it was placed; call it once all were read.
@@ -130,7 +128,7 @@ class Ledger:
         What was read would lack, or hold in another's place, exactly this sample. Every file is read again.
         """
         layout, dataset = self.layout(), own_dataset(self._node.data_path, self._data)
-        used = layout.place != WAITS
+        used = layout.place >= 0
         if np.array_equal(sample_keys(dataset)[used], layout.keys[used]):
             return
         with self._file.transaction() as connection:
@@ -142,22 +140,27 @@ class Ledger:
     def _files(self) -> tuple[Dataset, str]:
         """Return the data, and a digest of their files' names, sizes and times and of how they are read."""
         dataset, reading = own_dataset(self._node.data_path, self._data), sorted(self._data.reading.items())
-        return dataset, _digest([dataset.fingerprint, reading, _table_stamp(self._node.data_path)])
+        persons = [self._data.person_column, self._data.max_per_person]
+        return dataset, _digest([dataset.fingerprint, reading, _table_stamp(self._node.data_path), persons])
 
     def _draw(self, files: str, keys: NDArray[np.bytes_], dataset: Dataset, share: float) -> tuple[bytes, bytes]:
         with self._file.transaction() as connection:
-            known = dict(connection.execute("select key, held_out from sample").fetchall())
-            new = defaultdict[int, list[bytes]](list)
-            for key, label in zip(_as_bytes(keys), dataset.labels.tolist(), strict=True):
-                if key not in known:
-                    new[label].append(key)
-            for samples in new.values():
-                if len(samples) >= self._floor:
-                    held_out = set(draw_holdout(samples, self._floor, share))
-                    known |= {key: int(key in held_out) for key in samples}
-                    rows = [(key, known[key]) for key in samples]
-                    connection.executemany("insert into sample values (?, ?)", rows)
-            place = np.array([known.get(key, WAITS) for key in _as_bytes(keys)], dtype=np.int8)
+            rows = connection.execute("select key, held_out, person from sample").fetchall()
+            persons = _as_bytes(keys if dataset.persons is None else dataset.persons)
+            samples = list(zip(_as_bytes(keys), dataset.labels.tolist(), persons, strict=True))
+            whose = {key: person for key, _, person in samples}
+            if any(whose.get(key, person) != person for key, _, person in rows):
+                rows = []  # persons are others: what was released is remembered apart
+                connection.execute("delete from sample")
+            known, held = {key: out for key, out, _ in rows}, {person: out for _, out, person in rows}
+            most = self._data.max_per_person
+            place = place_samples(samples, known, held, floor=self._floor, fraction=share, most=most)
+            new = [
+                (key, int(out), person)
+                for (key, _, person), out in zip(samples, place, strict=True)
+                if out >= 0 and key not in known
+            ]
+            connection.executemany("insert into sample values (?, ?, ?)", new)
             row = keys.tobytes(), place.tobytes()
             connection.execute("insert or replace into layout values (0, ?, ?, ?)", (files, *row))
         return row
@@ -223,7 +226,7 @@ class Ledger:
 
     def _version(self, connection: sqlite3.Connection) -> str:
         keys, place = connection.execute("select keys, places from layout").fetchone()
-        used = np.frombuffer(place, dtype=np.int8) != WAITS
+        used = np.frombuffer(place, dtype=np.int8) >= 0
         return digest_of_keys(np.frombuffer(keys, dtype=f"S{_KEY_BYTES}")[used])
 
     def _checked(self, connection: sqlite3.Connection, new: ReleasedSet, chosen: str) -> int | None:
@@ -431,17 +434,17 @@ def _as_bytes(keys: NDArray[np.bytes_]) -> list[bytes]:
 
 def _to_bytes(released: ReleasedSet) -> bytes:
     header = json.dumps([released.class_names, released.squares]).encode()
-    parts = (released.keys, released.labels.astype("<i4"), released.rows.astype("<i4"))
+    parts = (released.keys, released.persons, released.labels.astype("<i4"), released.rows.astype("<i4"))
     return len(header).to_bytes(4, "little") + header + b"".join(part.tobytes() for part in parts)
 
 
 def _from_bytes(body: bytes) -> ReleasedSet:
     end = 4 + int.from_bytes(body[:4], "little")
     class_names, squares = json.loads(body[4:end])
-    number = (len(body) - end) // (_KEY_BYTES + 8)
-    keys = np.frombuffer(body, dtype=f"S{_KEY_BYTES}", count=number, offset=end)
-    labels, rows = np.frombuffer(body, dtype="<i4", offset=end + _KEY_BYTES * number).reshape(2, -1).astype(np.int64)
-    return ReleasedSet(keys, labels, rows, tuple(class_names), squares)
+    number = (len(body) - end) // (2 * _KEY_BYTES + 8)
+    keys, persons = np.frombuffer(body, f"S{_KEY_BYTES}", 2 * number, end).reshape(2, -1)
+    labels, rows = np.frombuffer(body, "<i4", offset=end + 2 * _KEY_BYTES * number).reshape(2, -1).astype(np.int64)
+    return ReleasedSet(keys, persons, labels, rows, tuple(class_names), squares)
 
 
 def _table_stamp(path: str) -> list[list[object]]:

@@ -64,6 +64,7 @@ def _statistics(site: Site, reader: FeatureReader, request: StatisticsRequest, c
         num_classes=request.num_classes,
         feature_dim=reader.backbone.feature_dim,
         device=reader.backbone.device,
+        persons=split.persons(kept),
         masked=True,
         expanded=reader.backbone.expands_features,
     )

@@ -9,13 +9,15 @@ import numpy as np
 import torch
 from flwr.app import Context
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.base.progress import Progress
-from fedstats_app.client.ledger import HELD_OUT, Ledger, ledger_of
+from fedstats_app.client.ledger import Ledger, ledger_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set
+from fedstats_app.data.persons import HELD_OUT
 from fedstats_app.data.subset import flipped, with_mirror_images
 from fedstats_app.methods import METHODS
 from fedstats_app.privacy import NodePolicy
@@ -50,6 +52,19 @@ class ClientSplit:
     held_out: NDArray[np.int64]
     suppressed: tuple[str, ...] = ()
     keys: NDArray[np.bytes_] | None = None
+
+    def persons(self, indices: NDArray[np.int64]) -> Tensor | None:
+        """Return whose each of (m,) samples is, (m,) int64 in the order of digests; None where nobody says it."""
+        if self.dataset.persons is None:
+            return None
+        return torch.from_numpy(np.unique(self.dataset.persons[indices], return_inverse=True)[1])
+
+    @property
+    def units(self) -> Tensor | None:
+        """(n,) int64, what floors count of the samples for statistics: persons, or at a node samples; else None."""
+        if self.dataset.persons is None and self.keys is not None:
+            return torch.from_numpy(np.unique(self.keys, return_inverse=True)[1])
+        return self.persons(self.kept)
 
 
 @dataclass(frozen=True)
@@ -140,7 +155,7 @@ class Site:
         if (ledger := self.ledger) is not None:
             return self._own_split(ledger, class_names, everything=not holdout)
         dataset, indices = self._partition(class_names)
-        kept, held_out = split_holdout(indices, holdout, seed, self.client_id)
+        kept, held_out = split_holdout(dataset, indices, holdout, seed, self.client_id)
         split = self._above_floor(ClientSplit(dataset, kept, held_out))
         flips = self.config.partition.training_flips
         if flips == "none":
@@ -175,10 +190,10 @@ class Site:
             return split
         dataset, kept, held_out = split.dataset, split.kept, split.held_out
         policy, num_classes, labels = self.policy, len(dataset.class_names), torch.from_numpy(dataset.labels.copy())
-        allowed = policy.allowed_classes(labels[kept], num_classes)
+        allowed = policy.allowed_classes(labels[kept], num_classes, split.persons(kept))
         few = {dataset.class_names[label] for label in torch.unique(labels[kept]).tolist() if not allowed[label]}
         kept, held_out = (part[allowed[labels[part]].numpy()] for part in (kept, held_out))
-        held_out = held_out[policy.evaluable(labels[held_out], num_classes).numpy()]
+        held_out = held_out[policy.evaluable(labels[held_out], num_classes, split.persons(held_out)).numpy()]
         return ClientSplit(dataset, kept, held_out, tuple(sorted(few)))
 
     def _partition(self, class_names: tuple[str, ...]) -> tuple[Dataset, NDArray[np.int64]]:

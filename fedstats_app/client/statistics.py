@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.client.ledger import WAITS, DataWait, Ledger, digest_of_keys
+from fedstats_app.client.ledger import DataWait, Ledger, digest_of_keys
 from fedstats_app.client.site import ClientSplit, Site
 from fedstats_app.data.clients import own_dataset
 from fedstats_app.data.differences import ReleasedSet
+from fedstats_app.data.persons import WAITS
 from fedstats_app.privacy import StatisticsAboveFloor, statistics_above_floor
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from fedstats_app.wire import QUERY_STATISTICS, NodeInfo, RejectedRequest
@@ -60,7 +61,7 @@ def _collected(
         feature_dim=reader.backbone.feature_dim,
         seed=request.seed,
         device=reader.backbone.device,
-        order=None if split.keys is None else torch.from_numpy(np.argsort(np.argsort(split.keys))),
+        persons=split.units,
         expanded=reader.backbone.expands_features,
     )
 
@@ -133,7 +134,8 @@ def _made(
     known = tuple(map(str, names))
 
     def released(chosen: NDArray[np.int64], rows: NDArray[np.int64], *, squares: bool) -> ReleasedSet:
-        return ReleasedSet(keys[chosen], labels[chosen], rows, known, squares)
+        whose = keys if split.dataset.persons is None else split.dataset.persons[split.kept]
+        return ReleasedSet(keys[chosen], whose[chosen], labels[chosen], rows, known, squares)
 
     # What is planned is checked before a sample is read, and what was read before it leaves.
     ledger.check_release(released(np.arange(len(labels)), np.zeros_like(labels), squares=False), chosen)
@@ -145,7 +147,8 @@ def _made(
     if smallest is not None and not site.policy.shares_gram(smallest, dim):
         site.policy.check_gram(spec, smallest, dim, expanded=expanded)
         logger.info("with earlier releases a Gram matrix would tell of %d samples, so none leaves", smallest)
-        statistics, new = site.policy.protected(spec, statistics, smallest), released(positions, rows, squares=False)
+        statistics = site.policy.protected(spec, statistics, len(np.unique(new.persons)), smallest)
+        new = released(positions, rows, squares=False)
     ledger.check_unchanged()
     fingerprint = reader.backbone.fingerprint
     own = StatisticsRequest(len(known), spec, request.wire_dtype, backbone_fingerprint=fingerprint, class_names=known)
@@ -181,7 +184,7 @@ def _answer_of(path: Path, request: StatisticsRequest, floor: int) -> RecordDict
 def _waiting(ledger: Ledger, site: Site) -> Counter[str]:
     """Count by class the samples that wait for more of their class, where others of it are used."""
     dataset, place = own_dataset(site.node.data_path, site.node.data_options(site.config.data)), ledger.layout().place
-    used = set(dataset.labels[place != WAITS].tolist())
+    used = set(dataset.labels[place >= 0].tolist())
     return Counter(dataset.class_names[label] for label in dataset.labels[place == WAITS].tolist() if label in used)
 
 

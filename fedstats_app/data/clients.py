@@ -17,6 +17,7 @@ from fedstats_app.data.data_options import DataOptions, PartitionOptions
 from fedstats_app.data.dataset import Dataset, DatasetError
 from fedstats_app.data.loading import is_undivided, load_dataset, resolved
 from fedstats_app.data.partition import partition
+from fedstats_app.data.persons import at_most_per_person, persons_per_class, with_persons
 from fedstats_app.data.subset import at_most_per_class, of_classes, only_classes, without_domain
 
 
@@ -29,7 +30,10 @@ def training_set(options: DataOptions) -> Dataset:
 def _whole(options: DataOptions) -> tuple[Dataset, Dataset | None]:
     """Return the training data that a run uses, and the domain that it leaves out."""
     loaded = load_dataset(options.dataset, "train", **options.reading)
-    dataset = only_classes(_named(loaded, options.class_names), options.classes)
+    named = with_persons(_named(loaded, options.class_names), options.person_column, options.max_per_person)
+    if named.persons is not None and len(kept := at_most_per_person(named, options.max_per_person)) < len(named):
+        named = named.subset(kept)
+    dataset = only_classes(named, options.classes)
     return without_domain(dataset, options.left_out_domain) if options.left_out_domain else (dataset, None)
 
 
@@ -43,10 +47,12 @@ def test_split(spec: str, options: DataOptions) -> Dataset | None:
         return _whole(options)[1]
     reading = options.reading_of(resolved(spec))
     test = load_dataset(spec, "test", **reading)
-    if test is None and spec == options.test_dataset != options.dataset and is_undivided(spec, options.folder_levels):
+    if test is None and spec == options.test_dataset != options.dataset and is_undivided(spec, options.levels):
         test = load_dataset(spec, "train", **reading)
     if test is not None and _is_numbered(test):
         test = _named(test, options.class_names)
+    if test is not None and options.person_column in test.columns:
+        test = with_persons(test, options.person_column, len(test))
     return of_classes(test, training_set(options).class_names) if test is not None and options.classes else test
 
 
@@ -94,6 +100,7 @@ def own_dataset(path: str, options: DataOptions) -> Dataset:
     if (test := load_dataset(spec, "test", **options.reading_of(spec), confined=True)) is not None:
         note = f"the test split, {len(test):,} {test.kind}s, is left out: a site holds out some of the others itself"
         dataset = replace(dataset, notes=(*dataset.notes, note))
+    dataset = with_persons(dataset, options.person_column, options.max_per_person)
     return _named(dataset, options.class_names) if _is_numbered(dataset) else dataset
 
 
@@ -141,12 +148,11 @@ def data_spec(path: str) -> str:
 
 
 def hidden_classes(dataset: Dataset, floor: int) -> NDArray[np.int64]:
-    """Return the classes of a node's own data, by index, with fewer samples than its floor (and so than none).
+    """Return the classes of a node's own data, by index, with fewer samples or persons than its floor (or none).
 
     Not even their names leave the node: a name alone would say that there is such a case.
     """
-    counts = np.bincount(dataset.labels, minlength=len(dataset.class_names))
-    return np.flatnonzero(counts < floor)
+    return np.flatnonzero(persons_per_class(dataset) < floor)
 
 
 def listed_classes(dataset: Dataset, floor: int) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
@@ -173,14 +179,16 @@ def aligned(dataset: Dataset, class_names: tuple[str, ...], floor: int) -> tuple
 
 
 def split_holdout(
-    indices: NDArray[np.int64], fraction: float, seed: int, client_id: int | None
+    dataset: Dataset, indices: NDArray[np.int64], fraction: float, seed: int, client_id: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return a client's samples for statistics and those it keeps for evaluation, drawn by (seed, client).
 
-    A client with one sample keeps it for statistics.
+    Where persons are named, all of a person's are in one of them. A client with one keeps it for statistics.
     """
     if fraction == 0.0:
         return indices, indices[:0]
-    order = np.random.default_rng([seed, 0 if client_id is None else client_id]).permutation(len(indices))
-    held_out = min(round(fraction * len(indices)), max(len(indices) - 1, 0))
-    return np.sort(indices[order[held_out:]]), np.sort(indices[order[:held_out]])
+    persons = indices if dataset.persons is None else dataset.persons[indices]
+    units, unit = np.unique(persons, return_inverse=True)
+    order = np.random.default_rng([seed, 0 if client_id is None else client_id]).permutation(len(units))
+    held_out = np.isin(unit, order[: min(round(fraction * len(units)), max(len(units) - 1, 0))])
+    return np.sort(indices[~held_out]), np.sort(indices[held_out])

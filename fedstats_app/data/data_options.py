@@ -66,6 +66,8 @@ class DataOptions(Options):
     )
     classes: str = option("", word_list, '"10" = the first 10; "cat,dog"; "" = all')
     left_out_domain: str = option("", empty_or(column_and_value), "COLUMN=VALUE: the test set, not trained on")
+    person_column: str = option("", text, "whose each sample is; subfolder = the folder below the class")
+    max_per_person: int = option(50, whole(1, 1_000_000_000), "samples that one person gives")
 
     @property
     def subset_keys(self) -> list[str]:
@@ -81,11 +83,17 @@ class DataOptions(Options):
     @property
     def reading(self) -> dict[str, Any]:
         """Options of reading the data set, as arguments of :func:`fedstats_app.data.load_dataset`."""
-        return {**self.columns, "folder_levels": self.folder_levels}
+        return {**self.columns, "folder_levels": self.levels}
 
     def reading_of(self, spec: str) -> dict[str, Any]:
         """Return how another data set is read, which has these columns only if it is a table."""
-        return self.reading if is_table(spec) else {"folder_levels": self.folder_levels}
+        return self.reading if is_table(spec) else {"folder_levels": self.levels}
+
+    @property
+    def levels(self) -> str:
+        """Levels of the folders: who names the folders below the classes has said which are the classes."""
+        below = self.person_column == "subfolder" and self.folder_levels == "auto"
+        return "class" if below else self.folder_levels
 
 
 def _a_partitioner(value: object) -> object:
@@ -109,7 +117,7 @@ class PartitionOptions(Options):
         "flwr:NAME(...), any of flwr-datasets",
     )
     dirichlet_alpha: float = option(0.1, number(0.0, open_low=True), "small = few classes on each client")
-    partition_column: str = option("", text, "of natural-id (a user) and domain")
+    partition_column: str = option("", text, 'of natural-id ("" = person-column) and domain')
     classes_per_client: int = option(
         2, whole(1, 1_000_000), "of a client (pathological)", key="partition.classes-per-client"
     )

@@ -124,6 +124,8 @@ class Dataset:
         What a person should know of how the data were read, a sentence each.
     sizes : numpy.ndarray or None
         ``(n,)`` bytes of the samples' files, if they are files.
+    persons : numpy.ndarray or None
+        ``(n,)`` S16, the same for all samples of a person; None where persons are not named.
 
     Raises
     ------
@@ -144,6 +146,7 @@ class Dataset:
     kind: Kind = "image"
     notes: tuple[str, ...] = dataclasses.field(default=(), repr=False)
     sizes: NDArray[np.int64] | None = dataclasses.field(default=None, repr=False)
+    persons: NDArray[np.bytes_] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Check the labels against the classes, and make them read-only."""
@@ -213,6 +216,7 @@ class Dataset:
             source=SampleSource(lambda i: whole.open(int(indices[i])), lambda i: whole.name(int(indices[i]))),
             columns=LazyColumns(self.columns, lambda name: self.columns[name][indices]),
             sizes=None if self.sizes is None else self.sizes[indices],
+            persons=None if self.persons is None else self.persons[indices],
         )
 
     def with_class_names(self, class_names: Sequence[str]) -> "Dataset":

@@ -18,7 +18,7 @@ _FIRST_NAMES = 6
 # Those of MNIST, 28 pixels wide, are the smallest that people classify on purpose.
 SMALL_PIXELS = 24
 _SIZES_READ = 100
-_PERSON = re.compile(r"patient|subject|person|user|speaker", re.IGNORECASE)
+_PERSON = re.compile(r"(patient|subject|person|user|speaker)([ _-]?id)?", re.IGNORECASE)
 # Of each split.
 _FILES_COMPARED = 20_000
 
@@ -39,7 +39,8 @@ def description(train: Dataset, test: Dataset | None) -> str:
     held_out = f"test split: {len(test):,} {samples}" if test is not None else "no test split"
     count = len(train.class_names)
     classes = "1 class" if count == 1 else f"{count} classes"
-    return f"{len(train):,} {samples} of {classes} ({listed(train.class_names)}); {held_out}"
+    persons = "" if train.persons is None else f" of {len(np.unique(train.persons)):,} persons"
+    return f"{len(train):,} {samples}{persons} of {classes} ({listed(train.class_names)}); {held_out}"
 
 
 def doubts(train: Dataset, test: Dataset | None, column: str = "") -> list[str]:
@@ -56,11 +57,11 @@ def doubts(train: Dataset, test: Dataset | None, column: str = "") -> list[str]:
         found.append(f"{_classes(train, counts == 1)} with a single {train.kind} ({count} of {len(counts)})")
     for names in _near_equal(train.class_names):
         found.append(f"the classes {' and '.join(map(repr, names))} differ in letter case, spaces or Unicode form only")
-    persons = [name for name in train.columns if _PERSON.search(name)]
-    if persons and column not in persons:
+    persons = [name for name in train.columns if _PERSON.fullmatch(name.strip())]
+    if persons and train.persons is None and column not in persons:
         found.append(
-            f"column {persons[0]!r} seems to say whose each {train.kind} is: accuracy on held-out {train.kind}s of "
-            "persons that were trained on is too high (partitioner = 'natural-id' makes a site of each person)"
+            f"column {persons[0]!r} seems to say whose each {train.kind} is: person-column = {persons[0]!r} keeps each "
+            f"person's {train.kind}s together; without it accuracy on {train.kind}s of known persons is too high"
         )
     if twice := _in_two_classes(train):
         are = f"{len(twice)} {train.kind}s are" if len(twice) > 1 else f"1 {train.kind} is"
@@ -69,6 +70,10 @@ def doubts(train: Dataset, test: Dataset | None, column: str = "") -> list[str]:
         tested = np.bincount(test.labels, minlength=len(counts)) > 0
         if untested := int(((counts > 0) & ~tested[: len(counts)]).sum()):
             found.append(f"{untested} of {len(counts)} classes have no {train.kind} in the test split")
+    if test is not None and train.persons is not None and test.persons is not None:
+        tested_persons = np.unique(test.persons)
+        if count := int(np.isin(tested_persons, train.persons).sum()):
+            found.append(f"{count} of {len(tested_persons)} persons of the test split are in the training data too")
     if test is not None and (count := _in_both(train, test)):
         found.append(
             f"{count} of {len(test):,} test {train.kind}s {'is' if count == 1 else 'are'} in the training data too, "
@@ -79,9 +84,10 @@ def doubts(train: Dataset, test: Dataset | None, column: str = "") -> list[str]:
     return found
 
 
-def clients_in_words(parts: Sequence[NDArray[np.int64]], kind: str, *, by_size: bool) -> str:
-    """Return how many samples clients have, and whether their number is that of the samples."""
-    usual = f" (one for every 50 {kind}s, 2 to 100; num-clients says otherwise)" if by_size else ""
+def clients_in_words(parts: Sequence[NDArray[np.int64]], dataset: Dataset, *, by_size: bool) -> str:
+    """Return how many samples clients have, and whether their number is that of the samples, or persons."""
+    kind, unit = dataset.kind, dataset.kind if dataset.persons is None else "person"
+    usual = f" (one for every 50 {unit}s, 2 to 100; num-clients says otherwise)" if by_size else ""
     sizes = np.array([len(part) for part in parts])
     rest = f", {int((sizes == 0).sum())} of them without any{usual}" if (sizes == 0).any() else usual
     if sizes.min() == sizes.max():

@@ -1,4 +1,4 @@
-"""Sums over several sets of samples: of how few samples a combination of them can tell.
+"""Sums over several sets of samples: of how few samples, or persons, a combination of them can tell.
 
 A combination of sums weighs all samples alike that are in the same of the sets. So it is one of the sums over the
 groups of samples that are in the same sets, and if every group is large, no combination is about few. Rows of several
@@ -22,6 +22,8 @@ class ReleasedSet:
     ----------
     keys : ndarray
         (n,) S16, different in one release and the same for the same sample of the same class in all.
+    persons : ndarray
+        (n,) S16, the same for all samples of a person; where nobody names persons, the keys.
     labels, rows : ndarray
         (n,) int64, the class by its position in ``class_names``, and the row of the statistics that it is summed in.
     class_names : tuple of str
@@ -31,6 +33,7 @@ class ReleasedSet:
     """
 
     keys: NDArray[np.bytes_]
+    persons: NDArray[np.bytes_]
     labels: NDArray[np.int64]
     rows: NDArray[np.int64]
     class_names: tuple[str, ...]
@@ -38,13 +41,13 @@ class ReleasedSet:
 
 
 def small_groups(earlier: Sequence[ReleasedSet], new: ReleasedSet, floor: int) -> dict[str, int]:
-    """Return the classes in which a release makes a group of fewer samples than the floor, with the smallest size.
+    """Return the classes in which a release makes a group of fewer persons than the floor, with the smallest size.
 
     Groups that earlier releases made are not the new one's: a floor that was raised since does not forbid it.
     """
-    places, names = _places([*earlier, new])
+    places, names, persons = _places([*earlier, new])
     classes = np.unique(names, return_inverse=True)[1].reshape(-1, 1)
-    size = _sizes_of_new_groups(places, classes)
+    size = _sizes_of_new_groups(places, classes, persons)
     found: dict[str, int] = {}
     for index in np.flatnonzero((size > 0) & (size < floor)).tolist():
         name = str(names[index])
@@ -53,36 +56,41 @@ def small_groups(earlier: Sequence[ReleasedSet], new: ReleasedSet, floor: int) -
 
 
 def smallest_group_of_squares(earlier: Sequence[ReleasedSet], new: ReleasedSet) -> int | None:
-    """Return the size of the smallest group over all classes that a release with a sum of products makes, if any."""
-    places, _ = _places([*(found for found in earlier if found.squares), new])
-    size = _sizes_of_new_groups((places >= 0).astype(np.int64) - 1, np.zeros((len(places), 1), dtype=np.int64))
+    """Return the persons of the smallest group over all classes that a release with a sum of products makes, if any."""
+    places, _, persons = _places([*(found for found in earlier if found.squares), new])
+    classes = np.zeros((len(places), 1), dtype=np.int64)
+    size = _sizes_of_new_groups((places >= 0).astype(np.int64) - 1, classes, persons)
     return int(size[size > 0].min()) if (size > 0).any() else None
 
 
-def _places(sets: Sequence[ReleasedSet]) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
-    """Return the row of every sample in each of m sets, (u, m), -1 where it is in none, and its class's name, (u,)."""
+def _places(sets: Sequence[ReleasedSet]) -> tuple[NDArray[np.int64], NDArray[np.str_], NDArray[np.bytes_]]:
+    """Return the row of every sample in each of m sets, (u, m), -1 where it is in none, its class's name and person.
+
+    The person is that of the last set that it is in: an owner may have named persons since.
+    """
     keys, first, position = np.unique(
         np.concatenate([found.keys for found in sets]), return_index=True, return_inverse=True
     )
     names = np.concatenate([np.array(found.class_names, dtype=np.str_)[found.labels] for found in sets])[first]
     places = np.full((len(keys), len(sets)), -1, dtype=np.int64)
+    persons = np.empty(len(keys), dtype=keys.dtype)
     begin = 0
     for column, found in enumerate(sets):
-        places[position[begin : begin + len(found.keys)], column] = found.rows
+        here = position[begin : begin + len(found.keys)]
+        places[here, column], persons[here] = found.rows, found.persons
         begin += len(found.keys)
-    return places, names
+    return places, names, persons
 
 
-def _sizes_of_new_groups(places: NDArray[np.int64], classes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the size of each sample's group, (u,), 0 where the sets before the last one made the same group."""
-    before = _sizes(np.concatenate([classes, places[:, :-1]], axis=1))
+def _sizes_of_new_groups(
+    places: NDArray[np.int64], classes: NDArray[np.int64], persons: NDArray[np.bytes_]
+) -> NDArray[np.int64]:
+    """Return the persons of each sample's group, (u,), 0 where the sets before the last one made the same group."""
+    _, group = np.unique(np.concatenate([classes, places[:, :-1]], axis=1), axis=0, return_inverse=True)
+    before = np.bincount(group := group.reshape(-1))[group]
     before[(places[:, :-1] < 0).all(axis=1)] = 0  # in no earlier set
-    size = _sizes(np.concatenate([classes, places], axis=1))
-    return np.where(size == before, 0, size)
-
-
-def _sizes(table: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each row of a table how many are equal to it, (u,)."""
-    _, group, counts = np.unique(table, axis=0, return_inverse=True, return_counts=True)
-    sizes: NDArray[np.int64] = counts[group.reshape(-1)]
-    return sizes
+    _, group = np.unique(np.concatenate([classes, places], axis=1), axis=0, return_inverse=True)
+    whose = np.unique(persons, return_inverse=True)[1]
+    pairs = np.unique(np.stack([group := group.reshape(-1), whose], axis=1), axis=0)
+    size: NDArray[np.int64] = np.where(np.bincount(group)[group] == before, 0, np.bincount(pairs[:, 0])[group])
+    return size

@@ -52,7 +52,7 @@ def load_folder(path: str, split: str, levels: str = "auto") -> Dataset | None:
     Either ``<path>/train/<class>/...`` with ``<path>/test/<class>/...`` beside it or not, in the usual spellings
     (`find_layout`), or ``<path>/<class>/...``, which has no test split. Classes are the names of the class folders in
     sorted order (of the training split), empty ones included. Files may lie deeper; then the column ``subfolder`` holds
-    the first folder below the class, such as a user. With levels "domain/class" the class folders lie in domain
+    the first folder below the class, such as a person. With levels "domain/class" the class folders lie in domain
     folders, whose names are the column ``domain``. Hidden files and folders are passed over, and so are files without a
     suffix of `IMAGE_SUFFIXES`; where no file has one, the samples are the files with one of `TEXT_SUFFIXES`, each of
     them one text in UTF-8.
@@ -204,8 +204,8 @@ def _fingerprint(split: str, folder: Path, paths: list[str]) -> tuple[str, NDArr
 
 def _columns(paths: list[str], levels: Levels) -> Mapping[str, NDArray[Any]]:
     parts = [path.split("/") for path in paths]
-    if levels == "domain/class":
-        return {"domain": np.array([part[0] for part in parts])}
-    if all(len(part) == 2 for part in parts):
-        return {}
-    return {"subfolder": np.array([part[1] if len(part) > 2 else "" for part in parts])}
+    above = 1 if levels == "class" else 2
+    domain = {} if above == 1 else {"domain": np.array([part[0] for part in parts])}
+    if all(len(part) == above + 1 for part in parts):
+        return domain
+    return {**domain, "subfolder": np.array([part[above] if len(part) > above + 1 else "" for part in parts])}

@@ -5,11 +5,13 @@ That text is parsed, never run: a class of ``flwr_datasets.partitioner`` with li
 """
 
 import ast
+import dataclasses
 import inspect
 import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedstats_app.data.dataset import Dataset, DatasetError
 from fedstats_app.data.paper_partitions import Indices, fedcgs_partition, fedcof_partition, fedpac_partition
@@ -46,7 +48,8 @@ def partition(
     Parameters
     ----------
     dataset : Dataset
-        Only its labels and columns are read.
+        Only its labels and columns are read. If it names persons, these are split, each with the class and the columns
+        of most of its samples, so that a client has all of a person's or none.
     partitioner : str
         ``iid``: shuffled, then equal parts.
         ``dirichlet``: each class is shuffled and divided over the clients by a draw of Dirichlet(alpha): the shares of
@@ -92,6 +95,18 @@ def partition(
         If the partitioner is unknown, if there are fewer samples than clients, if the column is missing or has gaps, if
         its values force another number of clients, or if the partitioner finds no such split.
     """
+    if dataset.persons is not None:
+        return _of_whole_persons(
+            dataset,
+            dataset.persons,
+            partitioner=partitioner,
+            num_clients=num_clients,
+            alpha=alpha,
+            column=column,
+            classes_per_client=classes_per_client,
+            uniform_share=uniform_share,
+            seed=seed,
+        )
     theirs = partitioner.startswith(PREFIX)
     if partitioner not in PARTITIONERS and not theirs:
         raise DatasetError(f"the partitioner must be one of {', '.join(PARTITIONERS)}, got {partitioner!r}")
@@ -125,6 +140,22 @@ def partition(
         case _:
             parts = _dirichlet(labels, num_clients, alpha, seed, shuffled=partitioner == "dirichlet")
     return [np.sort(part) for part in parts]
+
+
+def _of_whole_persons(dataset: Dataset, persons: NDArray[np.bytes_], **options: Any) -> list[Indices]:
+    """Split persons in place of samples."""
+    _, first, person = np.unique(persons, return_index=True, return_inverse=True)
+    counts = np.zeros((len(first), len(dataset.class_names)), dtype=np.int64)
+    np.add.at(counts, (person, dataset.labels), 1)
+    column = options["column"] if options["partitioner"] in ("natural-id", "domain") else ""
+    if column in dataset.columns:
+        values = dataset.columns[column]
+        if divided := len(np.unique(person[values != values[first][person]])):
+            raise DatasetError(f"{dataset.name}: {divided} of {len(first)} persons have several values of {column!r}")
+    people = dataclasses.replace(
+        dataset.subset(first), name=f"persons of {dataset.name}", labels=counts.argmax(axis=1), persons=None
+    )
+    return [np.flatnonzero(np.isin(person, part)) for part in partition(people, **options)]
 
 
 def _groups_by_value(dataset: Dataset, column: str, partitioner: str) -> list[Indices]:

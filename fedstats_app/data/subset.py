@@ -116,6 +116,7 @@ def with_mirror_images(dataset: Dataset) -> Dataset:
         fingerprint=digest.hexdigest(),
         source=SampleSource(opened, name),
         columns={},
+        persons=None if dataset.persons is None else np.concatenate([dataset.persons, dataset.persons]),
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,12 +37,19 @@ class ConfusionMatrix(Addable):
     elsewhere : Tensor
         (C,) int64, by true class the samples that were predicted as another, unnamed class; by default none. They count
         as wrong, but against no class's specificity or precision.
+    persons, person_shares : int
+        Persons behind the samples, 0 where none are named, and the sum over them of the share of samples right, in
+        units of 1 / SHARE.
     """
 
     matrix: Tensor
     pooled_examples: int = 0
     pooled_correct: int = 0
     elsewhere: Tensor = field(default=None)  # type: ignore[assignment]  # filled in by __post_init__
+    persons: int = 0
+    person_shares: int = 0
+    # Whole numbers add up to the same in any order.
+    SHARE: ClassVar[int] = 1_000_000
 
     def __post_init__(self) -> None:
         if self.elsewhere is None:
@@ -75,6 +83,19 @@ class ConfusionMatrix(Addable):
         cells = true * num_classes + predicted
         self.matrix.view(-1).index_add_(0, cells, torch.ones_like(cells))
         return self
+
+    @classmethod
+    def of_persons(cls, right: Tensor, persons: Tensor, num_classes: int) -> ConfusionMatrix:
+        """Count persons alone, from (n,) bool of samples and (n,) int64, equal for those of one person."""
+        unit, counts = torch.unique(persons, return_inverse=True, return_counts=True)[1:]
+        shares = torch.bincount(unit, right.to(torch.float64), len(counts)) / counts
+        zero = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+        return cls(zero, persons=len(counts), person_shares=int((shares * cls.SHARE).round().sum()))
+
+    @property
+    def person_accuracy(self) -> float | None:
+        """Mean over persons of the share of their samples predicted right, 0 to 1; None where none are named."""
+        return self.person_shares / (self.SHARE * self.persons) if self.persons else None
 
     @property
     def class_examples(self) -> Tensor:

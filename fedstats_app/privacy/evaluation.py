@@ -6,11 +6,14 @@ made to catch one sample. So a cell that is not of the node's own classes has as
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from fedstats_app.heads import ConfusionMatrix, MarginHistograms, filled_bins
 from fedstats_app.heads.scores import NUM_MARGIN_BINS, ZERO_BIN
+from fedstats_app.privacy.node_policy import distinct
 
 # Histograms of margins leave for so many classes at most: each class's is a number per sample, of its own question.
 MOST_WITH_MARGINS = 2
@@ -19,7 +22,7 @@ TEMPERATURE_STEP = 4
 
 
 def confusion_above_floor(
-    labels: Tensor, predictions: Tensor, num_classes: int, min_class_count: int
+    labels: Tensor, predictions: Tensor, num_classes: int, min_class_count: int, persons: Tensor | None = None
 ) -> ConfusionMatrix:
     """Count predictions; samples of a class with few of them count without their class. A floor of 0 changes nothing.
 
@@ -30,21 +33,33 @@ def confusion_above_floor(
 
     Which class a sample is taken for is told if that class is named too, or if as many samples as the floor are taken
     for it. Otherwise it counts as taken for some other class: there may be any number of classes without samples.
+
+    Of ``persons``, (n,) int64, there must be as many as the floor, and the mean over them of the share right is told
+    too, under a floor rounded to whole persons.
     """
-    named = named_samples(labels, num_classes, min_class_count)
+    named = named_samples(labels, num_classes, min_class_count, persons)
     true, predicted = labels[named], predictions[named]
-    rows, columns = (torch.bincount(classes, minlength=num_classes) for classes in (true, predicted))
+    whose = None if persons is None else persons[named]
+    rows, columns = (distinct(classes, num_classes, whose) for classes in (true, predicted))
     disclosed = ((rows > 0) | (columns >= min_class_count))[predicted]
     matrix = ConfusionMatrix.from_predictions(true[disclosed], predicted[disclosed], num_classes).matrix
     elsewhere = torch.bincount(true[~disclosed], minlength=num_classes)
-    num_pooled = int((~named).sum())
+    right, num_pooled = labels == predictions, int((~named).sum())
     if num_pooled < max(min_class_count, 1):
-        return ConfusionMatrix(matrix, elsewhere=elsewhere)
-    num_right = int((labels[~named] == predictions[~named]).sum())
-    return ConfusionMatrix(matrix, num_pooled, num_right, elsewhere)
+        found, counted = ConfusionMatrix(matrix, elsewhere=elsewhere), named
+    else:
+        num_right = int(right[~named].sum())
+        found, counted = ConfusionMatrix(matrix, num_pooled, num_right, elsewhere), torch.ones_like(named)
+    if persons is None:
+        return found
+    of_persons = ConfusionMatrix.of_persons(right[counted], persons[counted], num_classes)
+    if min_class_count > 1:
+        whole = round(of_persons.person_shares / ConfusionMatrix.SHARE) * ConfusionMatrix.SHARE
+        of_persons = replace(of_persons, person_shares=whole)
+    return found + of_persons
 
 
-def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> Tensor:
+def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int, persons: Tensor | None = None) -> Tensor:
     """Count margins of the samples whose class the confusion matrix names.
 
     A class with fewer samples than the floor gets no histogram of its own, and its samples are in no other class's
@@ -55,7 +70,8 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> T
     others, but fewer than the floor: fewer share the bin in the middle of twice as many bins with what is left over
     there, and so on, each sign by itself. What is left in the end of either is counted at a margin of 0, or if that is
     too few, in their fullest bin. So a margin may be moved far for up to one less than the floor of a class's samples.
-    Of more than MOST_WITH_MARGINS classes there are no histograms.
+    Of more than MOST_WITH_MARGINS classes there are no histograms. Where one of ``persons``, (n,) int64, has m samples,
+    and none more, the floor is one sample more than those of all but one of as many persons as the floor can be.
 
     ``bins`` are (n, C), of :func:`fedstats_app.heads.margin_bins`; the result is as of
     :func:`fedstats_app.heads.filled_bins`, (t, 4) int64.
@@ -63,10 +79,16 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int) -> T
     num_classes = bins.shape[1]
     if min_class_count > 1 and num_classes > MOST_WITH_MARGINS:
         return torch.zeros(0, 4, dtype=torch.int64)
-    named = named_samples(labels, num_classes, min_class_count)
+    named = named_samples(labels, num_classes, min_class_count, persons)
     filled = filled_bins(bins[named], labels[named])
     if min_class_count <= 1 or not len(filled):
         return filled
+    if persons is not None:
+        most = int(torch.unique(persons[named], return_counts=True)[1].max())
+        min_class_count = (min_class_count - 1) * most + 1
+        counts = labels[named].bincount()
+        if int(counts[counts > 0].min()) < min_class_count:
+            return filled[:0]
     return _in_full_bins(MarginHistograms.zeros(num_classes).add_(filled), min_class_count).filled
 
 
@@ -89,6 +111,6 @@ def _in_full_bins(margins: MarginHistograms, floor: int) -> MarginHistograms:
     return MarginHistograms(disclosed[0], disclosed[1])
 
 
-def named_samples(labels: Tensor, num_classes: int, min_class_count: int) -> Tensor:
-    """Return (n,) bool: whether so many of these samples (n,) are of the same class that it may be named."""
-    return torch.bincount(labels, minlength=num_classes)[labels] >= min_class_count
+def named_samples(labels: Tensor, num_classes: int, min_class_count: int, persons: Tensor | None = None) -> Tensor:
+    """Return (n,) bool: whether so many of these samples (n,), or persons, are of the same class that it is named."""
+    return distinct(labels, num_classes, persons)[labels] >= min_class_count

@@ -61,17 +61,21 @@ class NodePolicy:
         """Samples that share a mean where a class has several means: the floor, and never one sample alone."""
         return max(self.min_class_count, 2)
 
-    def allowed_classes(self, labels: Tensor, num_classes: int) -> Tensor:
-        """Return (C,) bool: the classes with as many of these labels (n,), int64 in [0, C), as the floor asks."""
-        return torch.bincount(labels, minlength=num_classes) >= max(self.min_class_count, 1)
+    def allowed_classes(self, labels: Tensor, num_classes: int, persons: Tensor | None = None) -> Tensor:
+        """Return (C,) bool: the classes with as many of these labels (n,), int64 in [0, C), as the floor asks.
 
-    def evaluable(self, labels: Tensor, num_classes: int) -> Tensor:
+        Of persons (n,), int64, it asks for as many different ones.
+        """
+        return distinct(labels, num_classes, persons) >= max(self.min_class_count, 1)
+
+    def evaluable(self, labels: Tensor, num_classes: int, persons: Tensor | None = None) -> Tensor:
         """Return which of the samples with these labels (n,) may be evaluated, (n,) bool.
 
         All, but where the samples of classes with fewer than the floor are together fewer too.
         """
-        few = torch.bincount(labels, minlength=num_classes)[labels] < self.min_class_count
-        return torch.full_like(few, fill_value=bool(few.sum() >= self.min_class_count)) | ~few
+        few = distinct(labels, num_classes, persons)[labels] < self.min_class_count
+        number = int(few.sum()) if persons is None else len(torch.unique(persons[few]))
+        return torch.full_like(few, fill_value=number >= self.min_class_count) | ~few
 
     def check_specification(self, spec: StatisticsSpec) -> None:
         """Refuse a request for statistics that no allowed method needs."""
@@ -94,7 +98,8 @@ class NodePolicy:
         """Refuse what says as much as a Gram matrix of too few samples, and nothing can stand in for.
 
         Sums of a class's features that a map has ``expanded`` are as many equations for its samples. that
-        has to be exact (``exact-sums``) can be no other. The refusal does not say how many samples there are.
+        has to be exact (``exact-sums``) can be no other. The refusal does not say how many samples there are. Where
+        persons are named, numbers are of persons, here and in :meth:`protected`.
         """
         exact = spec.gram and spec.fraction_bits is not None
         if (expanded or exact) and not self.shares_gram(num_examples, feature_dim):
@@ -102,7 +107,7 @@ class NodePolicy:
             raise RefusedByPolicy(f"{refused}: this node has too few samples for it (min-gram-samples)")
 
     def protected(
-        self, spec: StatisticsSpec, client: ClientStatistics, smallest: int | None = None
+        self, spec: StatisticsSpec, client: ClientStatistics, num_examples: int, smallest: int | None = None
     ) -> ClientStatistics:
         """Return what may leave: with too few samples for a Gram matrix, no more directions than say little of each.
 
@@ -112,17 +117,23 @@ class NodePolicy:
         (research/inversion.md). The largest directions, one for ten samples beyond the rows, are those of the classes;
         the energy of the others is one number. So a site with very few sends rows and that number.
         """
-        num_examples = int(client.rows.num_examples)
         dim, together = client.rows.feature_dim, smallest is None or self.shares_gram(smallest, client.rows.feature_dim)
         if not (spec.gram or spec.sends_scatter) or (self.shares_gram(num_examples, dim) and together):
             return client
         factor = client.scatter_factor()
-        most = (num_examples - len(client.rows)) // SAMPLES_PER_DIRECTION if together else 0
+        most = max(num_examples - len(client.rows), 0) // SAMPLES_PER_DIRECTION if together else 0
         return ClientStatistics(client.rows, scatter=None if factor is None else factor.cut(most))
 
     @property
     def _in_words(self) -> str:
         return f"allowed-methods ({', '.join(self.allowed or ()) or 'none'})"
+
+
+def distinct(groups: Tensor, number: int, persons: Tensor | None = None) -> Tensor:
+    """Count the persons of each of so many groups, (number,) int64, by the group (n,) of each sample; else samples."""
+    if persons is not None:
+        groups = torch.unique(torch.stack([groups, persons]), dim=1)[0]
+    return torch.bincount(groups, minlength=number)
 
 
 def says_much_about_samples(num_examples: int, dim: int) -> bool:

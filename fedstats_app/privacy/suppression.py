@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedstats_app.privacy.node_policy import NodePolicy, says_much_about_samples
+from fedstats_app.privacy.node_policy import NodePolicy, distinct, says_much_about_samples
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 
 logger = logging.getLogger("fedstats_app")
@@ -19,19 +19,19 @@ logger = logging.getLogger("fedstats_app")
 Blocks = Callable[[Tensor], Iterable[tuple[Tensor, Tensor]]]
 
 
-def rows_in_order(labels: Tensor, order: Tensor, means_per_class: int, min_samples: int) -> tuple[Tensor, Tensor]:
-    """Divide samples into rows by an order of them, as :func:`fedstats_app.statistics.class_mean_rows.plan_rows` does.
+def rows_of_persons(labels: Tensor, persons: Tensor, means_per_class: int, fewest: int) -> tuple[Tensor, Tensor]:
+    """Divide samples into rows by an order of persons, as :func:`fedstats_app.statistics.class_mean_rows.plan_rows`.
 
-    Labels and order are (n,) int64. Fewer samples than ``min_samples`` share a row only where their class has no more.
+    Labels and persons are (n,) int64. Fewer persons than ``fewest`` share a row only where their class has no more.
     It returns the class of each of R rows, (R,) int64, ascending, and the row of each sample, (n,) int64 in [0, R).
     """
     class_ids: list[int] = []
     row_of_sample = torch.empty_like(labels)
     for label in torch.unique(labels).tolist():
         members = (labels == label).nonzero().squeeze(1)
-        number = min(max(len(members) // min_samples, 1), means_per_class)
-        place = torch.argsort(torch.argsort(order[members]))
-        row_of_sample[members] = len(class_ids) + place * number // len(members)
+        own, place = torch.unique(persons[members], return_inverse=True)
+        number = min(max(len(own) // fewest, 1), means_per_class)
+        row_of_sample[members] = len(class_ids) + place * number // len(own)
         class_ids += [label] * number
     return torch.tensor(class_ids, dtype=torch.int64), row_of_sample
 
@@ -61,7 +61,7 @@ def statistics_above_floor(
     feature_dim: int,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    order: Tensor | None = None,
+    persons: Tensor | None = None,
     masked: bool = False,
     expanded: bool = False,
 ) -> StatisticsAboveFloor:
@@ -85,8 +85,9 @@ def statistics_above_floor(
         Draws which samples share a mean.
     device : torch.device or str
         Where features arrive.
-    order : Tensor, optional
-        (n,) int64 of the samples, all different: then it says which share a mean, whatever the seed.
+    persons : Tensor, optional
+        (n,) int64, equal for the samples of a person: floors count these, and their order, not the seed, says which
+        share a mean.
     masked : bool
         Whether they leave under masks only: no server sees the Gram matrix of these samples, however few.
     expanded : bool
@@ -104,10 +105,11 @@ def statistics_above_floor(
     readable = torch.arange(len(labels))
     while True:
         present = labels[readable]
-        kept = readable if floor <= 1 else readable[policy.allowed_classes(present, num_classes)[present]]
-        policy.check_gram(spec, len(kept), feature_dim, expanded=expanded)
+        whose = None if persons is None else persons[readable]
+        kept = readable if floor <= 1 else readable[policy.allowed_classes(present, num_classes, whose)[present]]
+        policy.check_gram(spec, _number(kept, persons), feature_dim, expanded=expanded)
         fewest = max(policy.min_samples_per_mean, spec.samples_per_mean)
-        rows = None if order is None else rows_in_order(labels[kept], order[kept], spec.means_per_class, fewest)
+        rows = None if persons is None else rows_of_persons(labels[kept], persons[kept], spec.means_per_class, fewest)
         accumulator = spec.accumulator(
             labels[kept],
             num_classes,
@@ -126,20 +128,29 @@ def statistics_above_floor(
         if skipped:
             # Samples of classes that were left out stay candidates, so that all classes suppressed are counted.
             readable = readable[~torch.isin(readable, kept[~seen])]
-        if bool((statistics.rows.counts >= floor).all()):
+        found = statistics.rows.counts
+        if rows is not None and persons is not None:
+            found = distinct(rows[1][seen], len(rows[0]), persons[kept[seen]])
+        if bool(((found >= floor) | (found == 0)).all()):
             break
-    policy.check_gram(spec, int(seen.sum()), feature_dim, expanded=expanded)
-    statistics = policy.protected(spec, statistics)
+    number = _number(kept[seen], persons)
+    policy.check_gram(spec, number, feature_dim, expanded=expanded)
+    statistics = policy.protected(spec, statistics, number)
     if not masked:
-        _warn_of_gram(policy, spec, statistics)
+        _warn_of_gram(policy, spec, statistics, number)
     suppressed = tuple(sorted(set(labels[readable].tolist()) - set(labels[kept].tolist())))
     shared = torch.zeros(int(seen.sum()), dtype=torch.int64) if rows is None else rows[1][seen]
     return StatisticsAboveFloor(statistics, suppressed, kept[seen], shared)
 
 
-def _warn_of_gram(policy: NodePolicy, spec: StatisticsSpec, client: ClientStatistics) -> None:
+def _number(positions: Tensor, persons: Tensor | None) -> int:
+    """Count the persons of some samples; where none are named, the samples."""
+    return len(positions if persons is None else torch.unique(persons[positions]))
+
+
+def _warn_of_gram(policy: NodePolicy, spec: StatisticsSpec, client: ClientStatistics, num_examples: int) -> None:
     """Tell the owner of a node that has a policy, in the node's own log, of what says much about single samples."""
-    num_examples, dim = int(client.rows.num_examples), client.rows.feature_dim
+    dim = client.rows.feature_dim
     if not (spec.gram or spec.sends_scatter) or not policy.min_class_count:
         return
     if not policy.shares_gram(num_examples, dim):

@@ -70,6 +70,8 @@ class MethodResult:
     ----------
     method : str
         Name in the configuration, in lower case.
+    person_accuracy : float or None
+        Mean over ``num_persons`` of the share of their test samples that is right; None where none are named.
     num_examples, num_clients : int
         Training samples behind the head; K, clients whose statistics were merged.
     uplink_bytes, wire_bytes : int
@@ -114,6 +116,8 @@ class MethodResult:
     notes: list[str] = field(default_factory=list)
     parameters: dict[str, float] = field(default_factory=dict)
     accuracy_interval: tuple[float, float] | None = None
+    person_accuracy: float | None = None
+    num_persons: int = 0
     macro_f1: float | None = None
     macro_auroc: float | None = None
     macro_auroc_error: float | None = None
@@ -132,7 +136,8 @@ class MethodResult:
 
 # Measures of a trained head besides the accuracy, which every round has.
 QUALITY = (
-    *("accuracy_interval", "macro_accuracy", "macro_f1", "macro_auroc", "macro_auroc_error"),
+    *("accuracy_interval", "person_accuracy", "num_persons"),
+    *("macro_accuracy", "macro_f1", "macro_auroc", "macro_auroc_error"),
     *(f"per_class_{measure}" for measure in ("examples", "accuracy", "specificity", "f1", "auroc")),
     "most_confused",
 )
@@ -151,6 +156,8 @@ def quality(scores: HeadScores | None) -> dict[str, Any]:
     return {
         "accuracy": confusion.accuracy,
         "accuracy_interval": wilson_interval(confusion.num_correct, confusion.num_examples),
+        "person_accuracy": confusion.person_accuracy,
+        "num_persons": confusion.persons,
         "macro_accuracy": _number(confusion.macro_accuracy),
         "macro_f1": _number(confusion.macro_f1),
         "macro_auroc": _number(scores.macro_auroc),

@@ -76,8 +76,9 @@ def heads_table(entries: Mapping[str, Mapping[str, Any]], num_sent: int, taken: 
     """
     others = {name: entry.get("notes", []) for name, entry in entries.items() if name != taken}
     notes = [f"{head_title(name)}: {note}" for name, found in others.items() for note in found]
-    columns = {"method": "", "accuracy": "", "95 % interval": "", "balanced": "minor", "macro F1": "minor"}
-    columns |= {"AUROC": "minor", "each site sends": "", "all sites send": ""}
+    by_person = any(entry.get("person_accuracy") is not None for entry in entries.values())
+    columns = {"method": "", "accuracy": "", "95 % interval": "", **({"by person": ""} if by_person else {})}
+    columns |= {"balanced": "minor", "macro F1": "minor", "AUROC": "minor", "each site sends": "", "all sites send": ""}
     rows = []
     for name, entry in entries.items():
         sent = entry.get("wire_bytes", entry.get("bytes"))
@@ -86,6 +87,7 @@ def heads_table(entries: Mapping[str, Mapping[str, Any]], num_sent: int, taken: 
                 head_title(name) + (" (take this)" if name == taken else ""),
                 percent(entry.get("accuracy")),
                 interval_text(entry.get("accuracy_interval")) or "-",
+                *([percent(entry.get("person_accuracy"))] if by_person else []),
                 percent(entry.get("macro_accuracy")),
                 percent(entry.get("macro_f1")),
                 area(entry.get("macro_auroc")),

@@ -60,6 +60,11 @@ def _result(run: RunRecord) -> Iterator[str]:
     bounds = run.entry.get("accuracy_interval")
     interval = f", and with 95 % confidence on {interval_text(bounds)} % of all such" if bounds else ""
     yield f"It is right on {percent(run.entry['accuracy'])} of {evaluated_on(run)}{interval}."
+    if (by_person := run.entry.get("person_accuracy")) is not None:
+        yield (
+            f"Of one person's {run.kind}s it is right on {percent(by_person)}, the mean over "
+            f"{counted(run.entry['num_persons'], 'person')}."
+        )
 
 
 def evaluated_on(run: RunRecord) -> str:

@@ -23,6 +23,7 @@ class ServerTestSet:
     def __init__(self, dataset: Dataset, reader: FeatureReader) -> None:
         self.dataset, self._reader = dataset, reader
         self._blocks: list[tuple[Tensor, Tensor]] | None = None
+        self._read: list[Tensor] = []
 
     @property
     def blocks(self) -> list[tuple[Tensor, Tensor]]:
@@ -33,6 +34,7 @@ class ServerTestSet:
             self._blocks = []
             for features, positions in self._reader.blocks(self.dataset, everything):
                 self._blocks.append((features.cpu(), labels[positions]))
+                self._read.append(positions)
         return self._blocks
 
     @property
@@ -67,6 +69,9 @@ class ServerTestSet:
                 scores.count(logits, labels, predictions)
                 correct.append(predictions == labels)
             found[name], right[name] = scores, torch.cat(correct)
+            if self.dataset.persons is not None and self._read:
+                whose = np.unique(self.dataset.persons[torch.cat(self._read).numpy()], return_inverse=True)[1]
+                scores.confusion += ConfusionMatrix.of_persons(right[name], torch.from_numpy(whose), len(head.present))
             calibrations[name] = cross_fitted((scores.even, scores.odd))
         return Scores(
             "server", found, right=right, calibrations=calibrations, num_unreadable=self._reader.num_unreadable

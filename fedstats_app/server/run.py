@@ -301,7 +301,7 @@ def _describe_data(config: AppConfig, federation: Federation, test: Dataset | No
     # A split that cannot be made is one error here, not one on every client.
     parts = partitions(config.data, config.partition, config.run.seed)
     values = train.columns.get(config.partition.partition_column, ()) if config.partition.by_column else ()
-    number = clients_in_words(parts, train.kind, by_size=config.partition.by_size)
+    number = clients_in_words(parts, train, by_size=config.partition.by_size)
     column = f" of {listed(sorted({str(value) for value in values}))}" if len(values) else ""
     progress.say(f"data: {config.partition.partitioner}{column} makes {number}")
     return found

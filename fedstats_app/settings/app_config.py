@@ -197,6 +197,9 @@ class AppConfig:
             if config.data.folder_levels == "auto" and config.partition.partition_column == "subfolder":
                 # Who divides by the folders below the classes has said which are the classes.
                 config = replace(config, data=replace(config.data, folder_levels="class"))
+            if config.partition.partitioner == "natural-id" and not config.partition.partition_column:
+                column = config.data.person_column
+                config = replace(config, partition=replace(config.partition, partition_column=column))
             problems = [problem for group in config.groups for problem in group.problems()]
             problems += [problem for group in config.groups for problem in group.conflicts(config)]
             if not problems:

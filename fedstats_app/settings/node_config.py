@@ -112,6 +112,8 @@ class NodeConfig(Options):
         Of tables at ``data_path``; "" for the only one with a usual name. A run cannot choose others.
     folder_levels : str
         What the folders at ``data_path`` are. A run cannot choose that either.
+    person_column, max_per_person
+        Whose each sample at ``data_path`` is, and how many one person gives. A run can choose neither.
     allowed_backbones : tuple of str or None
         All that may be loaded, a network with arguments as ``NAME[ARGUMENTS]``; None for those that are known by name
         alone, without a hub, a folder or arguments.
@@ -153,6 +155,8 @@ class NodeConfig(Options):
     text_column: str = option("", text)
     label_column: str = option("", text)
     folder_levels: str = option("auto", one_of(*FOLDER_LEVELS))
+    person_column: str = option("", text)
+    max_per_person: int = option(50, whole(1, 1_000_000_000))
     allowed_backbones: tuple[str, ...] | None = option(None, backbone_list)
     max_releases: int = option(8, _MANY)
     max_heads: int = option(32, _MANY, key="max-heads-scored")
@@ -168,8 +172,9 @@ class NodeConfig(Options):
     deployed: bool = False
 
     def data_options(self, run: DataOptions) -> DataOptions:
-        """Return a run's options with this node's columns, and all of its data."""
-        own = {name: getattr(self, name) for name in ("image_column", "text_column", "label_column", "folder_levels")}
+        """Return a run's options with this node's columns and persons, and all of its data."""
+        names = ("image_column", "text_column", "label_column", "folder_levels", "person_column", "max_per_person")
+        own = {name: getattr(self, name) for name in names}
         return replace(run, **own, classes="", left_out_domain="")
 
     @property

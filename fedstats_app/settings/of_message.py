@@ -37,6 +37,9 @@ def refused_choice(run: AppConfig, node: NodeConfig) -> str:
             requested, own = getattr(run.data, f"{role}_column"), getattr(node, f"{role}_column")
             if requested and requested != own:
                 return f"{role}-column: the run asks for {requested!r}, the node-config has {own or 'none'!r}"
+    if node.data_path and run.data.person_column not in ("", node.person_column):
+        requested, own = run.data.person_column, node.person_column
+        return f"person-column: the run asks for {requested!r}, the node-config has {own or 'none'!r}"
     weights = run.backbone.backbone_weights
     if weights not in ("", "random") and not node.backbone_weights:
         return f"backbone-weights: the run names {weights!r}, the node-config has none"

@@ -79,7 +79,8 @@ def evaluation_reply(msg: Message, scores: Mapping[str, ClientScores]) -> Messag
 
     Of the confusion matrix the non-zero cells are sent, (true class, predicted class, count), (t, 3) int64, and where
     there are any, as ``pooled`` (2,) int64 the samples counted without their class and how many of them were right, and
-    as ``elsewhere`` (t, 2) int64 true class and number of those whose prediction is not said. Of the histograms the
+    as ``elsewhere`` (t, 2) int64 true class and number of those whose prediction is not said, and as ``persons`` (2,)
+    int64 their number and the sum of their shares right in millionths. Of the histograms the
     bins that are not empty, (class, bin, samples of the class, samples of others), (t, 4) int32. Which of the usual
     temperatures is best, (1,) int64, or (0,) where that is not said.
     """
@@ -93,6 +94,8 @@ def evaluation_reply(msg: Message, scores: Mapping[str, ClientScores]) -> Messag
             record["pooled"] = to_array(torch.tensor([confusion.pooled_examples, confusion.pooled_correct]))
         if len(where := confusion.elsewhere.nonzero()):
             record["elsewhere"] = to_array(torch.cat([where, confusion.elsewhere[where]], dim=1))
+        if confusion.persons:
+            record["persons"] = to_array(torch.tensor([confusion.persons, confusion.person_shares]))
         content[f"confusion.{name}"] = record
         content[f"margins.{name}"] = ArrayRecord({"bins": to_array(found.margins.to(torch.int32))})
         vote = torch.tensor([] if found.temperature is None else [found.temperature], dtype=torch.int64)
@@ -112,7 +115,8 @@ def read_evaluation_reply(
     whole(record_of(reply.content, "metrics", MetricRecord, {"num-examples"}), "num-examples")
     received = {}
     for name in methods:
-        record = record_of(reply.content, f"confusion.{name}", ArrayRecord, {"cells"}, {"pooled", "elsewhere"})
+        optional = {"pooled", "elsewhere", "persons"}
+        record = record_of(reply.content, f"confusion.{name}", ArrayRecord, {"cells"}, optional)
         confusion = _read_cells(record, request.num_classes)
         margins = _read_bins(record_of(reply.content, f"margins.{name}", ArrayRecord, {"bins"}), confusion)
         vote = read_array(
@@ -144,7 +148,11 @@ def _read_cells(record: ArrayRecord, num_classes: int) -> ConfusionMatrix:
     pooled, correct = read_array(record, "pooled", torch.int64, (2,)).tolist() if "pooled" in record else (0, 0)
     if not 0 <= correct <= pooled <= MAX_COUNT:
         raise Malformed(f"pooled: must be 0 <= correct <= examples <= {MAX_COUNT}, got {correct} and {pooled}")
-    return ConfusionMatrix(matrix, pooled, correct, elsewhere)
+    persons, shares = read_array(record, "persons", torch.int64, (2,)).tolist() if "persons" in record else (0, 0)
+    found = ConfusionMatrix(matrix, pooled, correct, elsewhere, persons, shares)
+    if not (0 <= persons <= found.num_examples and 0 <= shares <= persons * ConfusionMatrix.SHARE):
+        raise Malformed(f"persons: must be at most {found.num_examples}, and their shares at most 1 each")
+    return found
 
 
 def _read_bins(record: ArrayRecord, confusion: ConfusionMatrix) -> Tensor:

@@ -145,7 +145,7 @@ def measure(features: Tensor, labels: Tensor, site: str, policy: NodePolicy, *, 
         others = np.concatenate([index[per_class:] for index in drawn])
         numbers = torch.from_numpy(np.searchsorted(classes, labels.numpy()))
         spec, samples = StatisticsSpec(gram=True), features[own].double()
-        client = policy.protected(spec, spec.from_features(samples, numbers[own], num_classes))
+        client = policy.protected(spec, spec.from_features(samples, numbers[own], num_classes), len(own))
         guess = deviations(client, numbers[own], starts=4 if len(own) <= 60 else 1, seed=seed)
         means = client.rows.means.double()
         true, strange = (features[part].double() - means[numbers[part]] for part in (own, others))

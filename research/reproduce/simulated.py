@@ -250,7 +250,7 @@ def personal_models(config: AppConfig, simulation: Simulation, approach: str, fo
     backbone, dataset = loaded_backbone(config.backbone_for(own_data=False)), training_set(config.data)
     clients = {}
     for number, part in enumerate(partitions(config.data, config.partition, seed)):
-        kept, held_out = split_holdout(part, config.data.holdout_fraction, seed, number)
+        kept, held_out = split_holdout(dataset, part, config.data.holdout_fraction, seed, number)
         if len(kept):
             clients[number] = Client(*(DatasetSamples(dataset, part, backbone) for part in (kept, held_out)))
     if approach == "one-shot-sum":

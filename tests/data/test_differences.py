@@ -12,19 +12,24 @@ from fedstats_app.data.differences import ReleasedSet, small_groups, smallest_gr
 NAMES = ("ant", "bee")
 
 
-def released(samples: dict[int, int], *, squares: bool = False) -> ReleasedSet:
-    """Make the set of samples by number, each with its row; a sample's class is its number's last bit."""
+def released(samples: dict[int, int], *, squares: bool = False, whose: list[int] | None = None) -> ReleasedSet:
+    """Make the set of samples by number, each with its row; a sample's class is its number's last bit.
+
+    Each is a person of its own, or that of its number.
+    """
     numbers = sorted(samples)
     keys = np.array([f"{number:016d}".encode() for number in numbers], dtype="S16")
     labels, rows = (
         np.array(values, dtype=np.int64) for values in ([n % 2 for n in numbers], [samples[n] for n in numbers])
     )
-    return ReleasedSet(keys, labels, rows, NAMES, squares)
+    persons = keys if whose is None else np.array([f"person {whose[number]}".encode() for number in numbers], "S16")
+    return ReleasedSet(keys, persons, labels, rows, NAMES, squares)
 
 
-def sets_of(draws: list[list[int]]) -> list[ReleasedSet]:
+def sets_of(draws: list[list[int]], whose: list[int] | None = None) -> list[ReleasedSet]:
     """Make releases: for each a list over samples, -1 where one is not in it, else its row."""
-    return [released({number: row for number, row in enumerate(draw) if row >= 0}) for draw in draws]
+    rows = [{number: row for number, row in enumerate(draw) if row >= 0} for draw in draws]
+    return [released(found, whose=whose) for found in rows]
 
 
 @given(st.lists(st.lists(st.integers(-1, 1), min_size=12, max_size=12), min_size=1, max_size=4))
@@ -44,18 +49,34 @@ def test_groups_are_those_of_a_count_by_hand(draws: list[list[int]]) -> None:
         assert small_groups(earlier, new, floor) == expected
 
 
-@given(st.lists(st.lists(st.booleans(), min_size=14, max_size=14), min_size=1, max_size=3), st.integers(2, 4))
-def test_no_combination_of_allowed_releases_is_about_fewer_than_the_floor(draws: list[list[bool]], floor: int) -> None:
-    """Every combination with small whole weights, of those releases that one after another are allowed."""
+@given(
+    st.lists(st.lists(st.booleans(), min_size=14, max_size=14), min_size=1, max_size=3),
+    st.integers(2, 4),
+    st.none() | st.lists(st.integers(0, 5), min_size=14, max_size=14),
+)
+def test_no_combination_of_allowed_releases_is_about_fewer_than_the_floor(
+    draws: list[list[bool]], floor: int, whose: list[int] | None
+) -> None:
+    """Every combination with small whole weights, of those releases that one after another are allowed.
+
+    By samples, or by persons with several.
+    """
+    persons = np.arange(14) if whose is None else np.array(whose)
     kept: list[list[int]] = []
     for draw in draws:
         new = [0 if there else -1 for there in draw]
-        if not small_groups(sets_of(kept), sets_of([new])[0], floor):
+        if not small_groups(sets_of(kept, whose), sets_of([new], whose)[0], floor):
             kept.append(new)
     for weights in itertools.product(range(-2, 3), repeat=len(kept)):
         total = sum((w * (np.array(draw) >= 0) for w, draw in zip(weights, kept, strict=True)), np.zeros(14, dtype=int))
         for parity in range(2):
-            assert int((total[parity::2] != 0).sum()) not in range(1, floor)
+            assert len(set(persons[parity::2][total[parity::2] != 0])) not in range(1, floor)
+
+
+def test_a_group_of_many_samples_of_few_persons_is_small() -> None:
+    new = released(dict.fromkeys(range(12), 0), whose=[0, 1, 0, 2, 0, 3, 4, 4, 4, 4, 4, 4])
+    assert small_groups([], new, 3) == {"ant": 2}
+    assert smallest_group_of_squares([], new) == 5
 
 
 def test_a_group_that_was_there_before_does_not_forbid_another_release() -> None:

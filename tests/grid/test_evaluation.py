@@ -24,6 +24,7 @@ from fedstats_app.training.start import best_temperature
 from fedstats_app.wire import guard, per_client
 from fedstats_app.wire.evaluation import evaluation_reply, read_evaluation_request
 from fedstats_app.wire.training import losses_reply, nothing_to_train_reply, read_training_task
+from tests.data.conftest import make_dataset
 from tests.support.clients import NUM_CLASSES, Clients, strategy_for
 
 CLIENTS = Clients(9)
@@ -167,7 +168,7 @@ def test_who_claims_more_samples_than_its_statistics_allow_is_left_out() -> None
 @pytest.mark.parametrize("holdout", [0.01, 0.2, 0.5, 0.9])
 @pytest.mark.parametrize("number", [1, 2, 3, 10, 101, 12_345])
 def test_no_honest_client_keeps_more_than_is_allowed(holdout: float, number: int) -> None:
-    kept, held_out = split_holdout(np.arange(number), holdout, 0, 3)
+    kept, held_out = split_holdout(make_dataset(np.zeros(number, dtype=int)), np.arange(number), holdout, 0, 3)
 
     assert len(held_out) <= most_held_out(len(kept), holdout)
     # Also where every tenth sample in the statistics cannot be read, or is of a class under a floor.

@@ -86,7 +86,7 @@ def test_directions_are_a_tenth_of_the_samples_beyond_the_rows(
 ) -> None:
     features = torch.rand(num_examples, 20, dtype=torch.float64)
     whole = spec.from_features(features, torch.arange(num_examples) % 2, 2)
-    client = NodePolicy(min_gram_samples=None).protected(spec, whole)
+    client = NodePolicy(min_gram_samples=None).protected(spec, whole, num_examples)
     factor, complete = client.scatter_factor(), whole.scatter_factor()
     assert factor is not None and complete is not None and len(factor) == directions
     assert client.has_gram == (spec.gram and num_examples >= 40)

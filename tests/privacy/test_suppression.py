@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.privacy import NodePolicy, StatisticsAboveFloor, statistics_above_floor
-from fedstats_app.privacy.suppression import rows_in_order
+from fedstats_app.privacy.suppression import rows_of_persons
 from fedstats_app.statistics import ClientStatistics, ScatterSpec, StatisticsSpec
 from fedstats_app.testing import instruction
 from fedstats_app.wire import StatisticsRequest, read_statistics_reply, statistics_reply
@@ -195,7 +195,7 @@ def test_rows_by_an_order_are_large_and_alike_for_any_order_of_the_samples(
 ) -> None:
     labels, draw = torch.tensor(values), torch.Generator().manual_seed(seed)
     order = torch.randperm(len(labels), generator=draw)
-    class_ids, rows = rows_in_order(labels, order, means, least)
+    class_ids, rows = rows_of_persons(labels, order, means, least)
 
     assert torch.equal(class_ids, class_ids.sort().values)
     for row, label in enumerate(class_ids.tolist()):
@@ -203,4 +203,4 @@ def test_rows_by_an_order_are_large_and_alike_for_any_order_of_the_samples(
         assert int((rows == row).sum()) >= min(least, int((labels == label).sum()))
     assert all(int((class_ids == label).sum()) <= means for label in values)
     mixed = torch.randperm(len(labels), generator=draw)
-    assert torch.equal(rows_in_order(labels[mixed], order[mixed], means, least)[1], rows[mixed])
+    assert torch.equal(rows_of_persons(labels[mixed], order[mixed], means, least)[1], rows[mixed])

@@ -19,6 +19,7 @@ class Labels(list[int]):
     """A data set of which only its labels are asked."""
 
     class_names = tuple(str(c) for c in range(C))
+    persons = None
     kind = "image"
 
     @property

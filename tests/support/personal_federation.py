@@ -97,7 +97,8 @@ class Federation:
         """Return a client's samples for training and for testing."""
         config = self.config
         parts = partitions(config.data, config.partition, config.run.seed)
-        return split_holdout(parts[client], config.data.holdout_fraction, config.run.seed, client)
+        fraction, seed = config.data.holdout_fraction, config.run.seed
+        return split_holdout(training_set(config.data), parts[client], fraction, seed, client)
 
     def samples(self, client: int) -> tuple[DatasetSamples, DatasetSamples]:
         """Return the same as training takes them."""

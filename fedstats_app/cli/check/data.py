@@ -13,6 +13,7 @@ from fedstats_app.cli.terminal import Finding, printable
 from fedstats_app.data import Dataset, UnreadableSampleError
 from fedstats_app.data.clients import hidden_classes, own_dataset, partitions, test_split, training_set
 from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
+from fedstats_app.data.persons import persons_per_class
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 
@@ -72,9 +73,7 @@ def check_data(config: AppConfig, node: NodeConfig | None, step: Step, num_read:
             if parts is None:
                 yield Finding("partitions", "FAIL", failure, "change num-clients or the partitioner")
             else:
-                yield Finding(
-                    "partitions", "ok", clients_in_words(parts, dataset.kind, by_size=config.partition.by_size)
-                )
+                yield Finding("partitions", "ok", clients_in_words(parts, dataset, by_size=config.partition.by_size))
 
 
 def _tried(load: Callable[[], Made]) -> tuple[Made | None, str]:
@@ -117,8 +116,8 @@ def check_samples(dataset: Dataset, num_read: int) -> Finding:
 
 def check_class_counts(dataset: Dataset, config: AppConfig, node: NodeConfig) -> Finding:
     """List the classes with too few samples to leave a node."""
-    floor, kind = node.class_floor(config.federation.min_class_count), f"{dataset.kind}s"
-    counts = np.bincount(dataset.labels, minlength=len(dataset.class_names))
+    floor, counts = node.class_floor(config.federation.min_class_count), persons_per_class(dataset)
+    kind = f"{dataset.kind}s" if dataset.persons is None else "persons"
     few = [f"{dataset.class_names[label]} ({counts[label]})" for label in hidden_classes(dataset, floor)]
     if not few:
         message = f"{counts.min()} to {counts.max()} {kind} per class; {floor} must be there to leave"

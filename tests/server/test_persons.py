@@ -1,0 +1,97 @@
+"""Persons through the whole app: in a simulation and on nodes, whose owners alone say whose samples are whose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.report.classifier import load
+from tests.support.simulation import clients, read_json, simulate, site_folder
+
+CLASSES = ("red", "green", "blue")
+
+
+def persons_folder(root: Path, seed: int, persons: int, images: int, start: int = 0) -> str:
+    """Make a folder of three classes in which each person has some images of each."""
+    for number in range(start, start + persons):
+        for name in CLASSES:
+            site_folder(root / "new", (name,), seed=1000 * seed + number, images=images)
+            target = root / name / f"person {number}"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (root / "new" / name).rename(target)
+            (root / "new").rmdir()
+    return str(root)
+
+
+def accuracies(folder: Path) -> dict[str, Any]:
+    found = read_json(folder, "results.json")["methods"]["fedncm"]
+    return {key: found[key] for key in ("accuracy", "person_accuracy", "num_persons", "num_examples")}
+
+
+def test_a_simulation_keeps_persons_whole_and_says_accuracy_by_person(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    persons_folder(tmp_path / "data" / "train", 0, persons=12, images=4)
+    persons_folder(tmp_path / "data" / "test", 1, persons=3, images=1, start=20)
+    persons_folder(tmp_path / "data" / "test", 2, persons=1, images=5, start=30)
+    options = {"dataset": f"folder:{tmp_path / 'data'}", "person_column": "subfolder", "max_per_person": 6}
+    folder = simulate(tmp_path, **options, num_clients=3, partitioner="iid", method="fedncm")
+    said = capsys.readouterr().out
+    assert "data: 72 images of 12 persons of 3 classes (blue, green, red); test split: 24 images" in said
+    assert "max-per-person: 72 of 144 images are left out" in said
+    assert [one["num_examples"] for one in clients(folder)] == [24, 24, 24]
+
+    files = sorted((tmp_path / "data" / "test").rglob("*.png"))
+    predicted = load(folder).predict([str(file) for file in files])
+    right = np.array([name == file.parent.parent.name for name, file in zip(predicted, files, strict=True)])
+    whose = np.array([file.parent.name for file in files])
+    by_hand = float(np.mean([right[whose == person].mean() for person in set(whose)]))
+    found = accuracies(folder)
+    assert found == {
+        "accuracy": pytest.approx(right.mean()),
+        "person_accuracy": pytest.approx(by_hand, abs=1e-6),
+        "num_persons": 4,
+        "num_examples": 72,
+    }
+    assert "the mean over 4 persons" in (folder / "report.html").read_text()
+
+
+def test_sites_of_a_simulation_hold_out_persons(tmp_path: Path) -> None:
+    data = persons_folder(tmp_path / "data", 0, persons=20, images=2)
+    options = {"dataset": data, "person_column": "subfolder", "holdout_fraction": 0.4, "method": "fedncm"}
+    folder = simulate(tmp_path, **options, num_clients=2, partitioner="iid")
+    found = accuracies(folder)
+    assert found["num_examples"] == 20 * 6 * 0.6 and found["num_persons"] == 8
+    folder = simulate(tmp_path, **options, num_clients=0, partitioner="natural-id")
+    assert read_json(folder, "config.json")["client_names"][0] == "person 0"
+    assert len(clients(folder)) == 20 and accuracies(folder)["accuracy"] is None
+
+
+def test_a_node_counts_persons_and_no_run_chooses_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nodes: list[dict[str, object]] = [
+        {"data-path": persons_folder(tmp_path / str(seed), seed, persons=20, images=3), "person-column": "subfolder"}
+        for seed in range(2)
+    ]
+    few = {**nodes[1], "data-path": persons_folder(tmp_path / "few", 2, persons=4, images=9)}
+    options: dict[str, Any] = {"method": "fedncm", "holdout_fraction": 0.4}
+    folder = simulate(tmp_path, node_configs=[*nodes, few], **options, wait_timeout=1.0)
+    assert [one["num_examples"] for one in clients(folder)][:2] == [12 * 9, 12 * 9]
+    assert sum(one["num_examples"] for one in clients(folder)) == 24 * 9  # four persons are under the floor of five
+    found = accuracies(folder)
+    assert found["num_persons"] == 16
+    assert found["person_accuracy"] * 16 == pytest.approx(round(found["person_accuracy"] * 16), abs=1e-5)
+
+    capped = [{**node, "max-per-person": 2} for node in nodes]
+    for node in capped:
+        node["state-dir"] = str(tmp_path / "state" / str(node["data-path"])[-1])
+    folder = simulate(tmp_path, node_configs=capped, **options, max_per_person=99)
+    assert sum(one["num_examples"] for one in clients(folder)) <= 24 * 2
+    assert "max-per-person: 140 of 180 images are left out" in caplog.text
+
+    with pytest.raises(TooFewClients):
+        simulate(tmp_path, node_configs=nodes, person_column="label", wait_timeout=1.0, **options)
+    assert "person-column: the run asks for 'label', the node-config has 'subfolder'" in caplog.text
