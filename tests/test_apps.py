@@ -34,8 +34,7 @@ def default(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_heads_are_those_of_the_centralised_data(default: Path) -> None:
-    config = AppConfig.of(backbone="random:tiny", input_size=16, num_clients=10)
-    stats, rows = central(config, list(range(10)))
+    stats, rows = central(AppConfig.of(backbone="random:tiny", input_size=16, num_clients=10), list(range(10)))
     expected = {
         "fedncm": solve_ncm(stats),
         "fed3r": solve_ridge(stats, ridge_lambda="auto"),
@@ -49,8 +48,7 @@ def test_heads_are_those_of_the_centralised_data(default: Path) -> None:
 
 
 def test_the_number_of_supernodes_and_the_order_of_replies_do_not_matter(default: Path, tmp_path: Path) -> None:
-    folder = simulate(tmp_path, nodes=7, shuffle_seed=3, wire_dtype="float64")
-    assert head_bytes(folder) == head_bytes(default)
+    assert head_bytes(simulate(tmp_path, nodes=7, shuffle_seed=3, wire_dtype="float64")) == head_bytes(default)
 
 
 def test_failing_clients_are_named(
@@ -117,8 +115,7 @@ def test_nodes_with_their_own_folders_are_aligned_by_name_and_evaluate_on_what_t
         tmp_path, node_configs=[{"data-path": site} for site in sites], input_size=0, holdout_fraction=0.25
     )
     config, results = read_json(folder, "config.json"), read_json(folder, "results.json")
-    assert config["class_names"] == ["ant", "bee", "cat", "dog"]
-    assert results["evaluated_on"] == "clients"
+    assert config["class_names"] == ["ant", "bee", "cat", "dog"] and results["evaluated_on"] == "clients"
     # A quarter of 12 images a class is under the floor, so 5 are held out; of 8 this would leave too few.
     assert results["methods"]["fed3r"]["num_examples"] == 3 * 7 + 2 * 8 + 3 * 7
     assert results["num_test_examples"] == 2 * 3 * 5
@@ -157,8 +154,7 @@ def test_nodes_of_another_backbone_or_no_folder_are_named(tmp_path: Path, caplog
     assert [one["outcome"] for one in outcomes] == ["merged", "failed", "merged"]
     assert "is not the server's, fingerprint" in outcomes[1]["reason"]
     ((node, reason),) = read_json(folder, "results.json")["refused_nodes"].items()
-    assert node == str(FIRST_NODE_ID + 3)
-    assert reason == "DatasetError: the reason is in the log of this node"
+    assert node == str(FIRST_NODE_ID + 3) and reason == "DatasetError: the reason is in the log of this node"
     assert f"nothing is at {tmp_path / 'gone'}" in caplog.text
 
 

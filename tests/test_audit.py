@@ -59,8 +59,7 @@ def audited(
 
 def test_a_run_is_as_its_folder_and_its_sites_say(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = audited(made, capsys)
-    assert code == 0
-    assert found.pop("epsilon") == "-"
+    assert code == 0 and found.pop("epsilon") == "-"
     assert set(found.values()) == {"ok"}
     assert {"who took part", "what left each site", "sum", "head fedncm", "head fed3r", "head fedcgs", *SITES} < set(
         found
@@ -163,29 +162,25 @@ def test_what_was_changed_is_found(
 ) -> None:
     change(place)
     code, found = audited(place, capsys)
-    assert code == 1
-    assert {what for what, state in found.items() if state == "WRONG"} == wrong
+    assert code == 1 and {what for what, state in found.items() if state == "WRONG"} == wrong
 
 
 def test_clients_of_no_site_that_was_named_may_be_anyone(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = audited(made, capsys, SITES[1:])
-    assert (code, found["who they are"]) == (0, "-")
-    assert "who they are" not in audited(made, capsys)[1]
+    assert (code, found["who they are"]) == (0, "-") and "who they are" not in audited(made, capsys)[1]
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "X"])
 def test_a_file_that_no_reader_knows_is_damage(dtype: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = place / "run" / "statistics.safetensors"
     path.write_bytes(path.read_bytes().replace(b'"F64"', f'"{dtype[:3]:3}"'.encode()))
-    assert audit.main([str(place / "run")]) == 2
-    assert "is damaged: KeyError" in capsys.readouterr().err
+    assert audit.main([str(place / "run")]) == 2 and "is damaged: KeyError" in capsys.readouterr().err
 
 
 def test_a_line_that_is_no_json_is_damage(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = place / "run" / "clients.jsonl"
     path.write_text(path.read_text().replace('"merged"', '"mer', 1))
-    assert audit.main([str(place / "run")]) == 2
-    assert "clients.jsonl" in capsys.readouterr().err
+    assert audit.main([str(place / "run")]) == 2 and "clients.jsonl" in capsys.readouterr().err
 
 
 def test_a_sum_without_a_client_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,15 +198,13 @@ def test_a_sum_without_a_client_is_audited(tmp_path: Path, capsys: pytest.Captur
     # The heads of before, of which FedCOF's alone needs each client's means.
     shutil.copytree(removed, tmp_path / "old-heads")
     shutil.copytree(folder / "heads", tmp_path / "old-heads" / "heads", dirs_exist_ok=True)
-    assert audit.main([str(tmp_path / "old-heads")]) == 1
-    assert capsys.readouterr().out.count("WRONG  head") == 4
+    assert audit.main([str(tmp_path / "old-heads")]) == 1 and capsys.readouterr().out.count("WRONG  head") == 4
     before = {
         name: one for name, one in load_file(folder / "statistics.safetensors").items() if name.startswith("row-")
     }
     shutil.copytree(removed, tmp_path / "old-rows")
     rewrite(tmp_path / "old-rows" / "statistics.safetensors", "", before)
-    assert audit.main([str(tmp_path / "old-rows")]) == 1
-    assert "WRONG  sum" in capsys.readouterr().out
+    assert audit.main([str(tmp_path / "old-rows")]) == 1 and "WRONG  sum" in capsys.readouterr().out
     rewrite(removed / "statistics.safetensors", "class-sums")
     assert audit.main([str(removed)]) == 1
     said = capsys.readouterr().out

@@ -151,8 +151,7 @@ def test_a_killed_node_and_a_clientapp_that_dies_are_named_and_both_come_back(fa
 
 def test_all_replicas_end_with_the_same_bits_whatever_was_lost(faulty_run: FaultyRun, beside: Deployment) -> None:
     for kept in faulty_run.kept.values():
-        assert kept["."] == "drwx------"
-        assert "start.safetensors" in kept
+        assert kept["."] == "drwx------" and "start.safetensors" in kept
     replica = replay(faulty_run.folder / "mezo" / "fedncm-fedmezo", default_network())
     assert replica.round == MEZO_ROUNDS
     notes = read_json(faulty_run.folder, "results.json")["training"]["fedncm-fedmezo"]["notes"]
@@ -170,8 +169,7 @@ def test_outsiders_never_get_in_and_their_logs_say_why(outsiders: Deployment) ->
 
 def test_a_script_that_fails_says_why_and_ends_what_it_started(failed_script: tuple[Path, str]) -> None:
     folder, errors = failed_script
-    assert "superlink did not say" in errors
-    assert f"fedstats demo failed; logs are in {folder}/demo" in errors
+    assert "superlink did not say" in errors and f"fedstats demo failed; logs are in {folder}/demo" in errors
     wait_until(lambda: not processes_naming(str(folder)), "nothing is left")
 
 

@@ -77,8 +77,7 @@ def test_track_a_run(small: dict[str, Any]) -> None:
     points = {call.args[0]: call.args[1:] for call in writer.add_scalar.call_args_list}
     accuracy, step = points["fed3r/accuracy"]
     assert accuracy == json.loads((run / "results.json").read_text())["methods"]["fed3r"]["accuracy"]
-    assert step == 1
-    assert {"fed3r-probe/loss", "fed3r-probe/bytes_up", "fedncm/wire_bytes"} <= points.keys()
+    assert step == 1 and {"fed3r-probe/loss", "fed3r-probe/bytes_up", "fedncm/wire_bytes"} <= points.keys()
     assert points["fed3r-probe/loss"][1] == 2
 
 

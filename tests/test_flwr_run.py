@@ -74,13 +74,11 @@ def test_a_run_in_one_process_gives_the_same_bytes_and_files(default_run: Finish
     here = flower.bash("fedstats run")
     assert here.returncode == 0, here.output
     assert here.heads().keys() == default_run.heads().keys()
-    differ = [name for name, head in here.heads().items() if head != default_run.heads()[name]]
-    assert not differ
+    assert not [name for name, head in here.heads().items() if head != default_run.heads()[name]]
     names = [{path.relative_to(run.folder) for path in run.folder.rglob("*")} for run in (here, default_run)]
     assert names[0] == names[1]
     one, other = (run.json("results.json") for run in (here, default_run))
-    assert one["advice"] == other["advice"]
-    assert _last_line(here.output) == str(here.folder)
+    assert one["advice"] == other["advice"] and _last_line(here.output) == str(here.folder)
 
 
 def test_the_run_folder_is_complete(default_run: Finished) -> None:
@@ -105,8 +103,7 @@ def test_more_supernodes_give_the_same_bytes(default_run: Finished, flower: Simu
         cwd=tmp_path,
     )
     assert again.said[-1] == COMPLETED, again.output
-    assert again.folder.parent == tmp_path / "out"
-    assert again.json("config.json")["num_supernodes"] == 3
+    assert again.folder.parent == tmp_path / "out" and again.json("config.json")["num_supernodes"] == 3
     # Features come from the first run's cache, so even the bytes agree.
     assert again.heads() == default_run.heads()
 

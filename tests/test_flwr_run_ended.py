@@ -19,8 +19,7 @@ def test_a_failed_run_says_so_last(flower: Simulation) -> None:
     assert last.startswith("[fedstats] FAILED: ") and "/nowhere/at/all" in last, run.output
     assert "Traceback" not in run.output and "Exit Code" not in run.output, run.output
     (line,) = (line for line in run.said if line.startswith("[fedstats] run folder: "))
-    folder = Path(line.removeprefix("[fedstats] run folder: "))
-    status = json.loads((folder / "status.json").read_text())
+    status = json.loads((Path(line.removeprefix("[fedstats] run folder: ")) / "status.json").read_text())
     assert status["state"] == "failed" and "/nowhere/at/all" in status["reason"]
 
 

@@ -13,8 +13,7 @@ def test_version_is_that_of_pyproject() -> None:
 
 
 def test_load_is_found_on_first_use() -> None:
-    assert fedstats_app.load is load
-    assert {"load", "replay", "simulate"} < set(dir(fedstats_app))
+    assert fedstats_app.load is load and {"load", "replay", "simulate"} < set(dir(fedstats_app))
 
 
 def test_other_names_are_not_found() -> None:

@@ -72,15 +72,13 @@ def test_text_files_are_utf_8_on_any_system(parsed: dict[Path, ast.Module]) -> N
 @pytest.mark.parametrize("path", [r"C:\Users\ann\flowers", r"\\server\share\flowers", "C:/Users/ann/flowers"])
 def test_paths_of_windows_are_paths_and_show_no_folders(path: str) -> None:
     assert dataset_spec(path) == dataset_spec(f"folder:{path}") == f"folder:{path}"
-    assert without_folders(f"folder:{path}") == "folder:flowers"
-    assert without_folders(path) == "flowers"
+    assert without_folders(f"folder:{path}") == "folder:flowers" and without_folders(path) == "flowers"
 
 
 def test_systems_that_tell_little_of_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("sched_getaffinity", "sysconf", "getuid"):
         monkeypatch.delattr(os, name)
-    assert threads.usable_cores() == os.cpu_count()
-    assert threads.machine_bytes() is None
+    assert threads.usable_cores() == os.cpu_count() and threads.machine_bytes() is None
     monkeypatch.setattr(machine, "Path", lambda path: Path(f"/nowhere{path}"))
     assert machine.listener_owner(22) is None
     for error in (TypeError, AttributeError, OSError):  # Windows, macOS, and a C library that is not there
@@ -136,8 +134,7 @@ def test_commands_print_what_a_pipe_has_no_letters_for(monkeypatch: pytest.Monke
     out = narrow()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(cli, "_command", lambda home: command)
-    assert cli.main(["runs"]) == 0
-    assert printed(out) == "class \\u732b\n"
+    assert cli.main(["runs"]) == 0 and printed(out) == "class \\u732b\n"
 
 
 def test_a_run_with_any_class_names_suits_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,6 @@ def test_parquet_is_read() -> None:
     test = load_dataset(f"parquet:{shared('cifar100_25k')}", "test")
     assert test is not None and len(test) == 5000 and len(test.class_names) == 100
     np.testing.assert_array_equal(np.bincount(test.labels), [50] * 100)
-    assert test.sample(4999).size == (32, 32)
-    assert set(test.columns) == {"coarse_label", "filename"}
+    assert test.sample(4999).size == (32, 32) and set(test.columns) == {"coarse_label", "filename"}
     row_of_class = np.flatnonzero(test.labels == test.class_names.index("whale"))[0]
     assert test.columns["coarse_label"][row_of_class] == "aquatic_mammals"

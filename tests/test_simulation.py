@@ -81,13 +81,11 @@ def closed_form(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 def are_alike(runs: Pair) -> None:
-    assert head_bytes(runs.here) == head_bytes(runs.there)
-    assert files(runs.here) == files(runs.there)
+    assert head_bytes(runs.here) == head_bytes(runs.there) and files(runs.here) == files(runs.there)
     one, other = (without_times(read_json(folder, "results.json")) for folder in (runs.here, runs.there))
     assert one["methods"] == other["methods"] and one.get("fine_tuning") == other.get("fine_tuning")
     mine, others = (without_times(read_json_lines(folder / "clients.jsonl")) for folder in (runs.here, runs.there))
-    assert mine == others
-    assert read_json(runs.here, "status.json")["state"] == "completed"
+    assert mine == others and read_json(runs.here, "status.json")["state"] == "completed"
 
 
 TRAINED: list[Mapping[str, Any]] = [
@@ -174,8 +172,7 @@ def test_ctrl_c_and_sigterm_stop_a_run_and_resume_continues_it(by: int, tmp_path
     said = done.stdout.splitlines()
     assert said[0] == f"[fedstats] Ctrl-C stops this run, and the same settings with resume='{folder}' continue it"
     assert said[-1] == f"[fedstats] stopped by {name}; the same settings with resume='{folder}' continue it"
-    assert not (folder / "traceback.txt").exists()
-    assert run(tmp_path, resume=str(folder), seed=3) == folder
+    assert not (folder / "traceback.txt").exists() and run(tmp_path, resume=str(folder), seed=3) == folder
     assert head_bytes(folder) == head_bytes(closed_form.there)
 
 

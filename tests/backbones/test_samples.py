@@ -33,8 +33,7 @@ def test_texts_come_as_padded_tokens(
 ) -> None:
     monkeypatch.setattr(samples_module, "MEMORY_FOR_SAMPLES", memory)
     samples = DatasetSamples(reviews, np.array([20, 3, 7, 1]), backbone)
-    assert samples.num_unreadable == 0
-    assert samples.labels.tolist() == reviews.labels[[20, 3, 7, 1]].tolist()
+    assert samples.num_unreadable == 0 and samples.labels.tolist() == reviews.labels[[20, 3, 7, 1]].tolist()
     batch = samples.inputs(torch.tensor([2, 0]))
     alone = [backbone.transform(reviews.sample(index)) for index in (7, 20)]
     assert torch.equal(batch, backbone.transform.stack(alone))

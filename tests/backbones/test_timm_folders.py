@@ -73,8 +73,7 @@ def test_a_folder_gives_the_networks_own_features_and_transform(tmp_path: Path) 
     network = make_network()
     backbone = loaded(f"timm:local-dir:{save(tmp_path / 'model', network)}")
     same(backbone, features(network))
-    assert backbone.weights_source == "folder model"
-    assert backbone.features == "the class token"
+    assert backbone.weights_source == "folder model" and backbone.features == "the class token"
     spec = backbone.transform.spec
     assert (spec["input_size"], spec["mean"], spec["std"]) == (32, PRETRAINED["mean"], PRETRAINED["std"])
     assert spec["interpolation"] == "bicubic"
@@ -117,8 +116,7 @@ def test_arguments_of_the_model_card_are_given_in_the_run_config(style: Argument
 
 def test_virchow_gives_tokens_and_the_pooling_is_asked_for(tmp_path: Path) -> None:
     given = {"init_values": 1e-5, "mlp_ratio": 5.3375, "global_pool": "", "reg_tokens": 4}
-    layers = {"mlp_layer": timm.layers.SwiGLUPacked, "act_layer": torch.nn.SiLU}
-    network = make_network(**given, **layers)
+    network = make_network(**given, **{"mlp_layer": timm.layers.SwiGLUPacked, "act_layer": torch.nn.SiLU})
     name = f"timm:local-dir:{save(tmp_path / 'virchow', network, **given)}"
     arguments = "mlp_layer=SwiGLUPacked,act_layer=SiLU"
     with pytest.raises(ValueError, match=r"set backbone-pooling to cls, mean or cls\+mean"):
@@ -135,8 +133,7 @@ def test_virchow_gives_tokens_and_the_pooling_is_asked_for(tmp_path: Path) -> No
         same(backbone, wanted)
         fingerprints.add(backbone.fingerprint)
     assert backbone.feature_dim == 96
-    assert backbone.features == "the class token, then the mean of the patch tokens"
-    assert len(fingerprints) == 3
+    assert backbone.features == "the class token, then the mean of the patch tokens" and len(fingerprints) == 3
 
 
 def test_another_size_is_an_argument_or_an_input_size(tmp_path: Path) -> None:

@@ -59,8 +59,7 @@ def test_files_load_with_or_without_classifier(name: str, with_classifier: bool,
 def test_transform_is_that_of_the_weights(name: str) -> None:
     preset = torchvision_models.get_model_weights(name).IMAGENET1K_V1.transforms()
     spec = torchvision_architecture(name).transform.spec
-    assert set(TORCHVISION_NAMES) == set(_FEATURE_DIMS)
-    assert spec["input_size"] == preset.crop_size[0] == 224
+    assert set(TORCHVISION_NAMES) == set(_FEATURE_DIMS) and spec["input_size"] == preset.crop_size[0] == 224
     assert (spec["mean"], spec["std"]) == (list(preset.mean), list(preset.std))
     assert spec["interpolation"] == preset.interpolation.value
 

@@ -182,8 +182,7 @@ def test_downloads_once_and_checks(
     address, content = model_zoo
     url = f"{address}/net-{hashlib.sha256(content).hexdigest()[:8]}.pth"
     file = official_checkpoint(url)
-    assert file.read_bytes() == content
-    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    assert file.read_bytes() == content and [path.name for path in file.parent.iterdir()] == [file.name]
     with pytest.raises(WeightsError, match=r"net-00000000\.pth could not be downloaded \(invalid hash value"):
         official_checkpoint(f"{address}/net-00000000.pth")
     assert [path.name for path in file.parent.iterdir()] == [file.name]
@@ -197,8 +196,7 @@ def test_no_network_is_an_error_that_says_what_to_put_where(tmp_path: Path) -> N
         official_checkpoint("http://127.0.0.1:9/models/resnet18-f37072fd.pth")  # the discard port: nobody listens
     message = str(caught.value)
     assert f"put resnet18-f37072fd.pth into {folder}" in message and "backbone-weights" in message
-    assert "http" not in message
-    assert list(folder.iterdir()) == []
+    assert "http" not in message and list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("answers", [0, 2])

@@ -46,8 +46,7 @@ def test_updates_in_one_go_or_one_by_one_are_the_same_bits(num_directions: int) 
     one.apply(log)
     for update in log:
         other.apply([update])
-    assert (one.round, one.digest()) == (6, other.digest())
-    assert one.digest() != replica().digest()
+    assert (one.round, one.digest()) == (6, other.digest()) and one.digest() != replica().digest()
 
 
 @pytest.mark.parametrize("distribution", ["rademacher", "gaussian"])
@@ -84,8 +83,7 @@ def test_a_digest_sees_names_dtypes_and_every_bit() -> None:
     digests = {tuned.digest(), replica(torch.float64).digest(), Replica(network(), ["0.weight"]).digest()}
     with torch.no_grad():
         tuned.parameters["2.bias"][2] = torch.nextafter(tuned.parameters["2.bias"][2], torch.tensor(1.0))
-    assert len({*digests, tuned.digest()}) == 4
-    assert tuned.is_finite
+    assert len({*digests, tuned.digest()}) == 4 and tuned.is_finite
     tuned.apply([Update(1, (1e300,))])
     assert not tuned.is_finite
 
@@ -97,8 +95,7 @@ def test_a_digest_sees_names_dtypes_and_every_bit() -> None:
 def test_a_log_goes_through_bytes(entries: list[tuple[int, tuple[float, float]]]) -> None:
     log = [Update(seed, steps) for seed, steps in entries]
     data = pack_updates(log)
-    assert len(data) == 24 * len(log)
-    assert unpack_updates(data, 2) == log
+    assert len(data) == 24 * len(log) and unpack_updates(data, 2) == log
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,7 @@ def test_means_and_scatter_stay_counts_become_equal_and_twice_is_once(labels: li
     torch.testing.assert_close(
         after.gram - class_mean_products(after), before.gram - class_mean_products(before), atol=1e-9, rtol=1e-9
     )
-    again = with_equal_classes(after)
-    torch.testing.assert_close(again.gram, after.gram)
+    torch.testing.assert_close(with_equal_classes(after).gram, after.gram)
 
 
 @pytest.mark.parametrize("method", [Fed3RMethod, FedCGSMethod, FedRootMethod], ids=lambda method: method.name)

@@ -51,8 +51,7 @@ def _check(solve: Callable[[StatisticsSum], LinearHead], spec: StatisticsSpec, s
     assert bool(torch.isfinite(head.weight).all()) and not bool(torch.isnan(head.bias).any())
     assert head.weight[~head.present].count_nonzero() == 0
     if any(present):
-        predictions = head.predict(sample.features)
-        assert all(present[c] for c in predictions.tolist())
+        assert all(present[c] for c in head.predict(sample.features).tolist())
     condition = head.report.condition_number
     assert condition is None or condition >= 0.99
 
@@ -155,8 +154,7 @@ def test_partial_participation_gives_the_head_of_the_clients_seen(
 ) -> None:
     for last in range(int(federation["pp_round"].max()) + 1):
         clients = [k for k in range(federation.num_clients) if federation["pp_round"][k] <= last]
-        weight = solve(federation, clients).weight
-        assert absolute_difference(weight, federation[f"pp_{key}_W_{last}"]) <= tolerance
+        assert absolute_difference(solve(federation, clients).weight, federation[f"pp_{key}_W_{last}"]) <= tolerance
 
 
 SUMS = FeatureStatistics.zeros(2, 3)

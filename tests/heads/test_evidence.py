@@ -43,8 +43,7 @@ def test_shifts_rotations_scales_and_absent_classes_change_nothing_and_signal_ra
     rotation = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))).Q
     usual = evidence(features, labels)
     assert evidence(7.0 * (features - 3.0) @ rotation, labels) == pytest.approx(usual, rel=1e-9)
-    more_classes = FeatureStatistics.from_features(features, labels, 5)
-    assert label_evidence(more_classes) == pytest.approx(usual, rel=1e-9)
+    assert label_evidence(FeatureStatistics.from_features(features, labels, 5)) == pytest.approx(usual, rel=1e-9)
     weak, strong = (evidence(*drawn(signal=signal)) for signal in (0.2, 3.0))
     assert weak < usual < strong
 

@@ -23,8 +23,7 @@ HEAD = LinearHead(
 def test_an_absent_class_never_wins_unless_asked_for() -> None:
     negative = torch.tensor([[-1.0, -3.0]])  # both classes present have negative logits
     assert HEAD.logits(negative).tolist() == [[-1.0, -torch.inf, -2.5]]
-    assert HEAD.predict(negative).tolist() == [0]
-    assert HEAD.predict(negative, mask_absent=False).tolist() == [1]
+    assert HEAD.predict(negative).tolist() == [0] and HEAD.predict(negative, mask_absent=False).tolist() == [1]
 
 
 def test_arrays_of_numpy_give_arrays_of_numpy() -> None:
@@ -85,8 +84,7 @@ def test_a_singular_system_gives_the_solution_of_least_norm_and_its_rank(rank: i
     matrix = _with_eigenvalues(eigenvalues)
     rhs = matrix @ torch.ones(10, 2, dtype=torch.float64)
     solution = solve_positive_definite(matrix, rhs)
-    assert solution.rank == rank
-    assert f"rank {rank} of 10" in solution.report("", 0.0).notes[0]
+    assert solution.rank == rank and f"rank {rank} of 10" in solution.report("", 0.0).notes[0]
     assert bool(torch.isfinite(solution.x).all())
     assert relative_difference(solution.x, torch.linalg.pinv(matrix, hermitian=True) @ rhs) <= 1e-10
 
@@ -103,8 +101,7 @@ def test_eigenvalues_below_the_rounding_of_a_difference_are_dropped() -> None:
     rhs = torch.ones(2, 1, dtype=torch.float64)
     assert solve_positive_definite(matrix, rhs).rank is None
     difference_of_large = solve_positive_definite(matrix, rhs, magnitude=1e8)
-    assert difference_of_large.rank == 1
-    assert difference_of_large.x.tolist() == [[1.0], [0.0]]
+    assert difference_of_large.rank == 1 and difference_of_large.x.tolist() == [[1.0], [0.0]]
 
 
 def test_the_same_system_gives_the_same_bits_whatever_the_random_state() -> None:

@@ -28,8 +28,7 @@ def test_many_comparisons_neither_overflow_nor_vanish_too_soon() -> None:
 @pytest.mark.parametrize(("wins", "losses"), [(26, 9), (13, 6), (40, 21), (300, 250), (5, 5), (0, 0)])
 def test_a_difference_of_samples_has_mcnemars_probability(wins: int, losses: int) -> None:
     exact = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
-    differences = torch.tensor([1] * wins + [-1] * losses + [0] * 5)
-    assert paired_p_value(differences) == pytest.approx(exact, abs=0.01)
+    assert paired_p_value(torch.tensor([1] * wins + [-1] * losses + [0] * 5)) == pytest.approx(exact, abs=0.01)
 
 
 @pytest.mark.parametrize("seed", range(2))

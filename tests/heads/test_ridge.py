@@ -54,8 +54,7 @@ def test_the_fedcof_oracle_is_ridge_without_between_class_scatter(federation: Fe
 
 
 def test_the_authors_heads_are_ours(federation: Federation, solved: list) -> None:
-    stats = federation.statistics()
-    head = solve_ridge(stats, ridge_lambda=LAMBDA)
+    head = solve_ridge(federation.statistics(), ridge_lambda=LAMBDA)
     assert relative_difference(solved[0].matrix, federation["ref_fed3r_G_f64"]) <= 1e-12
     assert relative_difference(solved[0].matrix, federation["ref_fed3r_G_f32"]) <= 1e-6
     assert relative_difference(solved[0].x.T, federation["ref_fed3r_Wraw_f64"]) <= 1e-9
@@ -81,10 +80,8 @@ def test_the_float32_pseudo_inverse_truncates_as_the_papers_numbers_did() -> Non
 
 
 def test_more_features_than_samples_without_a_ridge_gives_least_norm_and_says_the_rank() -> None:
-    rng = np.random.default_rng(0)
-    features, labels = rng.normal(size=(6, 20)), np.arange(6) % 2
+    features, labels = np.random.default_rng(0).normal(size=(6, 20)), np.arange(6) % 2
     head = solve_ridge(_statistics(features, labels, 2), ridge_lambda=0.0, normalize=False)
     expected = np.linalg.pinv(features) @ np.eye(2)[labels]
-    assert relative_difference(head.weight, expected.T) <= 1e-9
-    assert head.report.rank == 6
+    assert relative_difference(head.weight, expected.T) <= 1e-9 and head.report.rank == 6
     assert any("rank 6 of 20" in note for note in head.report.notes)

@@ -68,8 +68,7 @@ def test_pooled_samples_count_in_the_accuracy_and_in_no_class() -> None:
     total = ConfusionMatrix(matrix.matrix, 4, 1) + ConfusionMatrix(matrix.matrix, 2, 2)
 
     assert (total.num_examples, total.pooled_examples, total.pooled_correct) == (12, 6, 3)
-    assert total.accuracy == (4 + 3) / 12
-    assert total.macro_accuracy == matrix.macro_accuracy
+    assert total.accuracy == (4 + 3) / 12 and total.macro_accuracy == matrix.macro_accuracy
 
 
 def test_samples_whose_prediction_is_not_said_are_wrong_and_count_for_their_class() -> None:
@@ -77,8 +76,7 @@ def test_samples_whose_prediction_is_not_said_are_wrong_and_count_for_their_clas
 
     assert (some.num_examples, some.num_correct) == (10, 7) and (some + some).num_examples == 20
     assert some.class_examples.tolist() == [6, 4] and some.per_class_accuracy.tolist() == [0.5, 1.0]
-    assert some.per_class_specificity.tolist() == [1.0, 5 / 6]
-    assert some.per_class_f1.tolist() == [6 / 9, 8 / 9]
+    assert some.per_class_specificity.tolist() == [1.0, 5 / 6] and some.per_class_f1.tolist() == [6 / 9, 8 / 9]
 
 
 INF = float("inf")
@@ -119,8 +117,7 @@ def test_areas_are_scikit_learns_at_any_scale(num_classes: int, scale: float, of
     assert found.per_class_auroc.tolist() == pytest.approx(exact, abs=tolerance)
     assert float(found.per_class_auroc.nanmean()) == pytest.approx(np.mean(exact), abs=tolerance)
     off = (found.per_class_auroc - torch.tensor(exact, dtype=torch.float64)).abs()
-    assert (off <= found.per_class_auroc_error + 1e-12).all()
-    assert found.macro_auroc_error < 0.02
+    assert (off <= found.per_class_auroc_error + 1e-12).all() and found.macro_auroc_error < 0.02
 
 
 @pytest.mark.parametrize("n", [2, 49, 197])
@@ -171,6 +168,5 @@ def test_bins_are_those_of_the_formula_around_every_bound() -> None:
     # Two classes: a score of -m beside one of 0, the margins are -m and m.
     bins = margin_bins(torch.stack([-magnitude, torch.zeros_like(magnitude)], dim=1))
 
-    assert bins.dtype == torch.int16
-    assert torch.equal(bins[:, 0].to(torch.int64), ZERO_BIN - step)
+    assert bins.dtype == torch.int16 and torch.equal(bins[:, 0].to(torch.int64), ZERO_BIN - step)
     assert torch.equal(bins[:, 1].to(torch.int64), ZERO_BIN + step)

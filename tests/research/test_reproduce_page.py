@@ -18,8 +18,7 @@ COMMANDS = [line for line in LINES if line.startswith("python -m research.reprod
 def test_commands_are_right(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
     words = shlex.split(command)
-    assert main([*words[3:], *(["--dry-run"] if len(words) > 3 else [])]) == 0
-    assert capsys.readouterr().out
+    assert main([*words[3:], *(["--dry-run"] if len(words) > 3 else [])]) == 0 and capsys.readouterr().out
 
 
 def test_entries_of_a_table_are_all_described() -> None:
@@ -33,8 +32,7 @@ def test_entries_of_a_table_are_all_described() -> None:
 
 
 def test_numbers_of_the_page_are_of_commands_beside_them() -> None:
-    text = PAGE.read_text()
-    results = text.split("## What came out")[1]
+    results = PAGE.read_text().split("## What came out")[1]
     for table in ("fedcof-table-3", "fedcof-table-2", "fedcof-table-7", "fedcgs-table-5", "fedcof-reviews-clients"):
         assert f"python -m research.reproduce {table} " in results
         assert Path(REPOSITORY, "research", "presets", f"{table}.toml").is_file()

@@ -57,8 +57,7 @@ class Federation:
         return [draw.integers(0, 2**64 - 1, size, np.uint64) for size in LENGTHS]
 
     def mask(self, party: int, turn: int, active: Sequence[int], words: Words, kind: str = "") -> None:
-        own = self.parties[party]
-        self.parties[party] = own.mask(self.plan, turn, active, words, kind or KINDS[turn])
+        self.parties[party] = self.parties[party].mask(self.plan, turn, active, words, kind or KINDS[turn])
 
     def masked(self, turn: int, active: Sequence[int], left: Sequence[int]) -> MaskedSum:
         total = MaskedSum(LENGTHS, query_of(QUESTION, KINDS[turn], active))
@@ -133,16 +132,14 @@ def test_who_is_lost_in_the_second_round_stays_masked_in_the_first() -> None:
     # All that the server has of party 4: its own mask of round 0, and its key for masks with others in round 1.
     key_0 = combined({one + 1: own[one][-1] for one in left}, federation.plan.threshold)
     key_1 = combined({one + 1: pairs[one][-1] for one in left}, federation.plan.threshold)
-    assert key_1 not in (key_0, federation.parties[4]._mask_key(0))
-    assert first.survivors == everybody
+    assert key_1 not in (key_0, federation.parties[4]._mask_key(0)) and first.survivors == everybody
 
 
 def test_masked_words_look_random() -> None:
     federation = Federation(5)
     words: Words = [np.zeros(2**16, np.uint64)]
     federation.mask(0, 0, range(5), words)
-    counts = np.bincount((words[0] >> 56).astype(int), minlength=256)
-    chi_square = float(((counts - 256.0) ** 2 / 256.0).sum())
+    chi_square = float(((np.bincount((words[0] >> 56).astype(int), minlength=256) - 256.0) ** 2 / 256.0).sum())
     assert 150 < chi_square < 400  # of 255 degrees of freedom: p > 1e-7 on either side
 
 

@@ -48,11 +48,9 @@ def test_splits_of_a_site_stay(
         configs.append({"data-path": str(tmp_path / name)})
     folder = simulate(tmp_path, node_configs=configs, method="fedncm")
     assert read_json(folder, "config.json")["class_names"] == sorted(CLASSES)
-    said = lines_of(capsys)
-    assert said == ["all nodes together have 2 classes (green, red)"]
+    assert lines_of(capsys) == ["all nodes together have 2 classes (green, red)"]
     written = "".join(path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file())
-    assert "Zyxwv" not in written
-    assert "the splits are those of Zyxwv" in caplog.text
+    assert "Zyxwv" not in written and "the splits are those of Zyxwv" in caplog.text
 
 
 def test_domains_of_a_site_are_asked_about_on_the_site_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -62,8 +60,7 @@ def test_domains_of_a_site_are_asked_about_on_the_site_alone(tmp_path: Path, cap
     unclear = {"data-path": str(tmp_path / "c")}
     clear = {**unclear, "folder-levels": "domain/class"}
     folder = simulate(tmp_path, node_configs=[*configs, unclear], method="fedncm", wait_timeout=1.0)
-    assert len(clients(folder)) == 2
-    assert "folder-levels = 'domain/class'" in caplog.text
+    assert len(clients(folder)) == 2 and "folder-levels = 'domain/class'" in caplog.text
     assert "Zyxwv" not in "".join(path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file())
     folder = simulate(tmp_path, node_configs=[*configs, clear], method="fedncm")
     assert read_json(folder, "config.json")["class_names"] == sorted(CLASSES)

@@ -78,8 +78,7 @@ def test_loss_falls_everywhere(
     settings = {**fast, "num_server_rounds": 12, "num_clients": 4, "partitioner": "iid"}
     folder = simulate(tmp_path, **settings | {"fine_tune": "fedmezo", "fedmezo.tune": tune})
     losses = [line["loss"] for line in rounds(folder)]
-    assert losses[-1] < losses[0]
-    assert "4 of 4 replicas are bit-identical at the end" in capsys.readouterr().out
+    assert losses[-1] < losses[0] and "4 of 4 replicas are bit-identical at the end" in capsys.readouterr().out
     # The temperature that comes first changes no prediction.
     solved = read_json(folder, "results.json")
     assert rounds(folder)[0]["accuracy"] == pytest.approx(solved["methods"]["fedncm"]["accuracy"], abs=0.05)
@@ -114,8 +113,7 @@ def test_the_log_and_the_start_give_the_model_again(tmp_path: Path, fast: dict[s
     replica = replay(folder / "mezo" / "fedncm-fedmezo", backbone)
     notes = read_json(folder, "results.json")["training"]["fedncm-fedmezo"]["notes"]
     assert f"digest {replica.digest().hex()}" in notes[0]
-    classifier = fedstats_app.load(folder, "fedncm-fedmezo", batch_size=64)
-    accuracy = share_right(classifier, 60, fast["dataset"])
+    accuracy = share_right(fedstats_app.load(folder, "fedncm-fedmezo", batch_size=64), 60, fast["dataset"])
     assert accuracy == pytest.approx(rounds(folder)[-1]["accuracy"], abs=1e-3)
     with pytest.raises(ValueError, match="the backbone must have fingerprint"):
         replay(folder / "mezo" / "fedncm-fedmezo", load_backbone("random:tiny", input_size=32))
@@ -212,8 +210,7 @@ def test_absent_late_and_new_nodes_end_with_the_same_bits(tmp_path: Path) -> Non
     assert replay.digest() == replica.digest() != federation.replica().digest()
     asked = strategy.synchronise(ClientGrid(federation.grid))
     assert sorted(asked.by_client) == sorted(federation.clients)
-    assert {answer.digest for answer in asked.by_client.values()} == {replica.digest()}
-    assert not asked.failures
+    assert {answer.digest for answer in asked.by_client.values()} == {replica.digest()} and not asked.failures
 
 
 # What each message costs
@@ -240,8 +237,7 @@ def test_a_round_takes_less_than_64_bytes_each_way(tmp_path: Path) -> None:
     for message in exchanged[-1]:
         (record,) = message.content.values()
         assert set(message.content) == {"m"}
-        payload = sum(len(value) if isinstance(value, bytes) else 8 for value in record.values())
-        assert payload <= 64
+        assert sum(len(value) if isinstance(value, bytes) else 8 for value in record.values()) <= 64
         assert deflated(message.content) - empty <= 300
     outcome = federation.run(strategy, 1)[0]
     assert (outcome.answers.bytes_down, outcome.answers.bytes_up, outcome.answers.bytes_catch_up) == (2 * 40, 2 * 32, 0)
@@ -319,8 +315,7 @@ def test_a_damaged_replica_is_brought_back_by_the_log(tmp_path: Path) -> None:
     path = federation.state(1) / "replica.safetensors"
     path.write_bytes(path.read_bytes()[:-7])
     (outcome,) = federation.run(strategy, 1)
-    assert outcome.answers.replayed == [FIRST_NODE_ID]
-    assert len(outcome.num_examples) == 3
+    assert outcome.answers.replayed == [FIRST_NODE_ID] and len(outcome.num_examples) == 3
     assert not outcome.answers.failures
     (outcome,) = federation.run(strategy, 1)
     assert not outcome.answers.replayed
@@ -342,7 +337,6 @@ def test_a_rate_that_is_far_too_large_ends_the_run(tmp_path: Path) -> None:
     federation = Federation(tmp_path, 2)
     strategy = federation.strategy(learning_rate=1e6)  # no unit of the network is active any more after a few steps
     outcomes = federation.run(strategy, 60)
-    assert strategy.stalled_rounds == 5
-    assert len(outcomes) < 60
+    assert strategy.stalled_rounds == 5 and len(outcomes) < 60
     with pytest.raises((TrainingDiverged, TooFewClients), match=r"not finite|is nan"):
         federation.run(federation.strategy(learning_rate=1e30), 20)

@@ -39,8 +39,7 @@ def test_a_run_names_features_and_their_licence(tmp_path: Path, capsys: pytest.C
     )
 
     head, metadata = read_head(run / "heads" / "fedncm.safetensors")
-    assert head.weight.shape == (10, 48)
-    assert metadata["backbone-arguments"] == "depth=2,init_values=1e-05"
+    assert head.weight.shape == (10, 48) and metadata["backbone-arguments"] == "depth=2,init_values=1e-05"
     assert metadata["backbone-pooling"] == "cls+mean"
     assert metadata["backbone-features"] == "the class token, then the mean of the patch tokens"
     assert metadata["backbone-licence"] == "cc-by-nc-nd-4.0"

@@ -75,8 +75,7 @@ def test_every_phase_of_secure_sums_has_its_name(tmp_path: Path, monkeypatch: py
     lines = said.between(0, said.clock())
     phases = ("exchanging keys", "exchanging shares of keys", "secure sum (sums)")
     starts = [lines.index(f"statistics: {phase}: ") for phase in phases]
-    assert starts == sorted(starts)
-    assert f"{phases[1]}: 0 of 6 sites answered" in lines
+    assert starts == sorted(starts) and f"{phases[1]}: 0 of 6 sites answered" in lines
     assert f"{phases[2]}, taking the masks off: 0 of 6 sites answered" in lines
     assert f"{phases[2]}: 0 of 6 sites answered" in lines
     assert not [line for _, line in said.lines if line.startswith("statistics: 0 of")]

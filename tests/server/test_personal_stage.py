@@ -21,8 +21,7 @@ SETTINGS = {
 
 
 def test_every_approach_is_scored_on_the_same_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = simulate(tmp_path, **SETTINGS)
-    results = read_json(folder, "results.json")
+    results = read_json(simulate(tmp_path, **SETTINGS), "results.json")
     personal = results["personal"]
     assert set(personal) == {
         *(f"global-{method}" for method in ("fedncm", "fed3r", "fedcgs")),

@@ -87,9 +87,7 @@ def test_a_client_of_the_extending_or_of_the_extended_run_can_go(tmp_path: Path)
 
     fewer = simulate(tmp_path / "3", node_configs=early[:2], **kept)
     expected = simulate(tmp_path / "4", node_configs=late, extend=str(fewer), **kept)
-    third = merged[2]
-    removal = remove_clients(second, [str(third.client)])
-    assert_same_heads(removal.folder, expected)
+    assert_same_heads(remove_clients(second, [str(merged[2].client)]).folder, expected)
 
     assert merged[0].client == merged[3].client  # both runs have the id 7 here, and number their nodes alike
     twice = f"7/{FIRST_NODE_ID}"

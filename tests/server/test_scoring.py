@@ -7,8 +7,7 @@ def test_who_has_over_half_of_the_samples_is_named_beside_the_mean_over_clients(
     strategy = strategy_for("fedncm")
     strategy.start(Clients(3).client_grid(1))
     for sizes, named in (([10, 30, 19], True), ([10, 30, 20], False), ([10], False)):
-        examples = dict(enumerate(sizes))
-        scores = Scores("clients", accuracies={"fedncm": {0: 0.5, 1: 1.0}}, examples=examples)
+        scores = Scores("clients", accuracies={"fedncm": {0: 0.5, 1: 1.0}}, examples=dict(enumerate(sizes)))
         [result] = method_results(strategy, scores)
         notes = [note for note in result.notes if note.startswith("client")]
         share = "client 1 has 51% of the samples that it was scored on"

@@ -60,8 +60,7 @@ def test_the_heads_are_those_of_exact_sums_and_nobody_s_part_is_seen(tmp_path: P
     fedcof = [read_head(one / "heads" / "fedcof.safetensors")[0] for one in (masked, clear)]
     assert torch.allclose(fedcof[0].weight, fedcof[1].weight, rtol=0, atol=2e-3)
     assert weights(masked) | {"fedcof": b""} == weights(clear) | {"fedcof": b""}
-    found = read_json(masked, "results.json")["methods"]
-    sent = {name: one["wire_bytes"] for name, one in found.items()}
+    sent = {name: one["wire_bytes"] for name, one in read_json(masked, "results.json")["methods"].items()}
     assert sent["fedncm"] < sent["fed3r"] == sent["fedcgs"] == sent["fedcof"]  # each alone
     for one in clients(masked):
         assert (one["num_examples"], one["class_shares"], one["outcome"]) == (0, {}, "merged")
@@ -170,8 +169,7 @@ def test_nodes_that_require_secure_sums_send_nothing_else(tmp_path: Path) -> Non
     nodes = sites(tmp_path)
     with pytest.raises(TooFewClients, match=r"takes part in secure sums only \(secure-min-clients\)"):
         simulate(tmp_path, node_configs=nodes, method="fedncm")
-    folder = simulate(tmp_path, node_configs=nodes, **FEDNCM)
-    assert [one["outcome"] for one in clients(folder)] == ["merged"] * 6
+    assert [one["outcome"] for one in clients(simulate(tmp_path, node_configs=nodes, **FEDNCM))] == ["merged"] * 6
 
 
 def test_three_sites_are_enough_unless_an_owner_wants_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -422,8 +420,7 @@ def test_a_run_of_too_few_classes_ends_before_anything_is_summed(tmp_path: Path)
 
 def test_a_class_of_two_holders_is_in_no_sum_and_named_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     nodes = sites(tmp_path, "abcd") + nodes_of(tmp_path, "ef", (*CLASSES, "dog"), images=6, secure_min_clients=3)
-    folder = simulate(tmp_path, node_configs=nodes, **FEDNCM)
-    found = load_statistics(folder)
+    found = load_statistics(simulate(tmp_path, node_configs=nodes, **FEDNCM))
     counts = found.total.summed().class_counts.tolist()
     assert dict(zip(found.class_names, counts, strict=True)) == {"ant": 36, "bee": 36, "cat": 36, "dog": 0}
     assert "secure sums leave out classes that fewer than 3 clients have: dog" in caplog.text

@@ -72,8 +72,7 @@ def test_a_tuned_backbone_predicts_again(tmp_path: Path, tune: str) -> None:
     assert any(not torch.equal(state[key].float(), before[key].float()) for key in state)
     accuracy = share_right(fedstats_app.load(folder, name, batch_size=64), 250)
     recorded = read_json(folder, "results.json")["training"][name]["accuracy"]
-    assert recorded == rounds(folder, name)[-1]["accuracy"]
-    assert accuracy == pytest.approx(recorded, abs=0.01)
+    assert recorded == rounds(folder, name)[-1]["accuracy"] and accuracy == pytest.approx(recorded, abs=0.01)
 
 
 def test_several_starts_are_compared_in_one_run(tmp_path: Path) -> None:
@@ -103,8 +102,7 @@ def test_bad_updates_are_left_out_or_shortened_and_noted(tmp_path: Path, capsys:
 
     settings = {**FAST, "num_clients": 5, "partitioner": "iid", "num_server_rounds": 1}
     folder = simulate(tmp_path, nodes=5, faults={2: times(np.nan), 3: times(1e6)}, **settings)
-    said = capsys.readouterr().out
-    assert "site 2 is not in the average: head.bias: must be finite, got NaN or infinity" in said
+    assert "site 2 is not in the average: head.bias: must be finite, got NaN or infinity" in capsys.readouterr().out
     assert [line["num_failed"] for line in rounds(folder, "fedncm-probe")] == [0, 1]
     notes = read_json(folder, "results.json")["training"]["fedncm-probe"]["notes"]
     assert any("site 3: updates up to" in note and "were shortened (training.clip)" in note for note in notes)
@@ -132,8 +130,7 @@ def test_a_class_under_the_owners_floor_does_not_train_either(tmp_path: Path) ->
     floors = ((few, 15), (many, 5))
     configs = [{"train": True, "data-path": path, "min-class-count": floor} for path, floor in floors]
     folder = simulate(tmp_path, node_configs=configs, **FAST)
-    seen = {line["num_examples"] for line in clients(folder)}
-    assert seen == {20, 2 * 15}
+    assert {line["num_examples"] for line in clients(folder)} == {20, 2 * 15}
     # A client whose weight is not that of its statistics would be left out.
     assert [line["num_failed"] for line in rounds(folder, "fedncm-probe")] == [0, 0, 0, 0]
 

@@ -63,8 +63,7 @@ def test_all_problems_are_reported_together() -> None:
     }
     with pytest.raises(ConfigError) as caught:
         AppConfig.from_run_config({key: value for key, (value, _) in wrong.items()})
-    assert "10 problem(s)" in str(caught.value)
-    assert all(hint in str(caught.value) for _, hint in wrong.values())
+    assert "10 problem(s)" in str(caught.value) and all(hint in str(caught.value) for _, hint in wrong.values())
 
 
 @pytest.mark.parametrize(
@@ -205,8 +204,7 @@ def test_networks_that_a_folder_describes_have_their_own_size() -> None:
     def size(**values: object) -> int:
         return AppConfig.of(**values).backbone_for(own_data=False).input_size
 
-    assert size() == 64
-    assert size(backbone="timm:resnet18") == 64
+    assert size() == 64 and size(backbone="timm:resnet18") == 64
     for name in ("timm:hf-hub:MahmoodLab/UNI", "random:timm:local-dir:/models/uni", "vision:owkin/phikon"):
         assert size(backbone=name) == 0
     assert size(backbone="timm:vit_small_patch14_dinov2", backbone_arguments="img_size=224") == 0

@@ -30,10 +30,8 @@ def test_group_sums_are_those_of_a_loop() -> None:
 def test_a_packed_triangle_unpacks_to_the_mirrored_matrix(dim: int, seed: int) -> None:
     matrix = torch.randn(dim, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     packed, mirrored = pack_upper(matrix), mirror_upper(matrix)
-    assert packed.shape == (dim * (dim + 1) // 2,)
-    assert torch.equal(unpack_upper(packed, dim), mirrored)
-    assert torch.equal(mirrored, mirrored.T)
-    assert torch.equal(torch.triu(mirrored), torch.triu(matrix))
+    assert packed.shape == (dim * (dim + 1) // 2,) and torch.equal(unpack_upper(packed, dim), mirrored)
+    assert torch.equal(mirrored, mirrored.T) and torch.equal(torch.triu(mirrored), torch.triu(matrix))
 
 
 @pytest.mark.parametrize(

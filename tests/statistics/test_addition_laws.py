@@ -133,8 +133,7 @@ def _assert_same_statistics(actual: list[Tensor], expected: list[Tensor], sample
 @mergeable
 @given(sample=samples(), data=st.data())
 def test_any_split_and_order_give_the_whole_statistics(kind: ValueType, sample: Sample, data: st.DataObject) -> None:
-    parts = [kind.of(*part, sample.num_classes) for part in sample.parts]
-    shuffled = data.draw(st.permutations(parts))
+    shuffled = data.draw(st.permutations([kind.of(*part, sample.num_classes) for part in sample.parts]))
     together = kind.merge([kind.of(sample.features, sample.labels, sample.num_classes)])
     _assert_same_statistics(kind.observed(kind.merge(shuffled)), kind.observed(together), sample)
 

@@ -64,8 +64,7 @@ def test_a_class_is_split_at_random_by_the_generator_given() -> None:
     plans = [
         plan_rows(labels, means_per_class=2, generator=torch.Generator().manual_seed(seed))[1] for seed in (0, 0, 1)
     ]
-    assert torch.equal(plans[0], plans[1])
-    assert not torch.equal(plans[0], plans[2])
+    assert torch.equal(plans[0], plans[1]) and not torch.equal(plans[0], plans[2])
     assert not torch.equal(plans[0], plans[0].sort().values)  # not simply in the order of the samples
     assert torch.equal(plan_rows(labels, means_per_class=2)[1], plans[0])  # seed 0 is the default
 
@@ -73,8 +72,7 @@ def test_a_class_is_split_at_random_by_the_generator_given() -> None:
 def test_integer_counts_stay_integers_until_a_part_carries_noise() -> None:
     exact = ClassMeanRows(torch.tensor([0]), torch.tensor([2]), torch.ones(1, 3), 2)
     noisy = ClassMeanRows(torch.tensor([1]), torch.tensor([1.5], dtype=torch.float64), torch.ones(1, 3), 2)
-    assert (exact + exact).counts.dtype == torch.int64
-    assert (exact + noisy).counts.tolist() == [2.0, 1.5]
+    assert (exact + exact).counts.dtype == torch.int64 and (exact + noisy).counts.tolist() == [2.0, 1.5]
     with pytest.raises(ValueError, match="noisy"):
         (exact + noisy).summed()
 

@@ -35,8 +35,7 @@ def test_batches_accumulate_to_the_whole(sample: Sample, batch_size: int, means_
     spec = StatisticsSpec(means_per_class=means_per_class)
     rows = spec.from_features(sample.features, sample.labels, sample.num_classes).rows
     size = sample.features.double().abs()
-    assert torch.equal(client.rows.class_ids, rows.class_ids)
-    assert torch.equal(client.rows.counts, rows.counts)
+    assert torch.equal(client.rows.class_ids, rows.class_ids) and torch.equal(client.rows.counts, rows.counts)
     assert relative_difference(client.rows.class_sums, rows.class_sums, scale=float(size.sum())) <= 1e-12
     expected = FeatureStatistics.from_features(sample.features, sample.labels, sample.num_classes, gram=gram).gram
     assert (client.gram is None) == (expected is None)
@@ -104,8 +103,7 @@ def test_a_sum_keeps_the_rows_in_the_order_of_the_clients(sample: Sample) -> Non
     for attribute in ("class_ids", "counts", "class_sums"):
         assert same_bits(getattr(seen, attribute), getattr(expected, attribute))
     assert total.num_rows == len(expected)
-    pairs = sum(len(set(labels.tolist())) for _, labels in sample.parts)
-    assert total.num_pairs == pairs
+    assert total.num_pairs == sum(len(set(labels.tolist())) for _, labels in sample.parts)
 
 
 def test_a_sum_refuses_what_does_not_fit_and_stays_as_it_was() -> None:

@@ -18,8 +18,7 @@ def test_golden_counts_sums_means_and_gram(federation: Federation) -> None:
     assert relative_difference(stats.class_sums, federation["cgs_A"]) <= 1e-12
     assert relative_difference(stats.class_means, federation["mu_c"]) <= 1e-12
     assert relative_difference(stats.class_means, federation["cgs_mu"]) <= 1e-12
-    assert stats.gram is not None
-    assert relative_difference(stats.gram, federation["fed3r_G"]) <= 1e-12
+    assert stats.gram is not None and relative_difference(stats.gram, federation["fed3r_G"]) <= 1e-12
     assert relative_difference(stats.gram, federation["cgs_B"]) <= 1e-12
 
 
@@ -27,14 +26,12 @@ def test_golden_counts_sums_means_and_gram(federation: Federation) -> None:
 def test_statistics_are_those_of_plain_numpy(sample: Sample) -> None:
     stats = FeatureStatistics.from_features(sample.features, sample.labels, sample.num_classes)
     features, labels = sample.features.numpy().astype(np.float64), sample.labels.numpy()
-    assert stats.gram is not None
-    assert stats.num_examples == len(features)
+    assert stats.gram is not None and stats.num_examples == len(features)
     assert relative_difference(stats.gram, features.T @ features) <= 1e-12
     size = float(np.abs(features).sum())
     for c in range(sample.num_classes):
         mine = features[labels == c]
-        assert int(stats.class_counts[c]) == len(mine)
-        assert bool(stats.present[c]) == (len(mine) > 0)
+        assert int(stats.class_counts[c]) == len(mine) and bool(stats.present[c]) == (len(mine) > 0)
         assert relative_difference(stats.class_sums[c], mine.sum(axis=0), scale=size) <= 1e-12
         expected_mean = mine.mean(axis=0) if len(mine) else np.zeros(features.shape[1])
         assert relative_difference(stats.class_means[c], expected_mean, scale=size) <= 1e-12
@@ -56,8 +53,7 @@ def test_features_of_any_precision_are_summed_as_the_float64_numbers_they_are(sa
 
 
 def test_the_gram_matrix_is_symmetric_to_the_bit() -> None:
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(700, 67, generator=generator)
+    features = torch.randn(700, 67, generator=torch.Generator().manual_seed(0))
     gram = FeatureStatistics.from_features(features, torch.zeros(700, dtype=torch.int64), 1).gram
     assert gram is not None and torch.equal(gram, gram.T)
     total = FeatureStatistics.from_features(features[:300], torch.zeros(300, dtype=torch.int64), 1)

@@ -82,8 +82,7 @@ def test_what_travels_without_a_mask_has_random_words_behind_it() -> None:
 def test_one_sample_moves_a_part_by_nearly_all_steps() -> None:
     features, labels = drawn(0, 1, 9)
     layout = NoisyLayout(CLASSES, 9, moments=True, mu=1.0)
-    mean = torch.zeros(9, dtype=torch.float64)
-    sums, diagonal, rest = whole(layout, "moments", features, labels, mean)
+    sums, diagonal, rest = whole(layout, "moments", features, labels, torch.zeros(9, dtype=torch.float64))
     for length in (
         math.hypot(*sums) / STEPS,
         math.sqrt(math.hypot(*diagonal) ** 2 + 2 * math.hypot(*rest) ** 2) / STEPS**2,
@@ -142,8 +141,7 @@ def test_what_is_read_is_what_was_summed() -> None:
     features, labels = drawn(1, 300, 8)
     features = features + 2 * torch.eye(CLASSES, 8, dtype=torch.float64)[labels] + 1.0
     layout = NoisyLayout(CLASSES, 8, moments=True, mu=1000.0)
-    words = layout.noisy("mean", layout.sums("mean", [(features, labels)], None), 1, KEY)
-    mean = layout.read_mean(words, 300)
+    mean = layout.read_mean(layout.noisy("mean", layout.sums("mean", [(features, labels)], None), 1, KEY), 300)
     torch.testing.assert_close(mean, unit(features).mean(dim=0), rtol=0, atol=1e-3)
     sums, moments = layout.read_moments(
         layout.noisy("moments", layout.sums("moments", [(features, labels)], mean), 1, KEY)

@@ -148,8 +148,7 @@ def test_a_sum_of_factors_does_not_depend_on_the_order_of_the_clients(sample: Sa
 
     one, other = total(clients).low_rank(), total([clients[i] for i in order if i < len(clients)]).low_rank()
     assert relative_difference(one.scatter, other.scatter) <= 1e-12
-    assert one.left_out == pytest.approx(other.left_out, rel=1e-12)
-    assert torch.equal(one.scatter, one.scatter.T)
+    assert one.left_out == pytest.approx(other.left_out, rel=1e-12) and torch.equal(one.scatter, one.scatter.T)
 
 
 def test_sums_go_on_where_they_stopped_and_refuse_what_has_no_factor() -> None:

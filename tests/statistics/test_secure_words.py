@@ -58,8 +58,7 @@ def test_as_many_samples_as_declared_at_the_bound_do_not_overflow(samples: int, 
 def test_more_samples_than_declared_are_seen_in_the_sum_and_by_nobody_before() -> None:
     """A client answers whatever it has: a refusal would tell the server how many samples that is."""
     layout = SecureLayout(4, 40, 1.5)
-    one = statistics(drawn(21, 0), layout.bits)
-    words = layout.words(one, EVERY, EVEN)
+    words = layout.words(statistics(drawn(21, 0), layout.bits), EVERY, EVEN)
     assert layout.read(travelled(layout, [words]), EVERY)[0].num_examples == 21
     with pytest.raises(ValueError, match=r"room for 40 samples \(max-client-samples of each client\), got 42"):
         layout.read(travelled(layout, [words, words]), EVERY)
@@ -109,16 +108,14 @@ def test_fedcof_from_one_sum_is_that_of_the_paper_s_two_phases() -> None:
     labels[1] = torch.cat([labels[1][:11], torch.tensor([1, 2])])
     counts = torch.stack([torch.bincount(own, minlength=3) for own in labels]).sum(dim=0)
     labels[4] = torch.cat([labels[4], *(torch.full((int(counts.max() - n),), c) for c, n in enumerate(counts))])
-    parts = [on_grid(drawn(len(own), seed), 12) for seed, own in enumerate(labels)]
-    found, paper = fedcof(parts, 5, labels)
+    found, paper = fedcof([on_grid(drawn(len(own), seed), 12) for seed, own in enumerate(labels)], 5, labels)
     assert torch.allclose(found, paper, rtol=0, atol=1e-4 * float(paper.diagonal().max()))
 
 
 def test_fedcof_allows_for_clients_that_were_lost() -> None:
     """A class's products are weighted by all that were asked: of three of five, half are left."""
     labels = [torch.arange(3).repeat(8) for _ in range(5)]
-    parts = [on_grid(drawn(24, seed), 12) for seed in range(5)]
-    found, paper = fedcof(parts, 3, labels)
+    found, paper = fedcof([on_grid(drawn(24, seed), 12) for seed in range(5)], 3, labels)
     assert torch.allclose(found, paper, rtol=0, atol=1e-4 * float(paper.diagonal().max()))
 
 

@@ -49,8 +49,7 @@ def test_it_is_the_scatter_in_fewer_numbers_and_comes_back_from_them(sample: Sam
 
     packed = factor.packed().to(dtype)
     assert len(packed) == num_factor_numbers(len(factor.trapezoid), dim) < max(dim * (dim + 1) // 2, 1)
-    again = TriangularFactor.unpacked(packed, dim)
-    assert same_bits(again.trapezoid, factor.trapezoid.to(dtype).to(torch.float64))
+    assert same_bits(TriangularFactor.unpacked(packed, dim).trapezoid, factor.trapezoid.to(dtype).to(torch.float64))
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 39])

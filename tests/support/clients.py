@@ -103,8 +103,7 @@ class Clients:
             client = int(context.node_config["data"]) if client_id is None else client_id
             if client in self.broken:
                 raise self.broken[client]
-            request = read_statistics_request(msg)
-            return statistics_reply(msg, request.statistics(*self.part(client)), seconds=0.25)
+            return statistics_reply(msg, read_statistics_request(msg).statistics(*self.part(client)), seconds=0.25)
 
         return app
 
@@ -126,8 +125,7 @@ class Clients:
 
 def run(strategy: StatisticsStrategy, grid: LocalGrid | ClientGrid) -> dict[str, bytes]:
     """Run a strategy to its end and return its arrays as bytes."""
-    result = strategy.start(grid)
-    return {name: array.data for name, array in result.arrays.items()}
+    return {name: array.data for name, array in strategy.start(grid).arrays.items()}
 
 
 def strategy_for(name: str, **options: object) -> StatisticsStrategy:

@@ -105,8 +105,7 @@ def as_flower_ends(error: BaseException | None) -> None:
         if error is not None:
             logger.error("%s raised an exception", "Simulation", exc_info=error)
         level, message = (logging.INFO, "") if error is None else (logging.ERROR, "Exit Code: 700\n\nAn unhandled")
-        record = logger.makeRecord(logger.name, level, __file__, 0, message, (), None, "flwr_exit")
-        logger.handle(record)
+        logger.handle(logger.makeRecord(logger.name, level, __file__, 0, message, (), None, "flwr_exit"))
     finally:
         logger.removeHandler(handler)
 

@@ -20,6 +20,5 @@ def text_folder(root: Path, *, each: int = 12) -> Path:
     for name, phrases in (("good", GOOD), ("bad", BAD)):
         (root / name).mkdir(parents=True)
         for number in range(each):
-            text = ", ".join(draw.choice(phrases, draw.integers(1, 9)))
-            (root / name / f"{number:02d}.txt").write_text(text)
+            (root / name / f"{number:02d}.txt").write_text(", ".join(draw.choice(phrases, draw.integers(1, 9))))
     return root

@@ -72,8 +72,7 @@ def killed(tmp_path: Path, **settings: Any) -> Path:
 
 def rounds(folder: Path, name: str) -> list[dict[str, Any]]:
     """Return the rounds of a training, such as "fedcof-probe"."""
-    lines = read_json_lines(folder / "rounds.jsonl")
-    return [line for line in lines if f"{line['start']}-{line['stage']}" == name]
+    return [line for line in read_json_lines(folder / "rounds.jsonl") if f"{line['start']}-{line['stage']}" == name]
 
 
 def head_bytes(folder: Path) -> dict[str, bytes]:
@@ -144,6 +143,5 @@ def with_keys(root: Path, nodes: Sequence[dict[str, object]], *, known: int | No
     lines = [f"site {number}: {key.public_key().public_bytes_raw().hex()}" for number, key in enumerate(keys)]
     (root / "peers").write_text("\n".join(lines[:known]))
     for number, (key, node) in enumerate(zip(keys, nodes, strict=True)):
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        (root / f"{number}.pem").write_bytes(pem)
+        (root / f"{number}.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         node |= {"secure-key": str(root / f"{number}.pem"), "secure-peers": str(root / "peers")}

@@ -11,8 +11,7 @@ from tests.support.networks import HEAD, make_features, make_images
 
 def test_predictions_and_loss_are_the_heads(network: nn.Module) -> None:
     samples = make_images(50)
-    model = TunedModel(HEAD, backbone=network, tune="full", temperature=0.5)
-    made = evaluate(model, samples, batch_size=16)
+    made = evaluate(TunedModel(HEAD, backbone=network, tune="full", temperature=0.5), samples, batch_size=16)
     logits = HEAD.logits(network(samples.inputs(torch.arange(50))))
     log_probabilities = (logits / 0.5).log_softmax(dim=1)
     expected = ConfusionMatrix.from_predictions(samples.labels, logits.argmax(dim=1), 3)

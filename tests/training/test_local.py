@@ -105,8 +105,7 @@ def test_the_extra_loss_sees_features_and_labels_and_is_added(network: nn.Module
 
     expected = centralised(network, samples, OPTIONS, [KEY], penalty)
     align = alignment_loss(prototypes, torch.ones(3, dtype=torch.bool), 0.7)
-    model = TunedModel(HEAD, backbone=network, tune="full")
-    made = state_after(model, samples, OPTIONS, extra_loss=align)
+    made = state_after(TunedModel(HEAD, backbone=network, tune="full"), samples, OPTIONS, extra_loss=align)
     assert max(relative_difference(made[name], expected[name]) for name in expected) < 1e-5
 
 

@@ -32,8 +32,7 @@ def test_logits_are_the_heads_over_the_temperature(network: nn.Module, temperatu
 
 def test_an_infinite_bias_of_an_absent_class_becomes_zero() -> None:
     absent = LinearHead(HEAD.weight, torch.tensor([0.5, -torch.inf, -1.0]), torch.tensor([True, False, True]))
-    model = TunedModel(absent, tune="probe", tune_bias=False)
-    assert model.head.bias.tolist() == [0.5, 0.0, -1.0]
+    assert TunedModel(absent, tune="probe", tune_bias=False).head.bias.tolist() == [0.5, 0.0, -1.0]
     assert absent.bias[1] == -torch.inf
 
 
@@ -103,8 +102,7 @@ def test_a_state_that_does_not_fit_is_refused(change: Callable[[dict[str, Tensor
 def test_the_given_backbone_never_changes(network: nn.Module, tune: Any) -> None:
     before, flags = snapshot(network), [layer.training for layer in network.modules()]
     model = TunedModel(HEAD, backbone=network, tune=tune).train()
-    loss = model(IMAGES).square().sum()
-    loss.backward()
+    model(IMAGES).square().sum().backward()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)

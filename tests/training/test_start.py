@@ -52,10 +52,8 @@ def test_temperatures_at_the_edges() -> None:
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=20), st.integers(1, 40), st.integers(1, 3))
 def test_the_typical_client_is_that_of_the_median_sample(sizes: list[int], batch_size: int, epochs: int) -> None:
     sizes = [*sizes, 7]
-    of_samples = np.repeat(sizes, sizes)
-    typical = int(np.quantile(of_samples, 0.5, method="inverted_cdf"))
-    clients = dict(enumerate(sizes))
-    assert typical_steps(clients, batch_size, epochs, 1.0) == epochs * -(-typical // batch_size)
+    typical = int(np.quantile(np.repeat(sizes, sizes), 0.5, method="inverted_cdf"))
+    assert typical_steps(dict(enumerate(sizes)), batch_size, epochs, 1.0) == epochs * -(-typical // batch_size)
     # One that claims most of all samples does not slow the others down.
     claimed = dict.fromkeys(range(7), 10) | {7: 10**6}
     assert typical_steps(claimed, batch_size, epochs) == epochs * -(-10 // batch_size)
@@ -86,13 +84,11 @@ def test_the_step_is_about_one_over_the_largest_curvature(seed: int) -> None:
 
 
 def test_the_rate_follows_curvature_steps_and_classes() -> None:
-    assert probe_rate(1e-4) == pytest.approx(4e-4)
-    assert probe_rate(1e-4, num_steps=8) == pytest.approx(4e-4)
+    assert probe_rate(1e-4) == pytest.approx(4e-4) and probe_rate(1e-4, num_steps=8) == pytest.approx(4e-4)
     assert probe_rate(1e-4, num_steps=32) == pytest.approx(1e-4)
     assert probe_rate(1e-4, num_steps=32, made_classes=10) == pytest.approx(1e-3)
     assert probe_rate(1e-4, momentum=0.9) == pytest.approx(4e-5)
-    assert probe_rate(1e-4, temperature=0.1) == pytest.approx(4e-6)
-    assert probe_rate(3.0) == LARGEST_RATE
+    assert probe_rate(1e-4, temperature=0.1) == pytest.approx(4e-6) and probe_rate(3.0) == LARGEST_RATE
 
 
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=8), st.integers(0, 2**32 - 1), st.floats(0.1, 100.0))
@@ -109,8 +105,7 @@ def test_laws_of_the_step(sizes: list[int], seed: int, scale: float) -> None:
     found = pytest.approx(length(counts, sums), rel=1e-9, abs=1e-9)
     assert length(counts.flip(0), sums.flip(0)) == found
     assert length(torch.cat([counts, counts.new_zeros(1)]), torch.cat([sums, sums.new_zeros(1, 4)])) == found
-    assert length(3 * counts, 3 * sums) == found
-    assert length(counts, scale * sums) / scale**2 == found
+    assert length(3 * counts, 3 * sums) == found and length(counts, scale * sums) / scale**2 == found
     assert probe_step(counts[:1], sums[:1]) is None
 
 
@@ -133,5 +128,4 @@ def test_a_calibrated_head_gains_at_the_rate_found_whatever_the_scale_of_the_fea
     before = evaluate(model, test)
     train_locally(model, train, LocalOptions(epochs=10, learning_rate=rate), key=(0,))
     after = evaluate(model, test)
-    assert after.confusion.accuracy > before.confusion.accuracy
-    assert after.loss < before.loss
+    assert after.confusion.accuracy > before.confusion.accuracy and after.loss < before.loss

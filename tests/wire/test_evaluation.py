@@ -60,8 +60,7 @@ def test_counts_arrive(scores: ClientScores) -> None:
     assert torch.equal(found.confusion.matrix, scores.confusion.matrix)
     assert torch.equal(found.confusion.elsewhere, scores.confusion.elsewhere)
     assert found.confusion.num_examples == scores.confusion.num_examples
-    assert torch.equal(found.margins, scores.margins)
-    assert found.temperature == scores.temperature
+    assert torch.equal(found.margins, scores.margins) and found.temperature == scores.temperature
     assert len(reply.content["confusion.fedncm"]["cells"].numpy()) == int((scores.confusion.matrix > 0).sum())
     # Empty bins do not travel: at most one of 16 bytes for each sample and class.
     assert len(reply.content["margins.fedncm"]["bins"].numpy()) <= C * scores.confusion.num_examples

@@ -192,8 +192,7 @@ def test_a_setup_that_cannot_be_is_refused(options: dict[str, Any], reason: str)
 
 
 def test_a_setup_goes_through_json() -> None:
-    kept = json.loads(json.dumps(to_values(SETUP)))
-    assert to_values(from_values(MezoSetup, kept)) == to_values(SETUP)
+    assert to_values(from_values(MezoSetup, json.loads(json.dumps(to_values(SETUP))))) == to_values(SETUP)
 
 
 @dataclass(frozen=True)

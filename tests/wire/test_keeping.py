@@ -23,8 +23,7 @@ def test_what_is_kept_is_what_was_there() -> None:
     data = content_to_bytes(CONTENT)
     again = content_from_bytes(data)
 
-    assert list(again) == list(CONTENT)
-    assert all(again[name] == CONTENT[name] for name in CONTENT)
+    assert list(again) == list(CONTENT) and all(again[name] == CONTENT[name] for name in CONTENT)
     assert content_to_bytes(again) == data and content_digest(CONTENT) == hashlib.sha256(data).hexdigest()
 
 

@@ -26,8 +26,7 @@ def drawn(seed: int, num_samples: int, common: float) -> tuple[Tensor, Tensor]:
     scales = torch.logspace(0, -3, DIM)
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(NUM_CLASSES, (num_samples,), generator=generator)
-    noise = torch.randn(num_samples, DIM, generator=generator)
-    features = common * mean + scales * (0.6 * centres[labels] + noise)
+    features = common * mean + scales * (0.6 * centres[labels] + torch.randn(num_samples, DIM, generator=generator))
     return torch.nn.functional.normalize(features), labels
 
 

@@ -74,8 +74,7 @@ def reply(
     spec: StatisticsSpec, *, scale: float = 1.0, copies: int = 1, gram: float = 0.0
 ) -> tuple[Message, StatisticsRequest]:
     """Return the reply of a client whose features have the largest norm there is, times ``scale``."""
-    rng = np.random.default_rng(0)
-    features = torch.from_numpy(rng.normal(size=(NUM_SAMPLES, DIM)) + 1.0)
+    features = torch.from_numpy(np.random.default_rng(0).normal(size=(NUM_SAMPLES, DIM)) + 1.0)
     features *= scale * NORM / torch.linalg.vector_norm(features, dim=1, keepdim=True)
     labels = torch.arange(NUM_SAMPLES) % NUM_CLASSES
     request = StatisticsRequest(NUM_CLASSES, spec)

@@ -93,8 +93,7 @@ def test_few_samples_are_sent_without_forming_the_matrix(wire_dtype: str, monkey
     """Of 1280 features it has 13 MB, and would be formed for every client."""
     monkeypatch.setattr(TriangularFactor, "scatter", lambda factor: pytest.fail("the matrix is formed"))
     request = request_for(wire_dtype=wire_dtype)
-    reply = answer(request, request.statistics(*features_and_labels(n=FEW)))
-    assert "within-factor" in arrays(reply.content)
+    assert "within-factor" in arrays(answer(request, request.statistics(*features_and_labels(n=FEW))).content)
 
 
 def test_a_gram_matrix_that_nobody_asked_for_stays() -> None:
@@ -198,8 +197,7 @@ def test_a_reply_has_as_many_bytes_as_the_specification_says(num_samples: int, m
     spec = METHODS[method].default().specification
     request = StatisticsRequest(10, spec, wire_dtype=wire_dtype)
     msg = instruction(request.to_content(), "query.statistics")
-    statistics = request.statistics(features, labels)
-    reply = statistics_reply(msg, statistics, backbone_fingerprint="0" * 64, seconds=1.0)
+    reply = statistics_reply(msg, request.statistics(features, labels), backbone_fingerprint="0" * 64, seconds=1.0)
     expected = spec.num_bytes(num_samples, present, dim, NUMBER_BYTES[wire_dtype]) + beside
     assert read_statistics_reply(reply, request).wire_bytes == expected
 
@@ -241,8 +239,7 @@ def test_made_of_the_gram_matrix_it_is_as_if_it_had_been_sent(n: int, dtype: str
     assert relative_difference(products[0], products[1], scale=size) <= (2e-4 if dtype == "float16" else 1e-6)
     assert factors[0].left_out == pytest.approx(factors[1].left_out, abs=1e-5 * size)
     size = other.size
-    assert size.scatter == one.size.scatter
-    assert other.wire_bytes == size.rows + size.gram + other.other_bytes
+    assert size.scatter == one.size.scatter and other.wire_bytes == size.rows + size.gram + other.other_bytes
 
 
 @given(n=st.integers(0, 40), kilobytes=st.sampled_from(["0.6KB", "0.9KB", "1.05KB", "1.1KB", "1.2KB", "2KB"]))

@@ -46,8 +46,7 @@ def plain_logits(model: tuple[Path, str], text: str) -> Any:
     """Return the logits of the whole vocabulary, by the library alone."""
     folder, template = model
     tokenizer = tiny_tokenizer()
-    prompt = template.replace("{text}", text).replace("{mask}", "[MASK]")
-    inputs = tokenizer(prompt, return_tensors="pt")
+    inputs = tokenizer(template.replace("{text}", text).replace("{mask}", "[MASK]"), return_tensors="pt")
     masked = template == MASKED
     factory = transformers.BertForMaskedLM if masked else transformers.GPT2LMHeadModel
     with torch.no_grad():

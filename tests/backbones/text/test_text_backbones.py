@@ -69,8 +69,7 @@ def test_real_features_do_not_depend_on_neighbours_and_are_sentence_transformers
     backbone = load_backbone(MINILM, batch_size=4, device="cpu")
     texts = [*sentences(10), "Rien ne va plus!", "long " * 400]
     got = features(backbone, texts)
-    assert torch.equal(features(backbone, texts[::-1]).flip(0), got)
-    assert backbone.input_size == 256
+    assert torch.equal(features(backbone, texts[::-1]).flip(0), got) and backbone.input_size == 256
     # Those of SentenceTransformer(...).encode, of the last two texts.
     golden = torch.tensor([[-0.065474, 0.034388, 0.013422], [-0.033742, -0.041577, 0.061677]])
     torch.testing.assert_close(got[-2:, :3], golden, rtol=0, atol=1e-5)

@@ -55,8 +55,7 @@ def test_copies_in_any_order_are_the_prompts_themselves() -> None:
     nearest = torch.cdist(PROMPTS, found)
     assert nearest.argmin(dim=1).unique().numel() == len(PROMPTS)
     assert float(nearest.amin(dim=1).max()) < 0.01  # of prompts 5 long: what Adam at 1e-3 leaves
-    averaged = torch.stack([*permuted(4).values()]).mean(dim=0)
-    assert float(torch.cdist(PROMPTS, averaged).amin(dim=1).min()) > 1.0
+    assert float(torch.cdist(PROMPTS, torch.stack([*permuted(4).values()]).mean(dim=0)).amin(dim=1).min()) > 1.0
 
 
 def test_a_matching_is_the_best_of_all() -> None:
@@ -70,8 +69,7 @@ def test_a_matching_is_the_best_of_all() -> None:
 
 
 def densities(generation: Generation, local: Tensor) -> Tensor:
-    spread = (generation.log_variances() / 2).exp()
-    normal = torch.distributions.Normal(generation.prompts, spread)
+    normal = torch.distributions.Normal(generation.prompts, (generation.log_variances() / 2).exp())
     return normal.log_prob(local.unsqueeze(1)).sum(dim=2)
 
 
@@ -90,8 +88,7 @@ def test_a_matching_is_of_the_key_and_of_no_order() -> None:
     sent = {client: one + 0.3 * numbers(4, 6, 8)[client] for client, one in permuted(4).items()}
     found, state = matched_prompts(sent, KEY), torch.random.get_rng_state()
     torch.manual_seed(9)
-    backwards = dict(reversed([*sent.items()]))
-    assert same_bits(found, matched_prompts({**backwards, 9: torch.zeros(0, 8)}, KEY))
+    assert same_bits(found, matched_prompts({**dict(reversed([*sent.items()])), 9: torch.zeros(0, 8)}, KEY))
     torch.random.set_rng_state(state)
     assert not torch.equal(found[:6], matched_prompts(sent, (3, 2))[:6])
 
@@ -102,8 +99,7 @@ def test_each_sample_has_the_prompts_nearest_to_it_whatever_the_batch() -> None:
     with torch.no_grad():
         together = own(inputs)
         for row in range(9):
-            query = network(inputs[row : row + 1])
-            cosines = F.cosine_similarity(query, own.prompts)
+            cosines = F.cosine_similarity(network(inputs[row : row + 1]), own.prompts)
             plain = Prompted(network, own.prompts.detach()[cosines.topk(3).indices])
             torch.testing.assert_close(plain(inputs[row : row + 1]), together[row : row + 1], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(own(inputs[:1]), together[:1], rtol=1e-4, atol=1e-5)

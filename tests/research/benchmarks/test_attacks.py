@@ -51,5 +51,4 @@ def test_it_is_refused_named_or_harmless(attack: str, hostile: int) -> None:
     _, (named, without) = found  # few clients' class means cannot tell of little harm
     assert all(without[method] > CLEAN[method] - 0.03 for method in METHODS), (named, without)
     if attack in NAMED:
-        assert min(accuracy.values()) < 0.9
-        assert all(named == tuple(range(hostile)) for named, _ in found)
+        assert min(accuracy.values()) < 0.9 and all(named == tuple(range(hostile)) for named, _ in found)

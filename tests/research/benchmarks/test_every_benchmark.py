@@ -49,5 +49,4 @@ def test_lines_and_table(name: str, measured: Callable[..., list[Any]]) -> None:
 
 def test_intervals_are_students() -> None:
     # Mean 3, standard deviation 1 of five values: 2.776 / sqrt(5).
-    values = [3.0, 3.0 + 2**0.5, 3.0 - 2**0.5, 3.0, 3.0]
-    assert mean_and_half(values) == pytest.approx((3.0, 1.2415), abs=1e-3)
+    assert mean_and_half([3.0, 3.0 + 2**0.5, 3.0 - 2**0.5, 3.0, 3.0]) == pytest.approx((3.0, 1.2415), abs=1e-3)

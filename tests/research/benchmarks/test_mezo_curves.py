@@ -13,12 +13,8 @@ SMALL = ("--clients", "3", "--seeds", "1", "--hidden", "4", "--rounds", "8", "5"
 
 def test_lines_and_table(measured: Callable[..., list[Any]], sixty: str) -> None:
     lines = measured(mezo_curves, Curve, sixty, *SMALL, "--alphas", "1")
-    assert [line.method for line in lines] == [
-        "SLoRA",
-        "FedMeZO",
-        "DistMeZO, 1 local step(s)",
-        "DistMeZO, 5 local step(s)",
-    ]
+    steps = [f"DistMeZO, {number} local step(s)" for number in (1, 5)]
+    assert [line.method for line in lines] == ["SLoRA", "FedMeZO", *steps]
     assert {len(line.accuracy) for line in lines} == {mezo_curves.POINTS}
     numbers = 4 * (32 + 1) + 3 * (4 + 1)
     assert [line.megabytes * 1e6 for line in lines[1:]] == pytest.approx([8 * 9, *2 * [8 * 8 * 3 * numbers]])

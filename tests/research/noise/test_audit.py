@@ -20,8 +20,7 @@ def audited(mu: float, runs: int) -> tuple[float, float]:
 def test_integer_shares_keep_the_promise_and_use_it_up() -> None:
     mu = mu_of(4.0, DELTA)
     bound, found = audited(mu, 600)
-    assert 0.5 < bound <= 4.0
-    assert found == pytest.approx(mu, rel=0.15)
+    assert 0.5 < bound <= 4.0 and found == pytest.approx(mu, rel=0.15)
 
 
 def test_noise_of_a_sixth_is_found_out() -> None:
@@ -32,6 +31,5 @@ def test_the_bound_of_known_distributions() -> None:
     draw = np.random.default_rng(0)
     absent, present = draw.normal(size=20_000), draw.normal(size=20_000)
     assert lower_bound(absent, present, DELTA) < 0.05
-    mu = mu_of(2.0, DELTA)
-    assert 1.2 < lower_bound(absent, present + mu, DELTA) <= 2.0
+    assert 1.2 < lower_bound(absent, present + mu_of(2.0, DELTA), DELTA) <= 2.0
     assert lower_bound(np.zeros(10), np.ones(10), 0.5) == 0.0  # too few to say anything

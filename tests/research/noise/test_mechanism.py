@@ -1,7 +1,5 @@
 """What is released: one sample more moves each part by at most 1, and heads come out of it."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +8,7 @@ from torch import Tensor
 
 from fedstats_app.heads.noisy import NoisyStatistics
 from fedstats_app.secure.account import composed
-from fedstats_app.statistics.noisy_words import Division, deviations, unit
+from fedstats_app.statistics.noisy_words import deviations, unit
 from research.noise.mechanism import class_sums, gaussian, matrix_of, release, second_moments
 
 CLASSES = 3
@@ -72,11 +70,3 @@ def test_without_noise_to_speak_of_the_heads_are_nearest_mean_and_least_squares(
     torch.testing.assert_close(out.ncm().weight, unit(sums), rtol=1e-6, atol=1e-6)
     expected = unit(torch.linalg.solve(turned.T @ turned, sums.T).T)
     torch.testing.assert_close(out.ridge().weight, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_shares_are_of_one_promise() -> None:
-    assert Division().parts(1.0, 10, 1280)[0] == pytest.approx(math.sqrt(0.05))
-    assert composed(Division(mean=0.2, sums=0.7).parts(2.5, 4, 9)) == pytest.approx(2.5, rel=1e-12)
-    for wrong in (Division(mean=0.0), Division(mean=1.0), Division(sums=1.0), Division(sums=-0.1)):
-        with pytest.raises(ValueError, match="between 0 and 1"):
-            wrong.parts(1.0, 4, 9)

@@ -31,22 +31,11 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw = np.random.default_rng(0)
     for split, number in (("train", 32), ("test", 4)):
         labels = np.repeat(np.arange(len(CLASSES)), number)
-        table = datasets.Dataset.from_dict(
-            {
-                "image": [{"bytes": _png(int(label), draw), "path": None} for label in labels],
-                "label": labels,
-                "domain": [DOMAINS[index % len(DOMAINS)] for index in range(len(labels))],
-                "user_id": [index % 5 for index in range(len(labels))],
-            },
-            features=datasets.Features(
-                {
-                    "image": datasets.Image(),
-                    "label": datasets.ClassLabel(names=CLASSES),
-                    "domain": datasets.Value("string"),
-                    "user_id": datasets.Value("int64"),
-                }
-            ),
-        )
+        images = [{"bytes": _png(int(label), draw), "path": None} for label in labels]
+        owners = {"domain": np.resize(DOMAINS, len(labels)), "user_id": np.arange(len(labels)) % 5}
+        table = datasets.Dataset.from_dict({"image": images, "label": labels, **owners})
+        table = table.cast_column("image", datasets.Image())
+        table = table.cast_column("label", datasets.ClassLabel(names=CLASSES))
         table.to_parquet(str(folder / f"{split}-0.parquet"))
     return folder
 

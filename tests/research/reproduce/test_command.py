@@ -49,8 +49,7 @@ def test_table_and_files_are_printed(
 
     monkeypatch.setattr("fedstats_app.simulation.simulate", simulate)
     out = tmp_path / "out"
-    words = [PRESET, "--row", "cub*", "--output-dir", str(out), "--seeds", "0-1", "dataset=builtin"]
-    assert main([*words]) == 0
+    assert main([*[PRESET, "--row", "cub*", "--output-dir", str(out), "--seeds", "0-1", "dataset=builtin"]]) == 0
     printed = capsys.readouterr().out
     assert "| CUB-200, fedcof.shrinkage 1.0 | FedCOF | 50.00 ± 0.00 | 53.57 | -3.57 |" in printed
     assert (out / "table.md").read_text() in printed and str(out / "table.csv") in printed
@@ -92,5 +91,4 @@ def test_a_key_that_the_table_sweeps_over_replaces_its_sweep(capsys: pytest.Capt
 def test_what_cannot_be_done_is_said_with_code_2(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main([*words, "--output-dir", str(tmp_path)]) == 2
-    assert message in capsys.readouterr().err
+    assert main([*words, "--output-dir", str(tmp_path)]) == 2 and message in capsys.readouterr().err

@@ -67,8 +67,7 @@ def test_no_caption_of_the_papers_is_without_a_line(paper: str) -> None:
 
 
 def test_all_presets_have_a_line_and_states_are_theirs() -> None:
-    named = {name for place in CATALOGUE.places for name in place.presets}
-    assert named == set(preset_names(FOLDER))
+    assert {name for place in CATALOGUE.places for name in place.presets} == set(preset_names(FOLDER))
     for place in CATALOGUE.places:
         presets = [read_preset(FOLDER / f"{name}.toml", CATALOGUE) for name in place.presets]
         reasons = [
@@ -95,8 +94,7 @@ def test_commands_are_right(place: Place, capsys: pytest.CaptureFixture[str]) ->
     python, _, module, *words = shlex.split(place.command)
     assert python == "python"
     if module == "research.reproduce":
-        assert main([*words, "--dry-run"]) == 0
-        assert capsys.readouterr().out
+        assert main([*words, "--dry-run"]) == 0 and capsys.readouterr().out
         return
     with pytest.raises(SystemExit) as ended:  # after --help
         importlib.import_module(module).main(["--help"])

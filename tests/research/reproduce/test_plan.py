@@ -47,15 +47,11 @@ def test_other_values_of_an_option_are_variants_in_the_same_run() -> None:
 
 
 def test_numbers_of_shared_runs_are_those_of_runs_of_their_own(small: Mapping[str, Any], tmp_path: Path) -> None:
-    options: list[dict[str, Any]] = [
-        {"method": "fedcof", "fedcof.shrinkage": 1.0},
-        {"method": "fedcof", "fedcof.shrinkage": 1e-3},
-        {"method": "fed3r", "fed3r.ridge-lambda": 0.01, "fed3r.between-class": False},
-    ]
+    options: list[dict[str, Any]] = [{"method": "fedcof", "fedcof.shrinkage": value} for value in (1.0, 1e-3)]
+    options.append({"method": "fed3r", "fed3r.ridge-lambda": 0.01, "fed3r.between-class": False})
     columns = [Column(str(index), {}, entry=one["method"]) for index, one in enumerate(options)]
-    own = {
-        key: value for key, value in small.items() if not key.startswith(("personal.", "simulation."))
-    }  # those of stages that these cells have not
+    # Without those of stages that these cells have not.
+    own = {key: value for key, value in small.items() if not key.startswith(("personal.", "simulation."))}
     cells = [
         Cell(ROW, column, 0, {**own, "backbone": "random:tiny", **one, "seed": 0})
         for column, one in zip(columns, options, strict=True)

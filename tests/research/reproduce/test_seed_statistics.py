@@ -17,12 +17,9 @@ def trainings(offset: float) -> list[TrainingResult]:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Path]:
+    other = {"num_clients": 3, "solve_seconds": None, "regulariser": "none"}
     return [
-        write_run(
-            tmp_path / str(seed),
-            trainings(offset),
-            {"fedcof": {"accuracy": 0.4 + offset, "num_clients": 3, "solve_seconds": None, "regulariser": "none"}},
-        )
+        write_run(tmp_path / str(seed), trainings(offset), {"fedcof": {"accuracy": 0.4 + offset, **other}})
         for seed, offset in enumerate([0.0, 0.1, 0.05])
     ]
 
@@ -30,14 +27,12 @@ def runs(tmp_path: Path) -> list[Path]:
 def test_mean_and_deviation_of_methods_and_trainings(runs: list[Path]) -> None:
     found = aggregate(runs)
     accuracy = found["methods"]["fedcof"]["accuracy"]
-    assert accuracy["values"] == pytest.approx([0.4, 0.5, 0.45])
-    assert accuracy["mean"] == pytest.approx(0.45)
+    assert accuracy["values"] == pytest.approx([0.4, 0.5, 0.45]) and accuracy["mean"] == pytest.approx(0.45)
     assert accuracy["std"] == pytest.approx(statistics.stdev([0.4, 0.5, 0.45]))
     # What is no number, or in no seed a value, has no mean.
     assert set(found["methods"]["fedcof"]) == {"accuracy", "num_clients"}
     final = found["training"]["fedcof-probe"]
-    assert final["accuracy"]["mean"] == pytest.approx(0.75)
-    assert final["start_accuracy"]["std"] == 0.0
+    assert final["accuracy"]["mean"] == pytest.approx(0.75) and final["start_accuracy"]["std"] == 0.0
     assert final["bytes"]["values"] == [2_500_000] * 3
 
 
