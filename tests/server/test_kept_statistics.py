@@ -7,7 +7,7 @@ from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.server.client_notes import KeptStatistics
 from fedstats_app.statistics import ClientStatistics, ScatterSpec, StatisticsSpec
 from tests.support.compare import same_bits
-from tests.wire.replies import FEW, NUM_CLASSES, NUM_SAMPLES, features_and_labels
+from tests.wire.messages import FEW, NUM_CLASSES, NUM_SAMPLES, features_and_labels
 
 SPECS = {
     "rows": StatisticsSpec(means_per_class=3),

@@ -1,37 +1,93 @@
 """A good message of every kind, what it says, what reads it, and the tools to forge others from it."""
 
 import copy
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from torch import Tensor
 
 from fedstats_app import wire
+from fedstats_app.base.rank_rule import RankRule
 from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.setup import MezoSetup
 from fedstats_app.heads import ClientScores, ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.heads.leave_one_out import LeaveOneOut
 from fedstats_app.methods.fed3r import Fed3RMethod, Fed3ROptions
-from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
+from fedstats_app.statistics import FeatureStatistics, ScatterSpec, StatisticsSpec
 from fedstats_app.testing import instruction
 from fedstats_app.training.training_options import LocalOptions
-from fedstats_app.wire import evaluation, mezo, personal, training
+from fedstats_app.wire import StatisticsRequest, evaluation, mezo, personal, statistics_reply, training
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.reading import metrics_reply
-from tests.wire.replies import (
-    DIM,
-    FEW,
-    GRAM,
-    NUM_CLASSES,
-    NUM_SAMPLES,
-    SCATTER,
-    features_and_labels,
-    honest_reply,
-    request_for,
-    scatter_of,
-)
+
+NUM_CLASSES, DIM, NUM_SAMPLES = 5, 6, 30
+GRAM = StatisticsSpec(gram=True)
+# Samples of a client that sends the factor of its Gram matrix: fewer than features.
+FEW = 4
+FINGERPRINT = "5f" * 32
+
+
+def scatter_of(rank: str, dtype: str = "float16", *, gram: bool = False) -> StatisticsSpec:
+    return StatisticsSpec(gram=gram, scatter=ScatterSpec(RankRule.parse(rank), dtype))
+
+
+# Two directions of six, in half precision.
+SCATTER = scatter_of("2")
+
+
+def features_and_labels(seed: int = 0, n: int = NUM_SAMPLES) -> tuple[Tensor, Tensor]:
+    """Return features (n, 6), of which class 3 of 5 has none."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice([0, 1, 2, 4], n)
+    return torch.from_numpy(rng.normal(size=(n, DIM)) + labels[:, None]), torch.from_numpy(labels)
+
+
+def request_for(
+    spec: StatisticsSpec = GRAM, *, wire_dtype: str = "float32", fingerprint: str = ""
+) -> StatisticsRequest:
+    return StatisticsRequest(NUM_CLASSES, spec, wire_dtype=wire_dtype, backbone_fingerprint=fingerprint)
+
+
+def honest_reply(request: StatisticsRequest, *, seed: int = 0, n: int = NUM_SAMPLES, node: int = 1) -> Message:
+    """Return what an honest client answers."""
+    msg, made = instruction(request.to_content(), node=node), request.statistics(*features_and_labels(seed, n))
+    return statistics_reply(msg, made, backbone_fingerprint=FINGERPRINT, seconds=0.5)
+
+
+def arrays(content: RecordDict) -> ArrayRecord:
+    record = content["statistics"]
+    assert isinstance(record, ArrayRecord)
+    return record
+
+
+def values(content: RecordDict, key: str) -> np.ndarray:
+    """Return a writable copy of an array of the statistics."""
+    return arrays(content)[key].numpy().copy()
+
+
+def put(content: RecordDict, key: str, array: np.ndarray) -> None:
+    arrays(content)[key] = Array(array)
+
+
+def put_bytes(content: RecordDict, key: str, data: bytes) -> None:
+    """Replace what travels, not what Flower's envelope says of it."""
+    old = arrays(content)[key]
+    arrays(content)[key] = Array(dtype=old.dtype, shape=old.shape, stype=old.stype, data=data)
+
+
+def header(dtype: str, shape: str) -> str:
+    return f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}\n"
+
+
+def with_header(text: str, body: bytes = b"") -> bytes:
+    """Return .npy bytes, version 1.0, with any header."""
+    encoded = text.encode("latin1")
+    return b"\x93NUMPY\x01\x00" + len(encoded).to_bytes(2, "little") + encoded + body
+
 
 FED3R = Fed3RMethod(Fed3ROptions(ridge_lambda=2.0, normalize=False))
 NAMES = tuple("abcde")
@@ -99,7 +155,7 @@ class Kind:
         return self.reads(Message(content, reply_to=ASKED) if self.is_reply else instruction(content))
 
 
-@functools.cache
+@cache
 def _made(make: Callable[[], RecordDict]) -> RecordDict:
     return make()
 
@@ -137,26 +193,20 @@ def scores() -> ClientScores:
 SCORES = scores()
 
 
-def _request(
-    make: Callable[[], RecordDict], reads: Callable[[Message], object], says: object = None, *optional: str
-) -> Kind:
-    return Kind(make, reads, says, frozenset({"backbone-fingerprint", "class-names", *optional}))
+Make, Read = Callable[[], RecordDict], Callable[[Message], object]
 
 
-def _reply(
-    make: Callable[[], Message], reads: Callable[[Message], object], says: object = None, *optional: str
-) -> Kind:
-    return Kind(lambda: make().content, reads, says, frozenset(optional), is_reply=True)
+def _request(make: Make, reads: Read, says: object = None, optional: str = "") -> Kind:
+    return Kind(make, reads, says, frozenset(f"backbone-fingerprint class-names {optional}".split()))
 
 
-def _statistics(request: wire.StatisticsRequest, n: int = NUM_SAMPLES) -> Kind:
-    return _reply(
-        lambda: honest_reply(request, n=n),
-        lambda reply: wire.read_statistics_reply(reply, request),
-        None,
-        "about",
-        "backbone-fingerprint",
-    )
+def _reply(make: Callable[[], Message], reads: Read, says: object = None, optional: str = "") -> Kind:
+    return Kind(lambda: make().content, reads, says, frozenset(optional.split()), is_reply=True)
+
+
+def _statistics(request: wire.StatisticsRequest, n: int) -> Kind:
+    made, reads = partial(honest_reply, request, n=n), partial(wire.read_statistics_reply, request=request)
+    return _reply(made, reads, None, "about backbone-fingerprint")
 
 
 STATISTICS_REPLIES = {
@@ -169,11 +219,10 @@ STATISTICS_REPLIES = {
     "statistics reply with a factor in int8": request_for(scatter_of("2", "int8")),
 }
 ASKED_FOR = wire.StatisticsRequest(5, GRAM, wire_dtype="float64", seed=2**63 - 1, server_round=7, class_names=NAMES)
+FACTOR, OF_HEAD = request_for(SCATTER), " ".join(ARRAYS)
 KINDS: dict[str, Kind] = {
     "statistics": _request(ASKED_FOR.to_content, wire.read_statistics_request, ASKED_FOR),
-    "statistics with a factor": _request(
-        request_for(SCATTER).to_content, wire.read_statistics_request, request_for(SCATTER)
-    ),
+    "statistics with a factor": _request(FACTOR.to_content, wire.read_statistics_request, FACTOR),
     "heads": _request(
         lambda: evaluation.evaluation_content(ASKED_FOR, {"x": HEAD}),
         evaluation.read_evaluation_request,
@@ -184,48 +233,37 @@ KINDS: dict[str, Kind] = {
         lambda: evaluation.evaluation_content(ASKED_FOR, {"x": HEAD}, LEFT_OUT),
         evaluation.read_evaluation_request,
         (ASKED_FOR, {"x": HEAD}, LEFT_OUT),
-        "leave-one-out",
-        "head.x",
+        "leave-one-out head.x",
     ),
     "train": _request(
         training_content,
         training.read_training_task,
         training.TrainingTask(FEDPROX, 9, ARRAYS, ARRAYS),
-        "proximal-mu",
-        *ARRAYS,
+        f"proximal-mu {OF_HEAD}",
     ),
     "personalise": _request(
         lambda: personal.personal_content(REQUEST, ARRAYS, SHARED, MOST),
         personal.read_personal_task,
         personal.PersonalTask(replace(TASK, trained=ARRAYS), SHARED, MOST),
-        "prototypes",
-        *ARRAYS,
+        f"prototypes {OF_HEAD}",
     ),
     "personal heads": _request(
         lambda: personal.personal_heads_content(REQUEST, STATISTICS, FED3R, (0.0, 1.0), wire_dtype="float64"),
         personal.read_personal_heads_task,
         personal.PersonalHeadTask(TASK, STATISTICS, FED3R, (0.0, 1.0)),
     ),
-    "mezo": _request(
-        MEZO_REQUEST.to_content, mezo.read_mezo_request, MEZO_REQUEST, "u", "p", "w", "x", "setup", *ARRAYS
-    ),
+    "mezo": _request(MEZO_REQUEST.to_content, mezo.read_mezo_request, MEZO_REQUEST, f"u p w x setup {OF_HEAD}"),
     "partition": _reply(
         lambda: wire.node_info_reply(ASKED, PARTITION),
         wire.read_node_info,
         PARTITION,
-        "trains",
-        "any-app",
-        "process",
-        "threads",
+        "trains any-app process threads",
     ),
     "classes": _reply(
         lambda: wire.node_info_reply(ASKED, CLASSES),
         wire.read_node_info,
         CLASSES,
-        "trains",
-        "any-app",
-        "class-ids",
-        "client-name",
+        "trains any-app class-ids client-name",
     ),
     **{
         name: _statistics(request, FEW if "few" in name else NUM_SAMPLES)
@@ -235,8 +273,7 @@ KINDS: dict[str, Kind] = {
         lambda: evaluation.evaluation_reply(ASKED, {"x": SCORES}),
         lambda reply: evaluation.read_evaluation_reply(reply, wire.StatisticsRequest(NUM_CLASSES), ("x",)),
         None,
-        "pooled",
-        "elsewhere",
+        "pooled elsewhere",
     ),
     "train reply": _reply(
         lambda: training.training_reply(ASKED, ARRAYS, num_examples=7, loss=0.25, seconds=1.5),
@@ -259,6 +296,6 @@ KINDS: dict[str, Kind] = {
         (7, {"x": 3}),
     ),
     "mezo reply": _reply(
-        lambda: mezo.mezo_reply(ASKED, MEZO_REPLY), lambda reply: mezo.read_mezo_reply(reply, 1), MEZO_REPLY
+        partial(mezo.mezo_reply, ASKED, MEZO_REPLY), lambda reply: mezo.read_mezo_reply(reply, 1), MEZO_REPLY
     ),
 }

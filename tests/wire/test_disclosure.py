@@ -15,7 +15,7 @@ from fedstats_app.wire import NodeInfo, RejectedReply, node_info_reply, read_sta
 from fedstats_app.wire.disclosure import MAX_ERRORS, MAX_FIELDS, DisclosureLedger
 from fedstats_app.wire.reading import MAX_REASON
 from fedstats_app.wire.serving import unpack_reply
-from tests.wire.replies import DIM, features_and_labels, honest_reply, request_for
+from tests.wire.messages import DIM, features_and_labels, honest_reply, request_for
 
 
 def noted(*replies: Message) -> list[dict[str, object]]:

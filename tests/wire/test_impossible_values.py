@@ -11,8 +11,7 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from fedstats_app.grid.collection import Collection
 from fedstats_app.heads import solve_ridge
 from tests.support.compare import same_bits
-from tests.wire.messages import KINDS, STATISTICS_REPLIES
-from tests.wire.replies import DIM, FEW, NUM_CLASSES, NUM_SAMPLES, honest_reply
+from tests.wire.messages import DIM, FEW, KINDS, NUM_CLASSES, NUM_SAMPLES, STATISTICS_REPLIES, honest_reply
 
 
 def specification(**changes: object) -> str:

@@ -46,8 +46,19 @@ from fedstats_app.wire.training import (
 )
 from tests.support.compare import relative_difference
 from tests.support.options import configured
-from tests.wire.messages import ARRAYS, ASKED, FED3R, KINDS, REQUEST, SETUP, SHAPES, STATISTICS
-from tests.wire.replies import DIM, NUM_CLASSES, features_and_labels
+from tests.wire.messages import (
+    ARRAYS,
+    ASKED,
+    DIM,
+    FED3R,
+    KINDS,
+    NUM_CLASSES,
+    REQUEST,
+    SETUP,
+    SHAPES,
+    STATISTICS,
+    features_and_labels,
+)
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 NUMBERS = st.integers(0, 2**63 - 1)

@@ -20,15 +20,17 @@ from fedstats_app.grid.collection import Collection
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.testing import instruction
 from fedstats_app.wire import RejectedReply, read_statistics_reply
-from tests.wire.messages import ASKED, KINDS, copied
-from tests.wire.replies import (
+from tests.wire.messages import (
+    ASKED,
     DIM,
     FEW,
     FINGERPRINT,
     GRAM,
+    KINDS,
     NUM_SAMPLES,
     SCATTER,
     arrays,
+    copied,
     header,
     honest_reply,
     put,

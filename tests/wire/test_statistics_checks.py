@@ -11,7 +11,7 @@ from fedstats_app.testing import instruction
 from fedstats_app.wire import Limits, RejectedReply, StatisticsRequest, read_statistics_reply, statistics_reply
 from fedstats_app.wire.reading import MAX_COUNT, Malformed
 from fedstats_app.wire.statistics_checks import MAX_FEATURE, check_rows, check_sums, check_within
-from tests.wire.replies import DIM, NUM_CLASSES, NUM_SAMPLES, put, values
+from tests.wire.messages import DIM, NUM_CLASSES, NUM_SAMPLES, put, values
 
 EPS = torch.finfo(torch.float32).eps
 

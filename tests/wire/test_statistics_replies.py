@@ -3,7 +3,6 @@
 import pickle
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from flwr.app import Message
@@ -19,7 +18,7 @@ from fedstats_app.wire.arrays import NUMBER_BYTES
 from fedstats_app.wire.statistics_checks import Limits
 from tests.support.compare import relative_difference, same_bits
 from tests.support.draws import Sample, samples
-from tests.wire.replies import (
+from tests.wire.messages import (
     DIM,
     FEW,
     NUM_CLASSES,
@@ -303,17 +302,3 @@ def test_honest_clients_are_accepted(
     if received.gram is not None and made.gram is not None:
         near = {"float16": 5e-3, "int8": 0.1}.get(kind, 1e-5) * max(float(made.gram.trace()), 1e-30)
         assert float((received.gram - made.gram).abs().max()) <= near
-
-
-def test_sums_in_few_bits_add_up_without_bias() -> None:
-    """A hundred sites of one class: the error of the mean falls with their number."""
-    request = request_for(StatisticsSpec(), wire_dtype="int8")
-    rng, errors = np.random.default_rng(3), []
-    for _ in range(400):
-        features = torch.from_numpy(np.abs(rng.normal(size=(20, 6))) + [5.0, 0, 0, 0, 0, 0])
-        made = request.statistics(features, torch.zeros(20, dtype=torch.int64))
-        reply = statistics_reply(instruction(request.to_content(), node=1), made)
-        received = read_statistics_reply(reply, request).statistics
-        errors.append((received.rows.class_sums.double() - made.rows.class_sums)[0].numpy())
-    found = np.array(errors)[:, 1:]
-    assert np.abs(found.mean(axis=0)).max() < 5 * found.std() / 20
