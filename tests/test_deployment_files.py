@@ -279,6 +279,8 @@ def test_the_container_has_what_a_node_needs_and_starts_it() -> None:
     assert copied and all((REPOSITORY / name).exists() for name in copied)
     assert {"deployment/requirements-node.txt", "pyproject.toml", "fedstats_app", "conf"} <= set(copied)
     assert 'ENTRYPOINT ["fedstats", "node"]' in lines
+    # A cluster that gives containers a uid of its own gives them group 0.
+    assert {"    && chmod -R g=u /home/fedstats", "ENV HOME=/home/fedstats \\"} <= set(lines)
 
 
 SITES = ("site-a", "site-b", "site-c")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
 from fedstats_app.backbones.transform import Kind
 
+GPU = Path("/dev/nvidia0")
 _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 logger = logging.getLogger("fedstats_app")
@@ -29,7 +33,10 @@ def resolve_device(device: str) -> torch.device:
     """
     if device == "auto":
         # Not mps: it has no float64, in which statistics are accumulated on the backbone's device.
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        _name_hidden_gpu()
+        return torch.device("cpu")
     kind, _, index = device.partition(":")
     found = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if kind not in found or not (index or "0").isdecimal():
@@ -37,6 +44,16 @@ def resolve_device(device: str) -> torch.device:
     if int(index or 0) >= found[kind]:
         raise ValueError(f"device {device!r} is not on this machine: {kind} devices found: {found[kind]}")
     return torch.device(device)
+
+
+@functools.cache
+def _name_hidden_gpu() -> None:
+    """Warn once where this process was given no GPU of a machine that has one, as by Ray."""
+    if GPU.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        logger.warning(
+            "device cpu, though this machine has a GPU: in a simulation, "
+            "--federation-config 'client-resources-num-gpus=0.5' gives it to clients"
+        )
 
 
 def resolve_autocast(autocast: str, device: torch.device) -> torch.dtype | None:

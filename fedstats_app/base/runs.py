@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 DEFAULT_OUTPUT_DIR = "~/fedstats-runs"
@@ -18,10 +19,9 @@ def run_named(folder: str) -> str:
     FileNotFoundError
         If there is no run in it.
     """
-    path = Path(folder).expanduser()
+    path, usual = (Path(os.path.expanduser(name)) for name in (folder, DEFAULT_OUTPUT_DIR))  # also without any home
     if path.exists():
         return folder
-    usual = Path(DEFAULT_OUTPUT_DIR).expanduser()
     if path.name != LATEST:
         return str(usual / folder) if (usual / folder).is_dir() else folder
     root = usual if folder == LATEST else path.parent

@@ -49,7 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, value in _QUIET_FLOWER.items():
         os.environ.setdefault(name, value)
     print_any_text()
+    home = os.path.expanduser("~")
     try:
+        if home == "~":
+            raise CommandError(
+                "this user has no home folder: set HOME to one that it may write to, such as HOME=/tmp/me"
+            )
         code: int = _command(COMMANDS[arguments.command].home)(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -61,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return STOPPED
     except (CommandError, ValueError, OSError) as error:
         print(f"fedstats {arguments.command}: {error}", file=sys.stderr)
+        if os.path.isdir(home) and not os.access(home, os.W_OK):
+            print(f"nothing can be written to the home folder {home}; HOME=/A/FOLDER names another", file=sys.stderr)
         return COULD_NOT_WORK
     return code
 

@@ -1,6 +1,7 @@
 """The command as a whole: light, clear errors, exit codes."""
 
 import importlib
+import os
 import shlex
 import subprocess
 import sys
@@ -34,6 +35,24 @@ def test_the_entry_point_is_the_function_and_the_module_runs_it() -> None:
         [sys.executable, "-m", "fedstats_app.cli", "--version"], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == f"fedstats-app {__version__}\n"
+
+
+@pytest.mark.parametrize("words", [["run"], ["runs"], ["demo"], ["release", "data", "--out", "x"], ["new", "x"]])
+def test_a_user_without_a_home_is_told_what_to_set(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # neither HOME nor an entry of this uid
+    assert main(words) == 2
+    assert "this user has no home folder: set HOME to one that it may write to" in capsys.readouterr().err
+
+
+def test_a_home_that_cannot_be_written_to_is_named_beside_the_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(tmp_path))
+    assert main(["report", str(tmp_path / "nowhere")]) == 2
+    assert f"nothing can be written to the home folder {tmp_path}; HOME=/A/FOLDER" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
