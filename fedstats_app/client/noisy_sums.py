@@ -3,7 +3,7 @@
 The first answer has the client's share of the noise, and a mask; the second as much noise as is needed, alone.
 
 No floor and no cell decides here which samples count: what depends on how many there are would move a sum by more than
-one sample. All samples of the classes that are asked for do, each by itself.
+one sample. All samples of the classes that are asked for do, each by itself; of a person at most so many.
 """
 
 from __future__ import annotations
@@ -98,8 +98,9 @@ def _charged(site: Site, layout: NoisyLayout, kind: NoisyKind, question: list[ob
     noise, ledger = _digest(question), site.ledger
     if ledger is None:
         return noise, None
-    charge = layout.charge(kind)
-    ledger.charge(noise, charge, site.run_id, room=layout.mu if kind == "mean" else charge)
+    each = max(site.given, 1)  # samples of one person, whom the account is about where they are named
+    charge = each * layout.charge(kind)
+    ledger.charge(noise, charge, site.run_id, room=each * layout.mu if kind == "mean" else charge)
     return noise, ledger.noise_key(noise)
 
 

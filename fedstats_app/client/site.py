@@ -17,7 +17,7 @@ from fedstats_app.base.progress import Progress
 from fedstats_app.client.ledger import Ledger, ledger_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set
-from fedstats_app.data.persons import HELD_OUT
+from fedstats_app.data.persons import HELD_OUT, at_most_per_person
 from fedstats_app.data.subset import flipped, with_mirror_images
 from fedstats_app.methods import METHODS
 from fedstats_app.privacy import NodePolicy
@@ -176,13 +176,24 @@ class Site:
         few = {own.class_names[label] for label in np.unique(own.labels)} - left
         return replace(split, suppressed=tuple(sorted(few)), keys=layout.keys[indices[split.kept]])
 
+    @property
+    def given(self) -> int:
+        """Samples that one person gives at most to sums with noise; 0 where nobody names persons."""
+        return self.config.federation.given or (self.node.max_per_person if self.node.person_column else 0)
+
     def all_samples(self, class_names: tuple[str, ...]) -> tuple[Dataset, NDArray[np.int64]]:
-        """Return the client's data and the indices of all of its samples of some classes, whatever their number."""
-        if not self.node.data_path:
-            return self._partition(class_names)
-        own = own_dataset(self.node.data_path, self.node.data_options(self.config.data))
-        dataset, _ = aligned(own, class_names, len(own) + 1)
-        return dataset, np.arange(len(dataset))
+        """Return the client's data and the indices of its samples for sums with noise, whatever their number."""
+        if self.node.data_path:
+            own = own_dataset(self.node.data_path, self.node.data_options(self.config.data))
+            dataset, _ = aligned(own, class_names, len(own) + 1)
+            indices = np.arange(len(dataset))
+        else:
+            dataset, indices = self._partition(class_names)
+        if not self.given:
+            return dataset, indices
+        if dataset.persons is None:
+            raise RejectedRequest("dp-unit: person needs person-column, which this node's owner does not name")
+        return dataset, indices[at_most_per_person(dataset.subset(indices), self.given)]
 
     def _above_floor(self, split: ClientSplit) -> ClientSplit:
         """Leave out classes that are under the floor, and too few samples to evaluate."""

@@ -13,7 +13,7 @@ from fedstats_app.base.threads import machine_bytes
 from fedstats_app.methods import cannot_add, cannot_be_noisy
 from fedstats_app.secure.account import MOST_DELTA, MOST_EPSILON, PLACES, Promise
 
-_OF_NOISE = ("dp-delta", "dp-where", "dp-samples")
+_OF_NOISE = ("dp-delta", "dp-where", "dp-samples", "dp-unit", "dp-per-person")
 # Of HeadScores: a histogram of 1,281 bins of samples of each class, one of the others, and a row of a matrix.
 _BYTES_PER_CLASS, _BYTES_PER_CELL = 2 * 8 * 1281, 8
 
@@ -54,6 +54,10 @@ class FederationOptions(Options):
         "sites", one_of(*PLACES), "who adds it: sites, in shares | local, each site all of it"
     )
     dp_samples: int = option(0, whole(0, 10**9), "of all clients, declared; 0 = a simulation's own")
+    dp_unit: Literal["sample", "person"] = option(
+        "sample", one_of("sample", "person"), "what noise hides: a sample | a person (person-column)"
+    )
+    dp_per_person: int = option(1, whole(1, 1_000_000), "samples that a person gives (dp-unit = person)")
     fraction_train: float = option(1.0, number(0.0, 1.0, open_low=True), "share of clients asked per round")
     min_clients: int = option(2, whole(1, 1_000_000), "fewer answers than this fail the run")
     wait_timeout: float = option(120.0, number(0.0, 1e7, open_low=True), "seconds to wait for SuperNodes")
@@ -89,10 +93,17 @@ class FederationOptions(Options):
         delta = self.dp_delta or number**-1.1
         if not delta < min(1 / number, MOST_DELTA):
             raise ValueError(f"dp-delta: must be below 1 / {number:,} samples and {MOST_DELTA}, got {delta:.3g}")
-        return Promise(self.dp_epsilon, delta, number, self.dp_where)
+        return Promise(self.dp_epsilon, delta, number, self.dp_where, self.given)
+
+    @property
+    def given(self) -> int:
+        """Samples that one person gives at most to sums with noise; 0 where samples are the unit."""
+        return self.dp_per_person if self.dp_unit == "person" else 0
 
     def problems(self) -> list[str]:
         """List what is wrong with the values together."""
+        if self.dp_per_person != 1 and not self.given:
+            return ["dp-per-person: needs dp-unit = person"]
         if self.is_noisy:
             masks = "on" if self.dp_where == "sites" else "off"
             wrong = {"secure-sums": (masks, self.secure_sums), "min-class-count": (0, self.min_class_count)}

@@ -222,7 +222,8 @@ def privacy_in_words(promise: object) -> str:
     """Return the entry `differential_privacy` of results.json in one line: "none", or epsilon, delta and the unit."""
     if not isinstance(promise, Mapping):
         return NO_NOISE
-    unit = f"for one {promise['unit']} more or less of {promise['num_samples']:,} (declared)"
+    number, most = f"{promise['num_samples']:,}", promise.get("per_person")
+    unit = f"for one {promise['unit']} more or less {f'with at most {most} ' if most else ''}of {number} (declared)"
     return f"epsilon {promise['epsilon']:g}, delta {promise['delta']:.2g}, {unit}; noise: {promise['noise']}"
 
 

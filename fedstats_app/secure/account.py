@@ -131,14 +131,16 @@ PLACES: dict[Place, str] = {
 
 @dataclass(frozen=True)
 class Promise:
-    """Privacy that a run promises each sample of its sites.
+    """Privacy that a run promises each sample of its sites, or each person.
 
     Attributes
     ----------
     epsilon, delta : float
-        For one sample more or less.
+        For one sample more or less, or all that one person gives.
     num_samples : int
         N, of all sites together, as declared.
+    per_person : int
+        Samples that one person gives at most; 0 where samples are promised, and nothing to persons.
     where : {"sites", "local"}
         Who adds the noise: the sites a share each, or each site as much as all.
     """
@@ -147,11 +149,17 @@ class Promise:
     delta: float
     num_samples: int
     where: Place = "sites"
+    per_person: int = 0
 
     @property
     def mu(self) -> float:
         """Privacy parameter of all answers of the run together."""
         return mu_of(self.epsilon, self.delta)
+
+    @property
+    def sample_mu(self) -> float:
+        """Privacy parameter for one sample: k samples move a sum k times as far (Dong et al. 2022, theorem 2.14)."""
+        return self.mu / max(self.per_person, 1)
 
     def enough(self, parties: int) -> int:
         """Return how many of so many parties' shares of noise are enough."""
@@ -160,7 +168,8 @@ class Promise:
     def to_json(self) -> dict[str, object]:
         """Return the entry of results.json."""
         numbers = {"epsilon": self.epsilon, "delta": self.delta, "mu": self.mu, "num_samples": self.num_samples}
-        return {**numbers, "unit": "sample", "noise": PLACES[self.where]}
+        unit = {"unit": "person", "per_person": self.per_person} if self.per_person else {"unit": "sample"}
+        return {**numbers, **unit, "noise": PLACES[self.where]}
 
 
 def _erfcx(value: float) -> float:

@@ -20,6 +20,7 @@ from fedstats_app.data import Dataset
 from fedstats_app.data.clients import client_names, partitions, test_split, training_set
 from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
 from fedstats_app.data.paths import without_folders
+from fedstats_app.data.persons import num_given
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import Federation, discover
 from fedstats_app.report.record import check_same_run, common_metadata, run_record
@@ -135,8 +136,12 @@ class Run:
         ValueError
             If the number of samples is needed and was not declared, or delta does not fit it.
         """
-        simulated = self.federation.simulated
-        number = len(training_set(self.config.data)) if simulated else 0
+        if not self.federation.simulated:
+            return self.config.federation.promise(0)
+        train, given = training_set(self.config.data), self.config.federation.given
+        if given and train.persons is None:
+            raise ValueError("dp-unit: person needs person-column, got none")
+        number = len(train) if train.persons is None or not given else num_given(train.persons, given)
         return self.config.federation.promise(number)
 
     def statistics_strategy(self) -> StatisticsStrategy:
@@ -231,7 +236,8 @@ def prepare(
         from fedstats_app.server.noise import noise_in_words  # other runs do without
 
         num_classes, parties = len(class_names), len(federation.hosts)
-        for line in noise_in_words(promise, config.methods, num_classes, backbone.feature_dim, parties):
+        whole = len(training_set(config.data)) if federation.simulated else 0
+        for line in noise_in_words(promise, config.methods, num_classes, backbone.feature_dim, parties, whole):
             progress.say(line)
     _write_config(run, data_doubts)
     return run

@@ -127,8 +127,8 @@ class NodeConfig(Options):
     secure_key, secure_peers : str
         Files of the node's private Ed25519 key, and of all sites' public ones; "" for none.
     dp_max_epsilon, dp_max_delta : float or None
-        What all sums with noise, of all versions of the data together, may tell of one sample; then nothing else is
-        answered. None for no account.
+        What all sums with noise, of all versions of the data together, may tell of one sample, or of one person where
+        these are named; then nothing else is answered. None for no account.
     dp_classes : tuple of str
         That the owner declares, so that their list says nothing of the data; () for none.
     release : str

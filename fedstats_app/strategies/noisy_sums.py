@@ -63,10 +63,10 @@ class NoisyStatisticsStrategy(SecureStatisticsStrategy):
 
     def _sum(self, grid: Grid, clients: Sequence[int]) -> None:
         promise, moments = self._promise, self.request.spec.gram
-        layout = NoisyLayout(self.num_classes, self.feature_dim or 0, moments, promise.mu)
+        layout = NoisyLayout(self.num_classes, self.feature_dim or 0, moments, promise.sample_mu)
         # Features are scaled to length 1 by the clients, whatever a specification says.
         request = replace(self.request, spec=StatisticsSpec(moments), wire_dtype="float64")
-        question = question_text(request, NoisyRequest(promise.mu))
+        question = question_text(request, NoisyRequest(promise.sample_mu))
         if promise.where == "sites":
             run: Account = (masked := MaskedRun(grid, question=question, rounds=2))
             agreed = masked.begin(clients)

@@ -190,6 +190,39 @@ def test_samples_of_classes_that_were_not_declared_are_left_out(tmp_path: Path) 
     assert all(torch.equal(own, its) for own, its in zip(exact(sites, None), before, strict=True))
 
 
+def person_folders(sites: Sites) -> None:
+    """Put each site's images of a class below the folder of one person of two."""
+    for node in sites.nodes:
+        for number, picture in enumerate(sorted(Path(str(node["data-path"])).glob("*/*.png"))):
+            target = picture.parent / f"person {number % 2}" / picture.name
+            target.parent.mkdir(exist_ok=True)
+            picture.rename(target)
+    sites.restart()
+
+
+@pytest.mark.parametrize("unit", [{"dp-unit": "person", "dp-per-person": 2}, {}])
+def test_an_account_of_persons_is_charged_for_all_that_one_gives(tmp_path: Path, unit: dict[str, Any]) -> None:
+    """With dp-unit = person as many as the run says, else as many as the owner lets one give."""
+    sites = Sites(tmp_path, {**ACCOUNT, "person-column": "subfolder", "max-per-person": 3}, names="ab", where="local")
+    person_folders(sites)
+    sites.settings = AppConfig.from_run_config({**sites.settings.to_run_config(), **unit})
+    given = 2 if unit else 3
+    sites.release(MU / given)
+    assert np.hypot(*sites.charges()) == pytest.approx(MU, rel=1e-12)
+    one = Site(sites.settings, NodeConfig.from_node_config(sites.nodes[0]))
+    dataset, indices = one.all_samples(CLASSES)
+    assert len(dataset) == 6 and len(indices) == 2 * given
+    with pytest.raises(TooFewClients, match=OVER):
+        sites.release(MU, seed=1)
+
+
+def test_persons_that_an_owner_does_not_name_are_not_promised_anything(tmp_path: Path) -> None:
+    site = Sites(tmp_path, names="a")
+    config = AppConfig.of(secure_sums="on", dp_epsilon=1.0, dp_unit="person")
+    with pytest.raises(RejectedRequest, match="person-column, which this node's owner does not name"):
+        Site(config, NodeConfig.from_node_config(site.nodes[0])).all_samples(CLASSES)
+
+
 def test_the_same_question_gets_the_same_noise_and_is_charged_once(tmp_path: Path) -> None:
     sites = Sites(tmp_path)
     first = sites.release()

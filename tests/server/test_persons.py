@@ -95,3 +95,26 @@ def test_a_node_counts_persons_and_no_run_chooses_them(tmp_path: Path, caplog: p
     with pytest.raises(TooFewClients):
         simulate(tmp_path, node_configs=nodes, person_column="label", wait_timeout=1.0, **options)
     assert "person-column: the run asks for 'label', the node-config has 'subfolder'" in caplog.text
+
+
+def test_noise_that_hides_persons_says_what_it_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = persons_folder(tmp_path / "data", 0, persons=12, images=2)
+    persons_folder(tmp_path / "test", 1, persons=2, images=1)
+    options: dict[str, Any] = {"dataset": data, "test_dataset": f"folder:{tmp_path / 'test'}", "method": "fedncm"}
+    noise = {
+        "secure_sums": "on",
+        "dp_epsilon": 60.0,
+        "dp_delta": 1e-3,
+        "dp_unit": "person",
+        "partitioner": "iid",
+        "num_clients": 3,
+    }
+    folder = simulate(tmp_path, **options, **noise, person_column="subfolder", dp_per_person=2)
+    said = capsys.readouterr().out
+    assert "for one person with at most 2 of 24: signal to noise" in said
+    assert "with dp-unit = sample all 72 samples would count, at a signal to noise of" in said
+    promise = read_json(folder, "results.json")["differential_privacy"]
+    assert (promise["unit"], promise["per_person"], promise["num_samples"]) == ("person", 2, 24)
+    assert "for one person more or less with at most 2 of 24 (declared)" in (folder / "report.html").read_text()
+    with pytest.raises(ValueError, match="dp-unit: person needs person-column, got none"):
+        simulate(tmp_path, **options, **noise, folder_levels="class")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstats_app.heads.noisy import NoisyStatistics
-from fedstats_app.secure.account import composed, least_honest
+from fedstats_app.secure.account import Promise, composed, least_honest
 from fedstats_app.statistics.noisy_words import Division, NoisyKind, NoisyLayout, deviations, unit
 from fedstats_app.statistics.secure_words import numbers_of
 
@@ -187,3 +187,26 @@ def test_the_edge_is_that_of_the_noises_eigenvalues() -> None:
     moments = layout.read_moments(summed)[1]
     assert moments is not None
     assert float(torch.linalg.eigvalsh(moments)[-1]) == pytest.approx(layout.edge(9, 6), rel=0.1)
+
+
+@pytest.mark.parametrize("given_", [1, 3])
+def test_noise_for_a_person_hides_all_that_one_gives(given_: int) -> None:
+    """By the definition: what of both sums' losses, one array after another, is above epsilon is at most delta.
+
+    The person's samples are alike, and longest: then all of the promise is used.
+    """
+    promise = Promise(2.0, 1e-3, 100, per_person=given_)
+    layout, step = NoisyLayout(CLASSES, 4, moments=True, mu=promise.sample_mu), 1e-2
+    features, labels = drawn(3, given_ + 5, 4)
+    features[:given_], labels[:given_] = features[0].clone(), int(labels[0])
+    mean, losses, density = torch.zeros(4, dtype=torch.float64), np.arange(-2000, 2001) * step, np.ones(1)
+    for kind in KINDS:
+        parts = (whole(layout, kind, features[start:], labels[start:], mean) for start in (0, given_))
+        for own, other, deviation in zip(*parts, layout.noise(kind, 1), strict=True):
+            gap = math.dist(own, other) / deviation
+            loss = np.exp(-((losses - gap**2 / 2) ** 2) / (2 * gap**2)) * step / (gap * math.sqrt(2 * math.pi))
+            density = np.convolve(density, loss)
+            density = density[len(density) // 2 - 2000 :][:4001] if len(density) > 4001 else density
+    spent = float((np.maximum(-np.expm1(promise.epsilon - losses), 0) * density).sum())
+    assert 0.7 * promise.delta < spent <= promise.delta * (1 + 1e-3)
+    assert promise.to_json()["unit"] == "person"
