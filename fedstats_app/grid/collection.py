@@ -339,7 +339,7 @@ def _warning(received: ReceivedStatistics) -> str:
     sent = client.has_gram or client.scatter is not None
     if sent and says_much_about_samples(received.num_examples, dim):
         return (
-            f"its {name} has {received.num_examples} samples in {dim} dimensions, fewer than 2 d, and so reveals "
-            "much about single samples (min-gram-samples in a node's configuration prevents this)"
+            f"its {name} of {received.num_examples:,} samples in {dim:,} dimensions, fewer than 2 d, says much about "
+            "single ones (a node's min-gram-samples prevents it)"
         )
     return ""

@@ -187,7 +187,7 @@ def revealing_sites(run: RunRecord) -> list[str]:
         if warning := client.get("warning"):
             alike[re.sub(r"[\d.,]+", "#", warning)].append(f"{run.site(client['client'])}: {warning}")
     return [
-        f"{counted(len(sites), 'site')} came with a warning for the owner, such as {sites[0]}."
+        f"{len(sites):,} of {counted(len(run.clients), 'site')} got a warning, such as {sites[0]}."
         for sites in alike.values()
     ]
 
@@ -195,7 +195,8 @@ def revealing_sites(run: RunRecord) -> list[str]:
 def _about_training(run: RunRecord) -> Iterator[str]:
     for training in run.trainings:
         start, final = training.start_accuracy, training.final_accuracy
-        if start is not None and final is not None and final < start:
+        _, most = training.quality.get("accuracy_interval") or (final, final)
+        if start is not None and most is not None and most < start:  # else it can be chance
             yield (
                 f"Training made {head_title(training.name)} worse: from {percent(start)} to {percent(final)}. "
                 f"The head of {display_name(training.start)} before it is the better one."

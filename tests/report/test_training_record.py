@@ -1,6 +1,7 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedstats_app.base.files import to_json
 from fedstats_app.report.training_record import RoundRecord, TrainingResult, forward_passes, training_bytes
+from fedstats_app.report.wording import _about_training
 from fedstats_app.training.trainers import TRAINERS
 from tests.support.golden import published_costs
 from tests.support.trainings import make_training
@@ -43,6 +45,13 @@ def test_accuracies_are_the_start_the_last_evaluated_and_the_first_best() -> Non
     assert (nothing.start_accuracy, nothing.final_accuracy, nothing.best_accuracy, nothing.best_round) == (None,) * 4
     resumed = replace(training, rounds=training.rounds[1:])
     assert resumed.start_accuracy is None
+
+
+@pytest.mark.parametrize(("high", "lines"), [(0.89, ["from 90.00 % to 85.00 %"]), (0.92, [])])
+def test_a_training_that_lost_is_warned_of_where_it_cannot_be_chance(high: float, lines: list[str]) -> None:
+    training = replace(make_training("fedcof", [0.9, 0.85]), quality={"accuracy_interval": [0.8, high]})
+    found = list(_about_training(SimpleNamespace(trainings=[training])))  # type: ignore[arg-type]
+    assert len(found) == len(lines) and all(line in warning for line, warning in zip(lines, found, strict=True))
 
 
 def test_a_training_comes_back_from_its_entry_and_all_rounds_of_the_run() -> None:
