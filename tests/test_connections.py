@@ -69,8 +69,7 @@ def hosts(home: Path) -> str:
 
 
 def test_the_recorder_records(start: Start, tmp_path: Path) -> None:
-    program = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('192.0.2.1', 9))"
-    start("-c", program).wait(60)
+    start("-c", "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('192.0.2.1', 9))").wait(60)
     assert hosts(tmp_path) == "socket.connect 192.0.2.1 by -c\n"
 
 

@@ -81,8 +81,7 @@ def test_the_card_and_the_record_speak_of_texts(tuned: Path) -> None:
     card = (tuned / "heads" / "README.md").read_text()
     assert "pipeline_tag: text-classification" in card and "# Text classifier of 2 classes" in card
     assert "40 labelled texts for training" in card and 'load("/path/to/the/run/folder"' in card
-    assert "image" not in card
-    assert read_json(tuned, "config.json")["versions"]["transformers"] != "not installed"
+    assert "image" not in card and read_json(tuned, "config.json")["versions"]["transformers"] != "not installed"
 
 
 def test_training_starts_from_label_words(tmp_path: Path, reviews: Path) -> None:

@@ -138,8 +138,7 @@ def test_virchow_gives_tokens_and_the_pooling_is_asked_for(tmp_path: Path) -> No
 
 def test_another_size_is_an_argument_or_an_input_size(tmp_path: Path) -> None:
     name = f"timm:local-dir:{save(tmp_path / 'model', make_network())}"
-    larger = loaded(name, arguments="img_size=48")
-    assert larger.input_size == 48  # the position embeddings of the file are resampled
+    assert loaded(name, arguments="img_size=48").input_size == 48  # the position embeddings of the file are resampled
     with pytest.raises(
         ValueError,
         match=r"cannot take images of 48 x 48 pixels.*input-size=32 is its own.*img_size=48 or dynamic_img_size=true",

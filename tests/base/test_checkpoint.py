@@ -32,20 +32,17 @@ def test_a_checkpoint_comes_back_to_the_bit(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path / "new" / "fedcof-full", 12, ARRAYS, OPTIMIZER, METADATA)
     assert path == tmp_path / "new" / "fedcof-full" / "round-000012.safetensors"
     back = latest_checkpoint(path.parent)
-    assert back is not None
-    assert (back.path, back.round, back.metadata) == (path, 12, METADATA)
+    assert back is not None and (back.path, back.round, back.metadata) == (path, 12, METADATA)
     for saved, given in ((back.arrays, ARRAYS), (back.optimizer, OPTIMIZER)):
         assert set(saved) == set(given)
         for name, tensor in given.items():
-            assert saved[name].dtype == tensor.dtype
-            assert saved[name].numpy().tobytes() == tensor.numpy().tobytes()
+            assert saved[name].dtype == tensor.dtype and saved[name].numpy().tobytes() == tensor.numpy().tobytes()
     again = save_checkpoint(tmp_path / "again", 12, dict(reversed(ARRAYS.items())), OPTIMIZER, METADATA)
     assert again.read_bytes() == path.read_bytes()
 
 
 def test_nothing_saved_is_no_checkpoint(tmp_path: Path) -> None:
-    assert latest_checkpoint(tmp_path) is None
-    assert latest_checkpoint(tmp_path / "nowhere") is None
+    assert latest_checkpoint(tmp_path) is None and latest_checkpoint(tmp_path / "nowhere") is None
 
 
 def test_the_newest_two_are_kept(tmp_path: Path) -> None:
@@ -65,7 +62,7 @@ def test_a_training_that_came_by_again_leaves_no_later_checkpoint(tmp_path: Path
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped"])
-def test_of_a_damaged_newest_file_the_one_before_is_taken_and_it_is_said(
+def test_of_a_damaged_file_the_one_before_is_taken(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(tmp_path, 5)
@@ -76,8 +73,7 @@ def test_of_a_damaged_newest_file_the_one_before_is_taken_and_it_is_said(
     with caplog.at_level(logging.WARNING, logger="fedstats_app"):
         found = latest_checkpoint(tmp_path)
     assert found is not None and found.round == 5
-    assert torch.equal(found.arrays["weight"], torch.full((3,), 5.0))
-    assert "round-000010.safetensors" in caplog.text
+    assert torch.equal(found.arrays["weight"], torch.full((3,), 5.0)) and "round-000010.safetensors" in caplog.text
 
 
 def test_beginning_anew_because_all_are_damaged_is_for_the_user_to_decide(tmp_path: Path) -> None:

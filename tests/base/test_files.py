@@ -22,9 +22,7 @@ class _DiskFullError(OSError):
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_failing_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_a_failing_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     path = tmp_path / "results.json"
     write_atomically(path, b"old")
 
@@ -34,8 +32,7 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(
     monkeypatch.setattr(*((os, "fsync", fail) if step == "fsync" else (Path, "replace", fail)))
     with pytest.raises(_DiskFullError):
         write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
+    assert path.read_bytes() == b"old" and [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
 
 
 def test_the_file_appears_whole_and_after_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,8 +46,7 @@ def test_the_file_appears_whole_and_after_it_is_on_disk(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "fsync", look)
     write_atomically(path, b"12345")
-    assert seen == [(False, [5])]
-    assert path.read_bytes() == b"12345"
+    assert seen == [(False, [5])] and path.read_bytes() == b"12345"
 
 
 def test_lines_are_appended_in_order(tmp_path: Path) -> None:
@@ -83,8 +79,7 @@ def test_a_line_for_which_there_is_no_room_leaves_no_half(tmp_path: Path, monkey
 
 @given(_JSON_VALUES)
 def test_json_values_come_back(value: object) -> None:
-    assert json.loads(to_json(value)) == value
-    assert "\n" not in to_json(value, indent=None)
+    assert json.loads(to_json(value)) == value and "\n" not in to_json(value, indent=None)
 
 
 def test_numbers_that_are_not_finite_follow_the_rule() -> None:

@@ -60,8 +60,7 @@ def test_an_option_is_text_or_a_whole_number(value: object) -> None:
 
 @given(n=st.integers(0, 10_000), full=st.integers(0, 2000), factor=st.sampled_from([0.0, 0.5, 1.0, 2.0]))
 def test_a_root_is_rounded_and_never_more_than_there_is(n: int, full: int, factor: float) -> None:
-    rank = RankRule("root", factor).rank(n, full, reply_bytes)
-    assert rank == min(round(factor * math.sqrt(n)), full)
+    assert RankRule("root", factor).rank(n, full, reply_bytes) == min(round(factor * math.sqrt(n)), full)
 
 
 @given(st.lists(st.floats(0.0, 1e6), max_size=30), st.floats(0.01, 1.0))
@@ -75,8 +74,7 @@ def test_a_share_takes_the_fewest_directions_that_keep_it(energies: list[float],
 
 @given(full=st.integers(0, 100), kilobytes=st.integers(1, 40))
 def test_a_budget_takes_as_many_directions_as_fit(full: int, kilobytes: int) -> None:
-    rule = RankRule("bytes", 1000.0 * kilobytes)
-    rank = rule.rank(50, full, reply_bytes)
+    rank = RankRule("bytes", 1000.0 * kilobytes).rank(50, full, reply_bytes)
     assert reply_bytes(rank) <= 1000 * kilobytes
     assert rank == full or reply_bytes(rank + 1) > 1000 * kilobytes
 

@@ -42,8 +42,7 @@ def test_tensors_come_back_to_the_bit(tmp_path: Path) -> None:
 
 @given(st.permutations(sorted(_TENSORS)), st.permutations(["x", "y", "z"]))
 def test_order_does_not_change_the_bytes(names: list[str], keys: list[str]) -> None:
-    metadata = {key: key for key in keys}
-    again = tensors_to_bytes({name: _TENSORS[name] for name in names}, metadata, digest=True)
+    again = tensors_to_bytes({name: _TENSORS[name] for name in names}, {key: key for key in keys}, digest=True)
     assert again == tensors_to_bytes(_TENSORS, {"x": "x", "y": "y", "z": "z"}, digest=True)
 
 

@@ -26,9 +26,7 @@ def as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("asked", "threads"), [("3", 3), ("3,2", 3), ("", None), ("0", None), ("many", None)])
-def test_threads_are_those_that_torch_will_have(
-    asked: str, threads: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_are_those_of_torch(asked: str, threads: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
 
     assert num_threads() == (threads or usable_cores())
@@ -67,8 +65,7 @@ def test_results_come_in_order_and_every_job_has_one_thread_of_torch(threads: in
 
     assert beside_each_other([lambda one=one: job(one) for one in range(7)]) == [(one, 1) for one in range(7)]  # type: ignore[misc]
     assert (where == {here}) == (threads == 1) and len(where) <= threads
-    assert torch.get_num_threads() == threads
-    assert beside_each_other([]) == []
+    assert torch.get_num_threads() == threads and beside_each_other([]) == []
 
 
 def test_jobs_run_at_the_same_time() -> None:
@@ -91,8 +88,7 @@ def test_no_more_jobs_are_asked_for_than_run(threads: int) -> None:
             most[0] = max(most[0], asked[0] - done[0])
             yield job
 
-    assert len(beside_each_other(jobs())) == 20
-    assert most[0] <= threads
+    assert len(beside_each_other(jobs())) == 20 and most[0] <= threads
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -114,8 +110,7 @@ def test_what_a_job_fails_with_is_raised(threads: int) -> None:
         beside_each_other([fails, lambda: None, lambda: None])
     with pytest.raises(ArithmeticError, match="no number"):
         beside_each_other(jobs())
-    assert len(asked) < 20
-    assert torch.get_num_threads() == threads
+    assert len(asked) < 20 and torch.get_num_threads() == threads
 
 
 def test_heads_have_the_same_bits_on_any_number_of_threads() -> None:

@@ -21,7 +21,7 @@ from fedstats_app.cli.demo import Processes, run_folder
         ("downloaded", "has splits of one data set: Testing, Training. A simulation divides it"),
     ],
 )
-def test_folders_that_are_no_sites_are_refused(
+def test_what_are_no_sites_is_refused(
     folder: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     downloaded = ("downloaded/Training/ant", "downloaded/Testing/ant")
@@ -34,8 +34,7 @@ def test_folders_that_are_no_sites_are_refused(
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--dir", str(tmp_path)]) == 2
-    assert "--dir must not be there" in capsys.readouterr().err
+    assert main(["demo", "--dir", str(tmp_path)]) == 2 and "--dir must not be there" in capsys.readouterr().err
 
 
 WAITS = "import time; print('ready', flush=True); time.sleep(600)"
@@ -50,9 +49,7 @@ def test_what_was_started_is_ended_whatever_happens(tmp_path: Path) -> None:
     assert not processes.runs("one")
 
 
-def test_a_command_that_ends_early_is_told_with_the_end_of_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_ends_early_is_told_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedstats_app.cli.demo.PATIENCE", math.inf)
     with closing(Processes(tmp_path, tmp_path, {})) as processes:
         processes.background("one", [sys.executable, "-c", "print('the port is taken')"])

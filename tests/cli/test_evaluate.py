@@ -16,8 +16,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def evaluate_json(capsys: Capture, run_folder: Path, folder: Path) -> tuple[int, dict[str, object]]:
-    code = main(["evaluate", str(run_folder), str(folder), "--json"])
-    return code, json.loads(capsys.readouterr().out)
+    return main(["evaluate", str(run_folder), str(folder), "--json"]), json.loads(capsys.readouterr().out)
 
 
 @pytest.fixture
@@ -71,9 +70,7 @@ def test_text_has_accuracies_and_the_pairs_confused_most(run_folder: Path, mixed
     assert "nothing was taken for another class" in out and "no image of 1 of the head's classes: blue" in out
 
 
-def test_other_classes_are_refused_with_both_lists_unless_they_are_empty(
-    run_folder: Path, pictures: Path, capsys: Capture
-) -> None:
+def test_other_classes_are_refused_unless_they_are_empty(run_folder: Path, pictures: Path, capsys: Capture) -> None:
     (pictures / "empty").mkdir()
     code, document = evaluate_json(capsys, run_folder, pictures)
     assert code == 0 and document["num_examples"] == 12

@@ -73,8 +73,7 @@ def test_a_home_that_cannot_be_written_to_is_named_beside_the_error(
 def test_wrong_words_end_with_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
-    assert ended.value.code == 2
-    assert "usage: fedstats" in capsys.readouterr().err
+    assert ended.value.code == 2 and "usage: fedstats" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,7 @@ def test_wrong_words_end_with_code_2(words: list[str], capsys: pytest.CaptureFix
         (["evaluate", "/no/such/run", "/no/such/pictures"], "fedstats evaluate: folder:/no/such/pictures"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_code_2(
+def test_what_cannot_be_done_ends_with_code_2(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
@@ -95,9 +94,7 @@ def test_what_cannot_be_done_is_one_line_and_code_2(
     assert printed.out == ""
 
 
-def test_it_works_where_ray_and_flower_are_missing_and_a_closed_pipe_is_no_error(
-    run_folder: Path, pictures: Path
-) -> None:
+def test_it_works_without_ray_and_flower_and_with_a_closed_pipe(run_folder: Path, pictures: Path) -> None:
     program = (
         "import sys\nsys.modules['ray'] = sys.modules['flwr'] = None\n"
         f"from fedstats_app.cli import main\nsys.exit(main(['predict', {str(run_folder)!r}, {str(pictures)!r}]))"

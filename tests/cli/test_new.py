@@ -45,8 +45,7 @@ def test_examples_are_there_and_right(made: Path) -> None:
 
 def test_what_is_there_is_left_alone(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (made / "pyproject.toml").read_bytes()
-    assert main(["new", str(made)]) == 2
-    assert "must not be there, or be an empty folder" in capsys.readouterr().err
+    assert main(["new", str(made)]) == 2 and "must not be there, or be an empty folder" in capsys.readouterr().err
     assert (made / "pyproject.toml").read_bytes() == before
 
 

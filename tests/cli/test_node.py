@@ -52,8 +52,7 @@ def test_processes_are_told_whose_code_runs(
     started: list[tuple[list[str], list[str]]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["node", "--insecure", *words, "--port", "9095"]) == 0
-    assert said in capsys.readouterr().out
+    assert main(["node", "--insecure", *words, "--port", "9095"]) == 0 and said in capsys.readouterr().out
     ((of_flower, of_process),) = started
     assert of_flower == ["--insecure", *(word for word in words if word != "--any-app"), "--port", "9095"]
     assert of_process[:4] == [sys.executable, "-P", "-m", "fedstats_app.cli.supernode.process"]
@@ -74,9 +73,7 @@ def test_options_are_not_abbreviated(started: list[object], capsys: pytest.Captu
         ("", "node-config: must name data-path"),
     ],
 )
-def test_a_wrong_node_config_is_one_line_and_code_2(
-    config: str, said: str, started: list[object], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_node_config(config: str, said: str, started: list[object], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["node", "--node-config", config]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"fedstats node: {said}") and error.count("\n") == 1

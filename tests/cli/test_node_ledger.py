@@ -10,11 +10,10 @@ from tests.client.test_ledger import ask, node, question
 __all__ = ["node"]
 
 
-def test_an_owner_sees_what_was_answered_and_can_begin_anew(
+def test_an_owner_can_look_and_reset(
     node: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = {**node, "max-heads-scored": 0}
-    assert not ask(one, question(holdout=0.2).to_content()).has_error()
+    assert not ask({**node, "max-heads-scored": 0}, question(holdout=0.2).to_content()).has_error()
 
     assert main(["node", "ledger", "--state-dir", str(tmp_path / "state")]) == 0
     shown = capsys.readouterr().out

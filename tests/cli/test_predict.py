@@ -52,17 +52,14 @@ def test_the_table_fits_and_shows_the_classes(run_folder: Path, pictures: Path, 
     assert shown[0] > shown[1] and sum(shown) <= 100.01
 
 
-def test_files_that_cannot_be_read_are_named_and_the_others_done(
-    run_folder: Path, pictures: Path, capsys: Capture
-) -> None:
+def test_unreadable_files_are_named_and_the_others_done(run_folder: Path, pictures: Path, capsys: Capture) -> None:
     (pictures / "red" / "1.png").write_bytes(b"no picture")
     whole = (pictures / "red" / "2.png").read_bytes()
     (pictures / "red" / "2.png").write_bytes(whole[: len(whole) // 2])
     missing, empty = pictures / "none.png", pictures / "empty"
     empty.mkdir()
     code, document, errors = predict_json(capsys, run_folder, missing, empty, pictures / "red")
-    assert code == 1
-    assert [Path(entry["path"]).name for entry in document["predictions"]] == ["0.png", "3.png"]
+    assert code == 1 and [Path(entry["path"]).name for entry in document["predictions"]] == ["0.png", "3.png"]
     unreadable = {Path(entry["path"]).name: entry["reason"] for entry in document["unreadable"]}
     assert list(unreadable) == ["none.png", "empty", "1.png", "2.png"]
     assert unreadable["none.png"] == "no such file or folder"
@@ -82,8 +79,7 @@ def test_a_head_without_calibration_is_marked(make_run: Callable[..., Path], pic
     run = make_run(calibrated=False)
     code, document, _ = predict_json(capsys, run, pictures / "red")
     assert code == 0 and document["calibrated"] is False and document["calibrated_on"] == ""
-    assert main(["predict", str(run), str(pictures / "red")]) == 0
-    assert "UNCALIBRATED" in capsys.readouterr().out
+    assert main(["predict", str(run), str(pictures / "red")]) == 0 and "UNCALIBRATED" in capsys.readouterr().out
 
 
 def write_table(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -128,12 +124,11 @@ def test_the_column_is_the_runs_or_asked_for(text_run: Path, tmp_path: Path, cap
         assert [entry["top"][0]["class"] for entry in document["predictions"]] == expected
     write_table(table, [{"text": text} for text in TEXTS])  # the run's column is not there, but a usual one is
     code, _, _ = predict_json(capsys, text_run, table)
-    assert code == 0
-    assert main(["predict", str(text_run), str(table), "--text-column", "body"]) == 2
+    assert code == 0 and main(["predict", str(text_run), str(table), "--text-column", "body"]) == 2
     assert "there is no text column 'body'; the columns are ['text']" in capsys.readouterr().err
 
 
-def test_csv_has_a_line_per_sample(
+def test_csv_has_a_line_each(
     run_folder: Path, pictures: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["predict", str(run_folder), str(pictures), "--csv", "--top", "2"]) == 0
@@ -143,8 +138,7 @@ def test_csv_has_a_line_per_sample(
     expected = fedstats_app.load(run_folder).top(paths, 2)
     assert [line[0] for line in lines[1:]] == [str(path) for path in paths]
     for line, [(first, high), (second, low)] in zip(lines[1:], expected, strict=True):
-        assert (line[1], line[3]) == (first, second)
-        assert (float(line[2]), float(line[4])) == (high, low)
+        assert (line[1], line[3]) == (first, second) and (float(line[2]), float(line[4])) == (high, low)
     (pictures / "=1+2.png").write_bytes(paths[0].read_bytes())
     monkeypatch.chdir(pictures)
     assert main(["predict", str(run_folder), "=1+2.png", "--csv"]) == 0

@@ -53,7 +53,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.mark.parametrize("command", ["predict", "evaluate"])
 @pytest.mark.usefixtures("clock")
-def test_lines_say_how_far_a_long_command_is_and_results_stay_alone(
+def test_lines_say_how_far_it_is(
     command: str, run_folder: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([command, str(run_folder), str(pictures), "--json"]) == 0

@@ -77,9 +77,7 @@ def test_a_merge_gives_the_bytes_of_the_run_over_the_nodes(run: Path, sites: Pat
     assert (run / "report.html").is_file() and read_json(run, "status.json")["state"] == "completed"
 
 
-def test_a_site_can_be_added_to_a_merge_and_taken_out(
-    run: Path, sites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_site_can_join_and_leave(run: Path, sites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two = merged(sites, tmp_path / "two", names=("east", "north"))
     said = capsys.readouterr().out
     assert "not evaluated: releases hold no samples" in said and "Refused" not in said
@@ -120,8 +118,7 @@ def test_what_is_in_a_release_is_said(sites: Path, capsys: Capture) -> None:
 
 def test_a_release_is_the_owners_only_and_the_same_again(sites: Path, tmp_path: Path) -> None:
     again = released(sites, "east", tmp_path / "east.fedstats")
-    assert again.read_bytes() == (sites / "east.fedstats").read_bytes()
-    assert again.stat().st_mode & 0o077 == 0
+    assert again.read_bytes() == (sites / "east.fedstats").read_bytes() and again.stat().st_mode & 0o077 == 0
     assert b"/" + b"east" not in again.read_bytes()
 
 
@@ -155,14 +152,12 @@ def test_what_does_not_fit_is_refused_by_name(sites: Path, tmp_path: Path, capsy
 def test_nothing_is_released_where_nothing_may_leave(tmp_path: Path, capsys: Capture) -> None:
     site_folder(tmp_path / "few", ("a", "b"), seed=1, images=4)
     words = ["release", str(tmp_path / "few"), "--out", str(tmp_path / "few.fedstats"), "-c", SETTINGS]
-    assert main(words) == 2
-    assert "every class has fewer samples than min-class-count" in capsys.readouterr().err
+    assert main(words) == 2 and "every class has fewer samples than min-class-count" in capsys.readouterr().err
     assert main([*words[:1], str(tmp_path / "nothing"), *words[2:]]) == 2
-    assert "nothing is at" in capsys.readouterr().err
-    assert not (tmp_path / "few.fedstats").exists()
+    assert "nothing is at" in capsys.readouterr().err and not (tmp_path / "few.fedstats").exists()
 
 
-def test_the_readme_s_five_commands_lead_from_folders_to_a_prediction(
+def test_the_readme_s_five_commands_end_in_a_prediction(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed, (site, classes) in enumerate(SITES.items()):
@@ -288,7 +283,7 @@ def changed(path: Path, to: Path, *, tensors: dict[str, torch.Tensor] | None = N
         ({}, {"about.counts": torch.tensor([1])}, "about.counts: must be an array of statistics"),
     ],
 )
-def test_a_file_that_no_site_can_have_made_is_refused(
+def test_a_forged_file(
     sites: Path, tmp_path: Path, metadata: dict[str, str], tensors: dict[str, torch.Tensor], reason: str
 ) -> None:
     path = changed(sites / "east.fedstats", tmp_path / "forged.fedstats", tensors=tensors, **metadata)

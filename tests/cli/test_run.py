@@ -37,15 +37,11 @@ def test_words_override_files_wherever_they_stand(asked: Asked) -> None:
     for settings in (["one.toml", *words], [*words, "one.toml"], [*words, "-c", "one.toml"]):
         assert main(["run", *settings, "--supernodes", "4"]) == 0
         assert asked.pop() == ({"seed": 5, "plots": False, "num-clients": 20}, 4)
-    assert main(["run", "num-clients=10", "num-clients=30"]) == 0
-    assert asked.pop() == ({"num-clients": 30}, 2)
-    assert main(["run"]) == 0
-    assert asked[0] == ({}, 2)
+    assert main(["run", "num-clients=10", "num-clients=30"]) == 0 and asked.pop() == ({"num-clients": 30}, 2)
+    assert main(["run"]) == 0 and asked[0] == ({}, 2)
 
 
-def test_rules_of_nodes_hold_for_all_and_each_that_names_data_is_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
-) -> None:
+def test_rules_of_nodes_hold_for_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture) -> None:
     seen: list[list[Mapping[str, Any]]] = []
     monkeypatch.setattr(command, "run_on", lambda nodes, config: seen.append(nodes))
     rules = ("--node-config", "min-class-count=9")
@@ -69,12 +65,10 @@ def test_defaults_are_those_of_the_app_in_this_folder(asked: Asked) -> None:
     )
     os.chdir("app")
     assert main(["run", "num-clients=5"]) == 0
-    config = asked[0][0]
-    assert config == {**AppConfig().to_run_config(), "seed": 7, "num-clients": 5}
+    assert asked[0][0] == {**AppConfig().to_run_config(), "seed": 7, "num-clients": 5}
     project = Path("pyproject.toml")
     project.write_text(project.read_text().replace("fedstats_app.server_app:app", "another.server_app:app"))
-    assert main(["run", "num-clients=5"]) == 0
-    assert asked[1][0] == {"num-clients": 5}
+    assert main(["run", "num-clients=5"]) == 0 and asked[1][0] == {"num-clients": 5}
 
 
 @pytest.mark.parametrize(
@@ -92,9 +86,7 @@ def test_wrong_settings_are_one_sentence(capsys: Capture, words: list[str], sent
     assert sentence in printed.err and "Traceback" not in printed.err and printed.out == ""
 
 
-def test_backbones_with_commas_are_a_run_each_and_the_largest_evidence_is_named(
-    tmp_path: Path, capsys: Capture
-) -> None:
+def test_backbones_are_a_run_each_and_the_largest_evidence_is_named(tmp_path: Path, capsys: Capture) -> None:
     few = "num-clients=2 partition.samples-per-class=5 input-size=8 plots=false method='fed3r'"
     settings = f"backbone='random:tiny,random:wide,random:tiny+random:wide' {few} output-dir='{tmp_path}'"
     assert main(["run", settings]) == 0
@@ -106,8 +98,7 @@ def test_backbones_with_commas_are_a_run_each_and_the_largest_evidence_is_named(
     nats = {name: read_json_file(path)["evidence"]["nats"] for name, path in runs.items()}
     best = max(nats, key=lambda name: nats[name])
     assert len(nats) == 3 and f"50 samples, 10 classes: take {best}, in {runs[best].parent.name} (" in last
-    assert main(["runs", str(tmp_path)]) == 0
-    assert f"[fedstats] {capsys.readouterr().out.splitlines()[-1]}" == last
+    assert main(["runs", str(tmp_path)]) == 0 and f"[fedstats] {capsys.readouterr().out.splitlines()[-1]}" == last
 
 
 def test_a_comparison_is_refused_on_sites_and_with_settings_of_another_number(asked: Asked, capsys: Capture) -> None:
@@ -135,8 +126,7 @@ def test_another_flower_is_one_sentence_and_nothing_is_said_after_a_run_that_was
         raise raised
 
     monkeypatch.setattr(command, "run_on", run_on)
-    assert main(["run"]) == code
-    assert capsys.readouterr().err == said
+    assert main(["run"]) == code and capsys.readouterr().err == said
 
 
 def test_a_run_that_fails_says_why_once(capsys: Capture, tmp_path: Path) -> None:

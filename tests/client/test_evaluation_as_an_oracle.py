@@ -26,8 +26,7 @@ def scores(
     victim: Victim, split: ClientSplit, heads: dict[str, LinearHead], *, floor: int = FLOOR
 ) -> dict[str, ClientScores]:
     request = StatisticsRequest(len(split.dataset.class_names))
-    reader = FeatureReader(victim.backbone)
-    return evaluate_heads(reader, split, request, heads, min_class_count=floor)
+    return evaluate_heads(FeatureReader(victim.backbone), split, request, heads, min_class_count=floor)
 
 
 def line(direction: Tensor, offset: float) -> LinearHead:
@@ -72,16 +71,13 @@ def test_what_forged_classes_are_taken_for_does_not_list_single_samples(victim: 
     place = features[:, 3].double()
     points = torch.linspace(float(place.min()), float(place.max()), len(FORGED), dtype=torch.float64)
     weight = torch.cat([torch.zeros(2, DIM, dtype=torch.float64), 2.0 * points[:, None] * UNIT[3]])
-    bias = torch.cat([torch.full((2,), -1e6, dtype=torch.float64), -points.square()])
-    head = {"nearest": LinearHead(weight, bias)}
+    head = {"nearest": LinearHead(weight, torch.cat([torch.full((2,), -1e6, dtype=torch.float64), -points.square()]))}
 
     unprotected, found = (scores(victim, split, head, floor=floor)["nearest"] for floor in (0, FLOOR))
 
     assert int((unprotected.confusion.matrix.sum(dim=0) == 1).sum()) >= 5
-    named = found.confusion.matrix.sum(dim=0)[len(CLASSES) :]
-    assert all(count == 0 or count >= FLOOR for count in named.tolist())
-    assert (found.confusion.num_examples, found.confusion.num_correct) == (20, 0)
-    assert not len(found.margins)
+    assert all(count == 0 or count >= FLOOR for count in found.confusion.matrix.sum(dim=0)[len(CLASSES) :].tolist())
+    assert (found.confusion.num_examples, found.confusion.num_correct) == (20, 0) and not len(found.margins)
 
 
 def test_no_bin_is_of_few_samples_of_a_class(victim: Victim) -> None:

@@ -103,8 +103,7 @@ def test_hold_outs_and_means_over_seeds_give_no_single_feature(node: Node) -> No
     for seed in range(7):
         for means in (1, 2, 3, 4):
             for holdout in (0.0, 0.2, 0.25):
-                spec = StatisticsSpec(means_per_class=means)
-                request = question(spec, seed=seed, holdout=holdout)
+                request = question(StatisticsSpec(means_per_class=means), seed=seed, holdout=holdout)
                 sums += [total for label, total in rows_of(node, request) if label == 0]
 
     assert num_learned(features_of(node, 0), sums) == 0
@@ -145,8 +144,7 @@ def test_changed_data_give_no_single_feature(node: Node) -> None:
         (place / "ant" / f"{number}.png").unlink()
         learn()
 
-    assert num_learned(secret, sums) == 0
-    assert num_learned(features_of(node, 0), sums) == 0
+    assert num_learned(secret, sums) == 0 and num_learned(features_of(node, 0), sums) == 0
 
 
 def test_a_fresh_ledger_divides_the_same_data_in_the_same_way(node: Node, tmp_path: Path) -> None:
@@ -193,8 +191,7 @@ def test_a_release_is_a_file_that_its_owner_can_read(node: Node, tmp_path: Path)
     received = read_statistics_reply(ask(node, request.to_content()), request)
 
     (path,) = (tmp_path / "state").glob("ledger-*/release-*.fedstats")
-    assert path.stat().st_mode & 0o077 == 0
-    assert read_release(path).digest == client_digest(received.statistics)
+    assert path.stat().st_mode & 0o077 == 0 and read_release(path).digest == client_digest(received.statistics)
 
 
 def test_a_release_that_was_moved_away_is_made_again(node: Node, tmp_path: Path) -> None:
@@ -202,8 +199,7 @@ def test_a_release_that_was_moved_away_is_made_again(node: Node, tmp_path: Path)
     (path,) = (tmp_path / "state").glob("ledger-*/release-*.fedstats")
     path.unlink()
 
-    assert sums_of(ask(node, question().to_content())) == sums_of(first)
-    assert path.is_file()
+    assert sums_of(ask(node, question().to_content())) == sums_of(first) and path.is_file()
 
 
 def test_no_release_with_a_class_under_the_floor_of_the_run_stands_in(node: Node) -> None:
@@ -280,7 +276,7 @@ def test_a_run_says_of_which_day_a_site_answers(tmp_path: Path, capsys: pytest.C
     assert f"site Nord: {said}" in out and said in (folder / "clients.jsonl").read_text()
 
 
-def test_where_few_were_removed_the_last_release_stands_until_the_owner_allows(
+def test_where_few_were_removed_the_owner_decides(
     node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = ask(node, question().to_content())
@@ -352,8 +348,7 @@ def test_by_default_a_node_scores_all_methods_and_no_trained_model(node: Node) -
 
 
 def training_message(number: int) -> RecordDict:
-    request = TrainingRequest(2, "probe", holdout=0.25, class_names=CLASSES)
-    values = {**to_values(request), "server-round": number}
+    values = {**to_values(TrainingRequest(2, "probe", holdout=0.25, class_names=CLASSES)), "server-round": number}
     state = {"head.weight": torch.zeros(2, 32), "head.bias": torch.zeros(2)}
     return RecordDict({"arrays": to_record(state), "fixed": to_record({}), "config": ConfigRecord(values)})
 
@@ -384,8 +379,7 @@ def test_a_ledger_of_version_0_1_keeps_its_facts(node: Node, tmp_path: Path) -> 
         connection.execute("insert into fact values ('dp-spent|0', '[\"question\", 0.5]')")
         connection.commit()
 
-    assert not ask(node, question().to_content()).has_error()
-    assert LedgerFile(path).summary().noise == (0.5,)
+    assert not ask(node, question().to_content()).has_error() and LedgerFile(path).summary().noise == (0.5,)
 
 
 def test_a_damaged_ledger_is_no_ledger(node: Node, tmp_path: Path) -> None:
@@ -398,7 +392,7 @@ def test_a_damaged_ledger_is_no_ledger(node: Node, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [Path.unlink, lambda path: path.write_bytes(b"")])
-def test_a_ledger_that_is_gone_is_missed_in_the_log(
+def test_a_lost_ledger(
     node: Node, tmp_path: Path, lost: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its owner, who did not delete it, would not know that a new account began."""
@@ -466,8 +460,7 @@ def test_nothing_is_answered_of_data_that_change_while_they_are_read(
         patch.setattr(FeatureReader, "blocks", read)
         reason = ask(node, asked, kind).error.reason
     assert reason == "RefusedByPolicy: this node's data changed while they were read: ask again"
-    again = ask(node, asked, kind)
-    assert not again.has_error()  # of what is left
+    assert not ask(node, asked, kind).has_error()  # of what is left
 
 
 def test_a_file_replaced_at_the_same_size_and_time_is_noticed(node: Node) -> None:
@@ -489,5 +482,4 @@ def test_a_floor_that_a_run_raises_does_not_tell_how_many_samples_a_class_has(no
 def test_a_partition_keeps_no_ledger(tmp_path: Path) -> None:
     host = {"partition-id": 0, "num-partitions": 1, "state-dir": str(tmp_path / "state")}
 
-    assert not ask(host, RecordDict(), "query.clients").has_error()
-    assert not (tmp_path / "state").exists()
+    assert not ask(host, RecordDict(), "query.clients").has_error() and not (tmp_path / "state").exists()

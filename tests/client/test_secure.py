@@ -134,7 +134,7 @@ def test_shares_that_were_swapped_are_noticed(asked: Asked, caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("how", ["a class list", "what it wants", "a party less"])
-def test_a_server_that_changes_the_plan_gets_nothing(
+def test_a_changed_plan(
     asked: Asked, how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After shares were given everybody sees it; before, the party whose entry it is."""
@@ -188,14 +188,11 @@ def test_a_client_with_another_s_keys_or_none_that_agree_is_left_out(asked: Aske
 def test_shares_are_given_and_opened_without_torch() -> None:
     """Each message is a new process on a real SuperNode."""
     sealed, *log, refusal = printed_by(WITHOUT_TORCH).splitlines()
-    assert int(sealed) == 4 * SEALED_BYTES
-    assert any("round 0 was masked among other parties" in line for line in log)
+    assert int(sealed) == 4 * SEALED_BYTES and any("round 0 was masked among other parties" in line for line in log)
     assert refusal == f"RejectedRequest: {SENTENCE} False"
 
 
-def test_of_a_client_that_was_asked_something_else_nothing_is_learned(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_client_asked_something_else_nothing_is_learned(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its classes in another order, the sum less that of before would be the client's own numbers alone."""
     assert 0 < asked.summed(asked.begin()).words[0].max() < SAMPLES
     request, sum_request = read_question(asked.run.question)

@@ -69,9 +69,7 @@ def test_of_few_samples_nothing_of_mapped_features_leaves(victim: Victim) -> Non
     assert not statistics(victim, StatisticsSpec()).has_error()
 
 
-def test_more_features_than_the_bound_are_refused_before_any_map_is_drawn(
-    victim: Victim, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_features_than_the_bound_are_refused_first(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backbone_module, "MappedFeatures", lambda *_: pytest.fail("the map was drawn"))
     wide = Victim(victim.path, victim.rules, {"feature_map": "relu:10001"})
 
@@ -93,11 +91,9 @@ def test_a_message_brings_so_many_heads(victim: Victim) -> None:
     head = LinearHead(torch.zeros(2, DIM), torch.zeros(2))
 
     def ask(number: int) -> Message:
-        content = evaluation_content(request, {f"h{one}": head for one in range(number)})
-        return victim.ask(content, "evaluate.heads")
+        return victim.ask(evaluation_content(request, {f"h{one}": head for one in range(number)}), "evaluate.heads")
 
-    assert not ask(MAX_HEADS).has_error()
-    assert f"at most {MAX_HEADS} heads" in ask(MAX_HEADS + 1).error.reason
+    assert not ask(MAX_HEADS).has_error() and f"at most {MAX_HEADS} heads" in ask(MAX_HEADS + 1).error.reason
 
 
 @pytest.mark.parametrize(
@@ -132,8 +128,7 @@ def test_a_refused_start_does_not_replace_the_one_that_is_kept(tmp_path: Path) -
 
     assert mezo(victim, {**START, "head.weight": torch.zeros(2, 7)}).has_error()
 
-    assert before
-    assert {name: (victim.state / name).read_bytes() for name in before} == before
+    assert before and {name: (victim.state / name).read_bytes() for name in before} == before
 
 
 def test_a_node_keeps_the_replicas_of_few_trainings(tmp_path: Path) -> None:

@@ -35,9 +35,7 @@ def labelled(folder: Path, *labels: str, header: str = "text,label", encoding: s
         (("True", "False"), ("False", "True")),
     ],
 )
-def test_cells_are_classes_as_they_are_written(
-    tmp_path: Path, labels: tuple[str, ...], classes: tuple[str, ...]
-) -> None:
+def test_cells_are_classes_as_written(tmp_path: Path, labels: tuple[str, ...], classes: tuple[str, ...]) -> None:
     assert labelled(tmp_path, *labels).class_names == classes
 
 

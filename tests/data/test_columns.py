@@ -36,8 +36,7 @@ def test_usual_columns_are_found(images: Path, header: str, place: str) -> None:
     path = write_csv(images, header, "images/a.png,x", "images/b.png,y", "./images/c.png,x")
     dataset = load_dataset(f"csv:{path if place == 'file' else images}", "train")
     assert dataset.kind == "image" and dataset.class_names == ("x", "y")
-    assert reds(dataset) == [0, 1, 2]
-    assert dataset.sample_name(2) == "./images/c.png"
+    assert reds(dataset) == [0, 1, 2] and dataset.sample_name(2) == "./images/c.png"
     assert bool(dataset.notes) is (place == "folder")
 
 

@@ -57,7 +57,7 @@ def identities(number: int, salt: int = 0) -> list[bytes]:
 
 
 @given(st.integers(0, 200), st.integers(0, 20), st.floats(0.0, 0.9), st.integers(0, 3), st.randoms())
-def test_what_is_held_out_and_what_is_left_are_none_or_as_many_as_the_floor(
+def test_both_parts_are_none_or_at_least_the_floor(
     number: int, floor: int, fraction: float, salt: int, random: object
 ) -> None:
     samples = identities(number, salt)

@@ -12,8 +12,7 @@ from tests.data.conftest import PLAIN, make_dataset
 
 def noise_png() -> bytes:
     stream = io.BytesIO()
-    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(stream, format="PNG")
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(stream, format="PNG")
     return stream.getvalue()
 
 
@@ -24,10 +23,8 @@ def one_sample(content: bytes) -> Dataset:
 
 def test_sample_is_rgb_and_named() -> None:
     dataset = make_dataset(np.array([0, 1, 1]))
-    assert len(dataset) == 3
-    assert dataset.sample(2).mode == "RGB"
-    assert dataset.sample(2).getpixel((0, 0)) == (2, 2, 2)
-    assert dataset.sample_name(1) == "plain/1"
+    assert len(dataset) == 3 and dataset.sample(2).mode == "RGB"
+    assert dataset.sample(2).getpixel((0, 0)) == (2, 2, 2) and dataset.sample_name(1) == "plain/1"
     for read, index in ((dataset.sample, -1), (dataset.sample_name, 3)):
         with pytest.raises(IndexError, match=r"0\.\.2"):
             read(index)
@@ -48,8 +45,7 @@ def test_damaged_image_is_named_with_a_reason(damage: str) -> None:
     assert one_sample(whole).sample(0).size == (64, 64)
     with pytest.raises(UnreadableSampleError, match="bytes/0") as caught:
         one_sample(content).sample(0)
-    assert caught.value.name == "bytes/0"
-    assert caught.value.reason
+    assert caught.value.name == "bytes/0" and caught.value.reason
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,7 @@ def test_the_first_window_is_laid_over_hounsfield_units(tmp_path: Path, function
     share = (units - (39.5 if function == "LINEAR" else 40)) / width + 0.5
     if function == "SIGMOID":
         share = 1 / (1 + np.exp(-4 * (units - 40) / 400))
-    assert np.array_equal(shown(path), expected(share))
-    assert (shown(path).min(), shown(path).max()) == (0, 255)
+    assert np.array_equal(shown(path), expected(share)) and (shown(path).min(), shown(path).max()) == (0, 255)
 
 
 def test_in_monochrome1_the_lowest_is_white(tmp_path: Path) -> None:
@@ -81,9 +80,7 @@ def test_in_monochrome1_the_lowest_is_white(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["no DICOM", "no pixels", "palette", "table", "truncated", "bomb"])
-def test_what_cannot_be_read_is_one_unreadable_sample(
-    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_is_one_sample(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "cat" / "a.dcm", RAMP)
     written(tmp_path / "dog" / "b.dcm", RAMP)
     data = pydicom.dcmread(path)

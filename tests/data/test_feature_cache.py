@@ -60,7 +60,7 @@ def test_samples_that_hold_the_same_are_found_from_other_data(tmp_path: Path) ->
 
 
 @given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 9), st.integers(0, 2**31))
-def test_another_partition_of_the_same_data_finds_all(
+def test_another_partition(
     tmp_path_factory: pytest.TempPathFactory, n: int, writers: int, readers: int, seed: int
 ) -> None:
     root, rng = tmp_path_factory.mktemp("cache"), np.random.default_rng(seed)
@@ -129,7 +129,7 @@ def change(statement: str) -> Callable[[Path], None]:
         (lambda path: path.write_bytes(b"no database" * 100), 20),
     ],
 )
-def test_damage_is_logged_never_believed_and_repaired(
+def test_damage_is_repaired(
     tmp_path: Path, damage: Callable[[Path], None], lost: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache, places = cache_in(tmp_path), np.arange(20)

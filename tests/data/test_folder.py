@@ -23,14 +23,12 @@ def root(tmp_path: Path) -> Path:
 
 def test_both_splits_have_the_training_classes(root: Path) -> None:
     train, test = load_dataset(f"folder:{root}", "train"), load_dataset(f"folder:{root}", "test")
-    assert test is not None
-    assert train.class_names == test.class_names == ("ant", "cat", "dog")
+    assert test is not None and train.class_names == test.class_names == ("ant", "cat", "dog")
     np.testing.assert_array_equal(train.labels, [0, 1, 1, 2])
     np.testing.assert_array_equal(test.labels, [2])
     assert [train.sample_name(i) for i in range(4)] == ["ant/0.png", "cat/0.PNG", "cat/1.png", "dog/0.png"]
     assert [train.sample(i).getpixel((0, 0))[0] for i in range(4)] == [3, 0, 1, 2]
-    assert test.sample(0).getpixel((0, 0)) == (4, 0, 0)
-    assert len({train.fingerprint, test.fingerprint}) == 2
+    assert test.sample(0).getpixel((0, 0)) == (4, 0, 0) and len({train.fingerprint, test.fingerprint}) == 2
     # Its classes alone have no test split.
     assert load_dataset(f"folder:{root / 'train'}", "train").class_names == ("ant", "cat", "dog")
     assert load_dataset(f"folder:{root / 'train'}", "test") is None
@@ -71,8 +69,7 @@ def test_other_files_are_passed_over_and_counted(root: Path) -> None:
     (root / "train" / "cat" / ".hidden.png").write_text("no image")
     (root / "train" / ".cache").mkdir()
     train = load_dataset(f"folder:{root}", "train")
-    assert len(train) == 4
-    assert train.notes == ("1 file does not end as images do: left out, in cat (1)",)
+    assert len(train) == 4 and train.notes == ("1 file does not end as images do: left out, in cat (1)",)
 
 
 def test_test_without_train_is_all_that_a_server_needs(tmp_path: Path) -> None:
@@ -80,8 +77,7 @@ def test_test_without_train_is_all_that_a_server_needs(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no folder train"):
         load_dataset(f"folder:{tmp_path}", "train")
     test = load_dataset(f"folder:{tmp_path}", "test")
-    assert test is not None
-    assert test.class_names == ("dog",)
+    assert test is not None and test.class_names == ("dog",)
 
 
 def test_nothing_there(tmp_path: Path) -> None:

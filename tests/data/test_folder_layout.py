@@ -48,8 +48,7 @@ SPELLINGS = [
 def test_splits_are_known_by_their_names(tmp_path: Path, train: str, test: str, wrapper: str) -> None:
     folders = [f"{wrapper}{train}/{name}" for name in ("cat", "dog")] + [f"{wrapper}{test}/dog"]
     found, held = both(tree(tmp_path, *folders))
-    assert held is not None
-    assert found.class_names == held.class_names == ("cat", "dog")
+    assert held is not None and found.class_names == held.class_names == ("cat", "dog")
     assert (len(found), len(held)) == (4, 2)
     validation = test.lower().startswith("val")
     assert any("is used as the test split" in note for note in found.notes) is validation
@@ -63,8 +62,7 @@ def test_a_folder_of_its_own_name_is_opened(tmp_path: Path) -> None:
 
 def test_a_test_folder_without_labels_is_left_out_and_said(tmp_path: Path) -> None:
     found, held = both(tree(tmp_path, "train/cat", "train/dog", "test"))
-    assert held is None
-    assert found.notes == ("test has no class folders in it: left out",)
+    assert held is None and found.notes == ("test has no class folders in it: left out",)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +71,7 @@ def test_a_test_folder_without_labels_is_left_out_and_said(tmp_path: Path) -> No
 )
 def test_classes_of_such_names_stay_classes(tmp_path: Path, folders: tuple[str, ...]) -> None:
     found, held = both(tree(tmp_path, *folders))
-    assert held is None
-    assert found.class_names == tuple(sorted({folder.split("/")[0] for folder in folders}))
+    assert held is None and found.class_names == tuple(sorted({folder.split("/")[0] for folder in folders}))
 
 
 @pytest.mark.parametrize(

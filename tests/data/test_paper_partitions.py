@@ -72,9 +72,7 @@ def literal_fedcof(labels: np.ndarray, num_clients: int, alpha: float, seed: int
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 6), st.integers(1, 9), st.integers(3, 12), st.floats(0.2, 5.0), st.integers(0, 2**32 - 1))
-def test_fedcof_is_the_description_draw_for_draw(
-    num_classes: int, num_clients: int, per_class: int, alpha: float, seed: int
-) -> None:
+def test_fedcof_is_the_description(num_classes: int, num_clients: int, per_class: int, alpha: float, seed: int) -> None:
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(num_classes), per_class))
     num_clients = min(num_clients, len(labels))
     parts = fedcof_partition(labels, num_clients, alpha=alpha, seed=seed)
@@ -152,8 +150,7 @@ def test_the_sets_of_classes_are_fedpacs_and_hold_every_class() -> None:
     assert ends == [(0, 29, 30), (20, 49, 30), (40, 69, 30), (60, 89, 30), (80, 9, 30)]
     for num_classes in range(1, 41):
         sets = dominant_classes(num_classes)
-        assert len(sets) == 5
-        assert set().union(*sets) == set(range(num_classes))
+        assert len(sets) == 5 and set().union(*sets) == set(range(num_classes))
         assert all(len(set(classes)) == len(classes) for classes in sets)
 
 
@@ -162,8 +159,7 @@ def test_shares_are_exact_while_classes_last() -> None:
     labels = np.repeat(np.arange(10), [190, 110] * 5)  # an even class is in two sets, an odd one in one
     parts = fedpac_partition(labels, 5, uniform_share=0.2, seed=3)
     for client, of_client in enumerate(counts(labels, parts, 10)):
-        dominant = np.isin(np.arange(10), dominant_classes(10)[client])
-        np.testing.assert_array_equal(of_client, 6 + 80 * dominant)
+        np.testing.assert_array_equal(of_client, 6 + 80 * np.isin(np.arange(10), dominant_classes(10)[client]))
 
 
 def test_a_shortage_is_shared_by_all_who_want_the_class() -> None:

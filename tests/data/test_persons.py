@@ -63,8 +63,7 @@ def test_places_over_time(
             given_[person] += 1
             if number >= len(first) or before[number] < 0:
                 new[label, place].add(person)
-    assert all(len(found) == 1 for found in parts.values())
-    assert max(given_.values(), default=0) <= most
+    assert all(len(found) == 1 for found in parts.values()) and max(given_.values(), default=0) <= most
     assert all(len(found) >= floor for found in new.values())
     if not share:
         assert HELD_OUT not in after
@@ -108,8 +107,7 @@ def test_partitions_keep_persons_whole(name: str) -> None:
     number = 0 if column else 4
     parts = partition(dataset, partitioner=name, num_clients=number, column=column, alpha=1.0)
     found = [set(persons[part]) for part in parts]
-    assert sum(map(len, found)) == len(set.union(*found))
-    assert len(parts) == (60 if name == "natural-id" else 4)
+    assert sum(map(len, found)) == len(set.union(*found)) and len(parts) == (60 if name == "natural-id" else 4)
     if name not in ("pathological", "fedcof", "fedpac"):
         assert sum(map(len, parts)) == len(dataset)
 
@@ -122,8 +120,7 @@ def test_a_person_at_two_sites_is_an_error() -> None:
 
 def test_floors_count_persons() -> None:
     dataset = persons_dataset([0, 0, 0, 1, 2], [0, 0, 1, 1, 1])
-    assert persons_per_class(dataset).tolist() == [1, 3]
-    assert hidden_classes(dataset, 3).tolist() == [0]
+    assert persons_per_class(dataset).tolist() == [1, 3] and hidden_classes(dataset, 3).tolist() == [0]
     assert persons_per_class(make_dataset(np.array([0, 0, 1]))).tolist() == [2, 1]
 
 

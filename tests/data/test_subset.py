@@ -108,8 +108,7 @@ def test_test_data_may_be_a_folder_of_classes(tmp_path: Path) -> None:
     paths = {name: f"folder:{tmp_path / name}" for name in ("Training", "Other", "split")}
 
     def found(test: str) -> int | None:
-        data = AppConfig.of(dataset=paths["Training"], test_dataset=test).data
-        split = client_data.test_split(test, data)
+        split = client_data.test_split(test, AppConfig.of(dataset=paths["Training"], test_dataset=test).data)
         return None if split is None else len(split)
 
     assert found(paths["Other"]) == 6

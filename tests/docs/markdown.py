@@ -51,8 +51,7 @@ def inline_code(path: Path) -> list[str]:
 
 def links(path: Path) -> list[str]:
     """Targets of links and images that stay in the repository."""
-    targets = re.findall(r"\]\(([^)\s]+)\)", prose(path))
-    return [target for target in targets if not re.match(r"[a-z]+:", target)]
+    return [target for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)) if not re.match(r"[a-z]+:", target)]
 
 
 def anchors(path: Path) -> set[str]:

@@ -27,8 +27,7 @@ def option(command: str, name: str) -> dict[str, object]:
 def test_the_node_on_the_page_answers_the_run_on_the_page() -> None:
     run = AppConfig.from_run_config(option("flwr run", "-c"))
     node = NodeConfig.from_node_config(option("fedstats node", "--node-config"))
-    assert node.is_owners
-    assert refused_choice(run, node) == ""
+    assert node.is_owners and refused_choice(run, node) == ""
     other = replace(run, backbone=replace(run.backbone, backbone_arguments="depth=99"))
     assert "UNI[depth=99]" in refused_choice(other, node)
     assert "allowed-backbones" in refused_choice(AppConfig.of(backbone="timm:hf-hub:MahmoodLab/UNI2-h"), node)

@@ -73,8 +73,7 @@ def test_options_in_the_text_exist() -> None:
 def test_entries_of_the_document_are_all_there_are(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(next((place / "fedstats-runs").iterdir())), "picture.png", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    entries = {entry for item in items(PAGE, "predict") for entry in re.findall(r"`(\w+)`", item[0])}
-    assert entries == set(document)
+    assert {entry for item in items(PAGE, "predict") for entry in re.findall(r"`(\w+)`", item[0])} == set(document)
 
 
 def test_checks_in_the_table_are_those_there_are(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,17 +83,14 @@ def test_checks_in_the_table_are_those_there_are(place: Path, capsys: pytest.Cap
         for more in ([], ["--node-config", "data-path='photos'", "--superlink", f"127.0.0.1:{port}"]):
             assert main(["check", "--data", *words, *more]) == 0
             seen |= {finding["check"] for finding in json.loads(capsys.readouterr().out)["findings"]}
-    described = {check for item in items(PAGE, "check") for check in item[0].split(", ")}
-    assert described == seen
+    assert {check for item in items(PAGE, "check") for check in item[0].split(", ")} == seen
 
 
 def test_a_run_left_a_calibrated_head_and_its_card(place: Path) -> None:
     run = next((place / "fedstats-runs").iterdir())
-    results = json.loads((run / "results.json").read_text())
-    fitted = results["methods"]["fed3r"]["calibration"]
+    fitted = json.loads((run / "results.json").read_text())["methods"]["fed3r"]["calibration"]
     assert fitted["num_examples"] == 18 and fitted["nll_after"] < fitted["nll_before"]
-    card = (run / "heads" / "README.md").read_text()
-    assert f"| {fitted['temperature']:.4g} |" in card
+    assert f"| {fitted['temperature']:.4g} |" in (run / "heads" / "README.md").read_text()
 
 
 def test_numbers_are_those_of_the_code() -> None:

@@ -151,8 +151,7 @@ for path in EXPERIMENTS:
 def test_commands_parse(path: Path) -> None:
     run_command, options = flwr_command("run"), simulation_options()
     for command in dict.fromkeys(command for page, command in COMMANDS if page == path):
-        words = shlex.split(command.replace("$DIR", "/folder"))[2:]
-        parsed = run_command.make_context("run", words).params
+        parsed = run_command.make_context("run", shlex.split(command.replace("$DIR", "/folder"))[2:]).params
         values = {option: parsed[parameter.name] for parameter in run_command.params for option in parameter.opts}
         assert parsed["app"] == ".", command
         given = list(values["--run-config"] or [])

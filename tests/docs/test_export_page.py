@@ -33,7 +33,7 @@ def test_the_program_predicts_without_torch(home: Path, image_folder: Path, caps
     assert "feed" in json.loads(header["preprocessing"])
 
 
-def test_the_program_for_texts_predicts_without_torch(
+def test_the_program_for_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = text_folder(tmp_path / "reviews")
@@ -64,5 +64,4 @@ def predicts_the_same(program: str, samples: list[str], expected: list[list[tupl
     assert [(sample, name) for sample, name, _ in printed] == [
         (sample, name) for sample, [(name, _)] in zip(samples, expected, strict=True)
     ]
-    differences = [abs(float(made[2]) - one[0][1]) for made, one in zip(printed, expected, strict=True)]
-    assert max(differences) < 1e-4
+    assert max([abs(float(made[2]) - one[0][1]) for made, one in zip(printed, expected, strict=True)]) < 1e-4

@@ -36,8 +36,7 @@ def number(msg: Message, context: Context, client_id: int | None) -> Message:
 
 def grid_of(num_clients: int, num_hosts: int, *, inner: dict[str, object] | None = None, **options: Any) -> ClientGrid:
     local = LocalGrid(app, [{} for _ in range(num_hosts)], **(inner or {}))  # type: ignore[arg-type]
-    hosts = {client: FIRST_NODE_ID + client % num_hosts for client in range(num_clients)}
-    return ClientGrid(local, hosts, **options)
+    return ClientGrid(local, {client: FIRST_NODE_ID + client % num_hosts for client in range(num_clients)}, **options)
 
 
 def requests(clients: list[int], size: int = 10) -> list[Message]:
@@ -340,8 +339,7 @@ def test_who_was_silent_is_asked_again_after_2_4_8_rounds() -> None:
 
     assert asked_in(grid, 20) == {0: list(range(1, 21)), 1: [1, 3, 7, 15], 2: list(range(1, 21))}
 
-    last = ask(grid)
-    assert last[1].error.reason == "not asked: it let 4 request(s) time out, and is asked again in 11 round(s)"
+    assert ask(grid)[1].error.reason == "not asked: it let 4 request(s) time out, and is asked again in 11 round(s)"
 
 
 def test_an_answer_ends_the_waiting_also_one_that_is_an_error() -> None:

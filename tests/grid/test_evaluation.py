@@ -51,8 +51,7 @@ def scoring_app(hostile: int | None = None, liar: int | None = None) -> ClientAp
             msg, {name: ClientScores(one.confusion, one.margins.filled, vote) for name, one in found.items()}
         )
         if client_id == hostile:
-            cells = torch.tensor([[0, 0, 10**12]]).numpy()
-            reply.content["confusion.fedcgs"] = ArrayRecord({"cells": Array(cells)})
+            reply.content["confusion.fedcgs"] = ArrayRecord({"cells": Array(torch.tensor([[0, 0, 10**12]]).numpy())})
         return reply
 
     return app
@@ -94,15 +93,13 @@ def test_counts_of_the_clients_are_those_of_all_samples() -> None:
 def test_who_was_not_merged_is_not_asked_and_who_lies_is_left_out() -> None:
     clients = grid(scoring_app(hostile=4))
     strategy = strategy_for("one pass")
-    broken = grid(Clients(9, broken={2: ValueError("no data")}).app())
-    strategy.start(broken)
+    strategy.start(grid(Clients(9, broken={2: ValueError("no data")}).app()))
 
     found = scores(clients, strategy)
 
     expected = CLIENTS.statistics(StatisticsSpec(), without={2, 4}).rows.num_examples
     for of_all in found.heads.values():
-        assert of_all.confusion.num_examples == expected
-        assert int(of_all.margins.positives.sum()) == expected
+        assert of_all.confusion.num_examples == expected and int(of_all.margins.positives.sum()) == expected
     assert set(found.failures) == {4} and found.failures[4].startswith("cells: counts must lie in")
     assert not {2, 4} & set(found.accuracies["fedcgs"])
 

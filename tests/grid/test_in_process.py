@@ -67,8 +67,7 @@ def test_what_a_client_does_to_a_message_stays_with_it() -> None:
     kept: list[RecordDict] = []
     one, sent = grid(spoils), content()
     reply = ask(one, records=sent)
-    assert sent == content()
-    assert reply.content["config"]["names"] == ["x", "y", "z"]
+    assert sent == content() and reply.content["config"]["names"] == ["x", "y", "z"]
     kept[0]["config"]["names"].clear()
     assert reply.content["config"]["names"] == ["x", "y", "z"]
     ask(one)

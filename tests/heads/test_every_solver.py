@@ -46,8 +46,7 @@ def _check(solve: Callable[[StatisticsSum], LinearHead], spec: StatisticsSpec, s
     head = solve(_merged(sample, spec))
     present = [c in set(sample.labels.tolist()) for c in range(sample.num_classes)]
     assert head.weight.dtype == head.bias.dtype == torch.float64
-    assert head.weight.shape == (sample.num_classes, sample.features.shape[1])
-    assert head.present.tolist() == present
+    assert head.weight.shape == (sample.num_classes, sample.features.shape[1]) and head.present.tolist() == present
     assert bool(torch.isfinite(head.weight).all()) and not bool(torch.isnan(head.bias).any())
     assert head.weight[~head.present].count_nonzero() == 0
     if any(present):

@@ -60,8 +60,7 @@ def test_a_mean_judges_as_if_it_were_one_sample() -> None:
     assert float(made.features.std()) == pytest.approx(1.0, abs=0.1)
     # Ten sites that send one sample of each class say little against one that has many.
     assert made.votes.tolist() == [min(count, WHOLE_VOTE) / WHOLE_VOTE for count in counts.tolist()]
-    few = Judges.of_means(means[:2], torch.tensor([1, 4]), labels[:2], torch.arange(2))
-    assert few.votes.tolist() == [0.25, 1.0]
+    assert Judges.of_means(means[:2], torch.tensor([1, 4]), labels[:2], torch.arange(2)).votes.tolist() == [0.25, 1.0]
 
 
 def test_an_influence_counts_who_changes_sides_among_those_asked() -> None:

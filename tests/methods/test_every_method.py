@@ -144,8 +144,7 @@ def test_names_of_variants() -> None:
     assert display_name(WITHOUT) == "Fed3R (between-class false, ridge-lambda 5)"
     assert head_parts(f"{WITHOUT}-probe-no-bias") == (WITHOUT, "probe-no-bias")
     assert head_parts("fedcof@shrinkage=1e-5-full") == ("fedcof@shrinkage=1e-5", "full")
-    assert head_parts("fedcof-probe") == ("fedcof", "probe")
-    assert head_parts("random-probe") == ("random", "probe")
+    assert head_parts("fedcof-probe") == ("fedcof", "probe") and head_parts("random-probe") == ("random", "probe")
     assert is_method(WITHOUT) and not is_method("random@x=1")
     with pytest.raises(ConfigError, match="start-head"):
         AppConfig.of(method="fedcof", fine_tune="probe", start_head=GAMMAS[0])

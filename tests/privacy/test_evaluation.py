@@ -21,9 +21,7 @@ def histograms(filled: torch.Tensor, num_classes: int = 2) -> MarginHistograms:
 
 
 @given(samples, st.integers(0, 8))
-def test_a_named_class_and_the_unnamed_together_have_as_many_samples_as_the_floor(
-    pairs: list[tuple[int, int]], floor: int
-) -> None:
+def test_a_named_class_and_the_unnamed_have_as_many_as_the_floor(pairs: list[tuple[int, int]], floor: int) -> None:
     labels, predictions = split(pairs)
 
     found = confusion_above_floor(labels, predictions, NUM_CLASSES, floor)
@@ -31,8 +29,7 @@ def test_a_named_class_and_the_unnamed_together_have_as_many_samples_as_the_floo
     rows = found.class_examples
     assert all(size == 0 or size >= floor for size in [*rows.tolist(), found.pooled_examples])
     # Columns of classes that the site does not name, which whoever asks may have made up.
-    forged = found.matrix.sum(dim=0)[rows == 0]
-    assert all(size == 0 or size >= floor for size in forged.tolist())
+    assert all(size == 0 or size >= floor for size in found.matrix.sum(dim=0)[rows == 0].tolist())
     counted = NodePolicy(floor).evaluable(labels, NUM_CLASSES)
     assert found.num_examples == int(counted.sum()) > len(pairs) - max(floor, 1)
     right = (labels == predictions)[counted]
@@ -69,9 +66,7 @@ def test_a_handful_without_a_class_to_hide_in_is_left_out() -> None:
 
 
 @given(samples, st.integers(0, 8))
-def test_histograms_are_of_named_classes_and_say_no_more_of_numbers_than_the_confusion_matrix(
-    pairs: list[tuple[int, int]], floor: int
-) -> None:
+def test_histograms_say_no_more_than_the_confusion_matrix(pairs: list[tuple[int, int]], floor: int) -> None:
     labels, predictions = (one % 2 for one in split(pairs))
     bins = margin_bins(torch.nn.functional.one_hot(predictions, 2) * torch.rand(len(labels), 1).double())
 
@@ -137,9 +132,7 @@ sites = st.lists(st.tuples(st.booleans(), st.integers(-20, 20)), min_size=1, max
 
 
 @given(st.lists(sites, min_size=1, max_size=3), st.sampled_from([0, 2, 5, 12]))
-def test_with_two_classes_areas_are_possible_with_the_confusion_matrix(
-    some: list[list[tuple[bool, int]]], floor: int
-) -> None:
+def test_with_two_classes_areas_suit_the_confusion_matrix(some: list[list[tuple[bool, int]]], floor: int) -> None:
     """Whatever the floor, of one site and of several."""
     total = HeadScores.zeros(2)
     for site in some:

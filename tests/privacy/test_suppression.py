@@ -169,9 +169,7 @@ def test_a_client_whose_classes_are_all_too_small_sends_nothing() -> None:
 
 
 @pytest.mark.parametrize("spec", [StatisticsSpec(gram=True), StatisticsSpec(scatter=ScatterSpec(RankRule("full")))])
-def test_an_owner_is_warned_of_a_gram_matrix_or_factor_of_few_samples(
-    spec: StatisticsSpec, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_owner_is_warned_of_a_matrix_of_few_samples(spec: StatisticsSpec, caplog: pytest.LogCaptureFixture) -> None:
     """26 samples: fewer than 2 d for d = 14, not for d = 13."""
 
     def warned(policy: NodePolicy, dim: int) -> bool:
@@ -190,9 +188,7 @@ def test_an_owner_is_warned_of_a_gram_matrix_or_factor_of_few_samples(
     st.integers(1, 12),
     st.integers(0, 2**32 - 1),
 )
-def test_rows_by_an_order_are_large_and_alike_for_any_order_of_the_samples(
-    values: list[int], means: int, least: int, seed: int
-) -> None:
+def test_rows_by_an_order_are_large_and_alike(values: list[int], means: int, least: int, seed: int) -> None:
     labels, draw = torch.tensor(values), torch.Generator().manual_seed(seed)
     order = torch.randperm(len(labels), generator=draw)
     class_ids, rows = rows_of_persons(labels, order, means, least)

@@ -44,7 +44,7 @@ def advice_on(num_test: int, right: dict[str, tuple[int, int]], chance: float = 
         ),
     ],
 )
-def test_no_point_of_accuracy_is_given_away_for_kilobytes(
+def test_no_point_is_given_away_for_kilobytes(
     num_test: int, right: dict[str, tuple[int, int]], lines: list[str]
 ) -> None:
     """Runs of three hospitals, whose users were told to take FedNCM."""

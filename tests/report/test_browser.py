@@ -35,8 +35,7 @@ def page(request: pytest.FixtureRequest, server_run: Path, client_run: Path) -> 
 def test_a_page_is_quiet_and_fits(chromium: Browser, page: Path, size: tuple[int, int], dark: bool) -> None:
     width, height = size
     opened = chromium.open(page, width=width, height=height, dark=dark, opened=OPEN_ALL, scroll=WIDTH, wide=TOO_WIDE)
-    assert opened.problems == []
-    assert opened.requests == [page.as_uri()]
+    assert opened.problems == [] and opened.requests == [page.as_uri()]
     assert opened.values["wide"] == [] and opened.values["scroll"] == width
     with Image.open(BytesIO(chromium.screenshot())) as picture:
         grey = np.asarray(picture.convert("L"))

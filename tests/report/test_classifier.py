@@ -73,12 +73,11 @@ def test_a_loaded_classifier_knows_what_the_run_knew(run: RunFolder, feature_map
     assert classifier.predict(path) == classifier.predict(str(path)) == classifier.predict(images[2]) == names[2]
     scores = classifier.scores([images[0], path])
     expected = _head(backbone).logits(torch.cat(list(backbone.extract([images[0], images[2]]))))
-    assert scores.dtype == torch.float64
-    assert torch.isneginf(scores[:, 3]).all()
+    assert scores.dtype == torch.float64 and torch.isneginf(scores[:, 3]).all()
     torch.testing.assert_close(scores[:, :3], expected[:, :3], rtol=1e-5, atol=1e-6)
 
 
-def test_by_default_the_most_accurate_method_is_loaded(
+def test_the_most_accurate_is_loaded(
     run: RunFolder, backbone: Backbone, make_result: Callable[..., MethodResult]
 ) -> None:
     for method in ("fedncm", "fed3r", "fedcgs"):
@@ -91,17 +90,14 @@ def test_by_default_the_most_accurate_method_is_loaded(
         fedstats_app.load(run.path)
 
 
-def test_a_header_has_no_folders_and_the_weights_are_found_by_the_runs_configuration(
-    run: RunFolder, tmp_path: Path
-) -> None:
+def test_a_header_has_no_folders_and_the_weights_are_found(run: RunFolder, tmp_path: Path) -> None:
     source = load_backbone("random:tiny", input_size=16, device="cpu")
     (weights := tmp_path / "private" / "mine.pth").parent.mkdir()
     torch.save(source.module.state_dict(), weights)
     tiny = load_backbone("tiny", weights=str(weights), input_size=16, device="cpu")
     metadata = head_metadata(tiny, _NAMES, backbone_weights=str(weights), dataset=f"folder:{tmp_path}/flowers")
     path = run.save_head("fedncm", _head(tiny), metadata)
-    assert str(tmp_path).encode() not in path.read_bytes()
-    assert read_head(path)[1]["dataset"] == "folder:flowers"
+    assert str(tmp_path).encode() not in path.read_bytes() and read_head(path)[1]["dataset"] == "folder:flowers"
     with pytest.raises(WeightsError, match=r"mine\.pth"):
         fedstats_app.load(run.path, "fedncm", device="cpu")
     run.write_config({"run_config": {"backbone": "tiny", "backbone-weights": str(weights)}})
@@ -123,9 +119,7 @@ def test_a_header_has_no_folders_and_the_weights_are_found_by_the_runs_configura
         ({"class_names": "[" * 100_000}, "class-names must be a JSON list"),
     ],
 )
-def test_metadata_that_do_not_fit_the_head_are_refused(
-    run: RunFolder, backbone: Backbone, changes: dict[str, str], message: str
-) -> None:
+def test_metadata_that_do_not_fit(run: RunFolder, backbone: Backbone, changes: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         _loaded(run, backbone, **changes)
 
@@ -152,8 +146,7 @@ def test_probabilities_are_the_softmax_at_the_saved_temperature(run: RunFolder, 
     for row, of_image, predicted in zip(
         classifier.top(images, k=2), probabilities, classifier.predict(images), strict=True
     ):
-        assert row[0][0] == predicted
-        assert [value for _, value in row] == sorted(of_image.tolist(), reverse=True)[:2]
+        assert row[0][0] == predicted and [value for _, value in row] == sorted(of_image.tolist(), reverse=True)[:2]
         assert all(of_image[_NAMES.index(name)] == value for name, value in row)
 
 

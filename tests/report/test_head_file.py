@@ -39,8 +39,7 @@ def test_a_head_comes_back_in_float32_with_its_metadata(
     path = tmp_path_factory.getbasetemp() / "head.safetensors"
     path.write_bytes(content)
     back, header = read_head(path)
-    assert header == {**metadata, "format": HEAD_FORMAT}
-    assert back.weight.dtype == back.bias.dtype == torch.float64
+    assert header == {**metadata, "format": HEAD_FORMAT} and back.weight.dtype == back.bias.dtype == torch.float64
     assert torch.equal(back.weight, head.weight.to(torch.float32).to(torch.float64))
     assert torch.equal(back.bias, head.bias.to(torch.float32).to(torch.float64))
     assert torch.equal(back.present, head.present)
@@ -50,8 +49,7 @@ def test_minus_infinity_of_an_absent_class_survives(tmp_path: Path) -> None:
     path = tmp_path / "head.safetensors"
     path.write_bytes(head_to_bytes(_head(absent=(1,), bias=-torch.inf), {}))
     back, _ = read_head(path)
-    assert back.bias[1] == -torch.inf
-    assert back.present.tolist() == [True, False, True, True]
+    assert back.bias[1] == -torch.inf and back.present.tolist() == [True, False, True, True]
     assert back.predict(torch.zeros(1, 3)).item() != 1
 
 

@@ -114,8 +114,7 @@ def test_bars_are_the_counts_stacked() -> None:
     bars = label_figure(table, [f"{index}" for index in range(20)], "Title").axes[0].patches
     tops, _, bottoms = zip(*(bar.get_data() for bar in bars), strict=True)
     assert np.array_equal(np.array(tops) - np.array(bottoms), table.T)
-    assert np.array_equal(tops, table.cumsum(axis=1).T)
-    assert len({tuple(bar.get_facecolor()) for bar in bars}) == 20
+    assert np.array_equal(tops, table.cumsum(axis=1).T) and len({tuple(bar.get_facecolor()) for bar in bars}) == 20
 
 
 def test_cells_hold_per_cent_of_the_true_class() -> None:

@@ -45,8 +45,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def test_the_folder_is_named_by_utc_time(tmp_path: Path) -> None:
     run = RunFolder.create(str(tmp_path / "a" / "b"), 9876543210987654321)
-    assert run.path == tmp_path / "a" / "b" / "20260301-230509"
-    assert run.path.is_dir()
+    assert run.path == tmp_path / "a" / "b" / "20260301-230509" and run.path.is_dir()
     assert RunFolder.create(str(tmp_path / "a" / "b"), 17).path.name == "20260301-230509-2"
 
 
@@ -56,9 +55,7 @@ def test_a_relative_output_dir_is_refused() -> None:
         RunFolder.create(output_dir, 1)
 
 
-def test_latest_is_the_newest_run_of_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: list[datetime]
-) -> None:
+def test_latest_is_the_newest_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: list[datetime]) -> None:
     monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(tmp_path))
     root = tmp_path / "fedstats-runs"
     with pytest.raises(FileNotFoundError, match=f"latest: no run in {re.escape(str(root))}"):

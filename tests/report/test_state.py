@@ -31,7 +31,7 @@ values = st.floats(0.0, 1.0)
 
 
 @given(st.lists(st.tuples(values, values), min_size=4, max_size=8), values, values, st.integers(1, 10**6))
-def test_a_head_that_all_others_find_better_is_chosen_whatever_one_says(
+def test_the_head_of_all_others_is_chosen(
     scores: list[tuple[float, float]], low: float, high: float, samples: int
 ) -> None:
     honest = {client: (max(pair), min(pair) / 2) for client, pair in enumerate(scores)}

@@ -43,8 +43,7 @@ def test_accuracies_are_the_start_the_last_evaluated_and_the_first_best() -> Non
     assert (training.best_accuracy, training.best_round) == (0.9, 2)
     nothing = make_training("fedcof", [None, None])
     assert (nothing.start_accuracy, nothing.final_accuracy, nothing.best_accuracy, nothing.best_round) == (None,) * 4
-    resumed = replace(training, rounds=training.rounds[1:])
-    assert resumed.start_accuracy is None
+    assert replace(training, rounds=training.rounds[1:]).start_accuracy is None
 
 
 @pytest.mark.parametrize(("high", "lines"), [(0.89, ["from 90.00 % to 85.00 %"]), (0.92, [])])
@@ -134,7 +133,6 @@ def test_forward_passes_are_the_theses() -> None:
     # CIFAR-10, 50,000 samples, 200 rounds of one local epoch; the thesis prints 1e6 for the probe by mistake.
     sizes = {"num_examples": 50_000, "num_rounds": 200, "repeats": 1}
     passes = {name: forward_passes(trainer.passes, **sizes) for name, trainer in TRAINERS.items()}
-    assert passes["full"] == passes["features"] == 30_000_000
-    assert passes["probe"] == 10_000_000
+    assert passes["full"] == passes["features"] == 30_000_000 and passes["probe"] == 10_000_000
     assert forward_passes(1, num_examples=50_000) == 50_000  # the closed form
     assert forward_passes(TRAINERS["full"].passes, num_examples=800, num_rounds=3, repeats=5) == 36_000

@@ -26,15 +26,13 @@ def base() -> Backbone:
 
 
 def _images(number: int = 6) -> list[Image.Image]:
-    generator = torch.Generator().manual_seed(3)
-    pixels = torch.randint(0, 256, (number, 20, 20, 3), generator=generator, dtype=torch.uint8)
+    pixels = torch.randint(0, 256, (number, 20, 20, 3), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
     return [Image.fromarray(one.numpy()) for one in pixels]
 
 
 def _head(dim: int, seed: int = 0) -> LinearHead:
     generator = torch.Generator().manual_seed(seed)
-    weight = torch.randn(3, dim, generator=generator)
-    return LinearHead(weight.double(), torch.randn(3, generator=generator).double())
+    return LinearHead(torch.randn(3, dim, generator=generator).double(), torch.randn(3, generator=generator).double())
 
 
 def _tuned_model(base: Backbone, head: LinearHead) -> TunedModel:
@@ -89,15 +87,13 @@ def test_a_network_whose_batchnorm_was_replaced_is_built_again(run: RunFolder) -
     assert not any(isinstance(layer, nn.BatchNorm2d) for layer in start.module.modules())
     model = _tuned_model(start, _head(start.feature_dim))
     expected = _logits(start, model, _images(2))
-    path = _save(run, start, model, normalisation="groupnorm")
-    assert read_head(path)[1]["batch-norm"] == "groupnorm"
+    assert read_head(_save(run, start, model, normalisation="groupnorm"))[1]["batch-norm"] == "groupnorm"
     scores = fedstats_app.load(run.path, "fedcof-full", device="cpu").scores(_images(2))
     torch.testing.assert_close((scores / 0.5).float(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_missing_damaged_or_exchanged_backbone_is_refused(run: RunFolder, base: Backbone) -> None:
-    path = _save(run, base, _tuned_model(base, _head(base.feature_dim)))
-    file = path.with_name("fedcof-full.backbone.safetensors")
+    file = _save(run, base, _tuned_model(base, _head(base.feature_dim))).with_name("fedcof-full.backbone.safetensors")
     content = file.read_bytes()
     file.write_bytes(content[:-1])
     with pytest.raises(WeightsError, match=r"fedcof-full\.backbone\.safetensors is not a readable"):
@@ -121,9 +117,7 @@ def test_a_missing_damaged_or_exchanged_backbone_is_refused(run: RunFolder, base
         ({"batch_norm": "layer"}, "batch-norm must be one of batch, groupnorm, got 'layer'"),
     ],
 )
-def test_metadata_that_lead_elsewhere_are_refused(
-    run: RunFolder, base: Backbone, changes: dict[str, str], message: str
-) -> None:
+def test_metadata_that_lead_elsewhere(run: RunFolder, base: Backbone, changes: dict[str, str], message: str) -> None:
     run.save_head("fedncm", _head(base.feature_dim), _metadata(base, **changes))
     with pytest.raises(ValueError, match=message):
         fedstats_app.load(run.path, "fedncm", device="cpu")

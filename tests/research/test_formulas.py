@@ -48,8 +48,7 @@ def test_the_verdict_on_every_printed_cell_is_the_golden_one() -> None:
 def test_fedcgs_counts_the_parameters_of_four_methods() -> None:
     # Of a client, with 10 classes and ResNet-18, whose head has a bias.
     sizes = TableSizes(rows=17, clients=3, classes=10, feature_dim=512, components=10, parameters=11_176_512 + 10 * 513)
-    assert formula_bytes("fedcgs", sizes) == 4 * 3 * 267_274
-    assert formula_bytes("fedpft", sizes) == 4 * 3 * 102_500
+    assert formula_bytes("fedcgs", sizes) == 4 * 3 * 267_274 and formula_bytes("fedpft", sizes) == 4 * 3 * 102_500
     assert formula_bytes("fedavg", sizes) == 2 * 4 * 3 * 11_181_642  # there and back
     assert formula_bytes("one-shot-fedavg", sizes) == formula_bytes("ensemble", sizes) == 4 * 3 * 5_130
 

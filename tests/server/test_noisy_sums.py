@@ -56,8 +56,7 @@ def test_a_run_with_noise_says_so_everywhere(made: Path, capsys: pytest.CaptureF
         "noise": "shares of the sites, in secure sums",
     }
     line = "epsilon 60, delta 0.001, for one sample more or less of 90 (declared); noise: shares of the sites"
-    assert line in report(RunRecord.read(made / "run"))
-    assert set(results["methods"]) == {"fedncm", "fed3r", "fedcgs"}
+    assert line in report(RunRecord.read(made / "run")) and set(results["methods"]) == {"fedncm", "fed3r", "fedcgs"}
     # Nothing of single sites, and no sums that others could be added to.
     assert not (made / "run" / "statistics.safetensors").exists()
     assert {(one["outcome"], one["num_examples"]) for one in clients(made / "run")} == {("merged", 0)}
@@ -215,6 +214,5 @@ def test_before_anything_is_sent_a_run_says_what_noise_costs_and_what_would_cost
 def test_a_run_without_noise_says_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = simulate(tmp_path, method="fedncm", test_dataset="builtin")
     assert "differential privacy: none\n" in capsys.readouterr().out
-    assert read_json(folder, "results.json")["differential_privacy"] == "none"
-    assert audit.main([str(folder)]) == 0
+    assert read_json(folder, "results.json")["differential_privacy"] == "none" and audit.main([str(folder)]) == 0
     assert "epsilon: none" in capsys.readouterr().out

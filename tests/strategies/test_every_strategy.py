@@ -122,8 +122,7 @@ def test_the_seed_draws_the_clients_of_a_round() -> None:
         strategy.start(CLIENTS.client_grid())
         return [(outcome.server_round, outcome.client) for outcome in strategy.outcomes]
 
-    assert drawn(0) == drawn(0)
-    assert len({tuple(drawn(seed)) for seed in range(5)}) == 5
+    assert drawn(0) == drawn(0) and len({tuple(drawn(seed)) for seed in range(5)}) == 5
 
 
 @pytest.mark.parametrize("fraction", [0.34, 0.07, 0.01])
@@ -278,8 +277,7 @@ def test_a_method_has_a_class_with_its_options(method: type[Method[Options]]) ->
     assert set(arguments) - set(options) <= {"num_classes", "means_per_class", "samples_per_mean", "options"}
     assert all(f"{name} : " in kind.__doc__ for name in options)
     for served in configured(method.name):
-        made = copy.deepcopy(kind(3, **vars(served.options)))
-        assert made.methods()[method.name].options == served.options
+        assert copy.deepcopy(kind(3, **vars(served.options))).methods()[method.name].options == served.options
     assert repr(kind(3)) == f"{method.display_name}(3)"
 
 

@@ -66,8 +66,7 @@ def test_two_runs_are_one(method: str, tmp_path: Path) -> None:
     """The earlier run knows five classes; the later one has them in another order, a new one among them."""
     assert EARLY and LATE
     before, after = NAMES[:-1], ("f", "e", "d", "c", "b", "a")
-    first = run(method, EARLY, before, fraction_train=0.4)
-    save_statistics(tmp_path, first.collection.collected(before, "17"))
+    save_statistics(tmp_path, run(method, EARLY, before, fraction_train=0.4).collection.collected(before, "17"))
 
     second = strategy_for(method, after, fraction_train=0.4)
     second.extend(load_statistics(tmp_path).with_class_names(after))
@@ -80,8 +79,7 @@ def test_two_runs_are_one(method: str, tmp_path: Path) -> None:
     assert (found.num_rows, found.num_pairs) == (expected.num_rows, expected.num_pairs)
     counts, sums = by_class(found, after)
     expected_counts, expected_sums = by_class(expected, NAMES)
-    assert torch.equal(counts, expected_counts)
-    assert relative_difference(sums, expected_sums) < 1e-12
+    assert torch.equal(counts, expected_counts) and relative_difference(sums, expected_sums) < 1e-12
     gram, expected_gram = found.summed().gram, expected.summed().gram
     assert (gram is None) == (expected_gram is None)
     assert gram is None or expected_gram is None or relative_difference(gram, expected_gram) < 1e-12
@@ -92,8 +90,7 @@ def test_two_runs_are_one(method: str, tmp_path: Path) -> None:
 
 def test_who_is_in_already_is_not_counted_twice_and_is_named(tmp_path: Path) -> None:
     """Node ids are new, and so are class numbers and the wire's dtype; the client is known by what it sends."""
-    first = run("one pass", EARLY, NAMES)
-    save_statistics(tmp_path, first.collection.collected(NAMES, "17"))
+    save_statistics(tmp_path, run("one pass", EARLY, NAMES).collection.collected(NAMES, "17"))
     after = tuple(reversed(NAMES))
     second = strategy_for("one pass", after, wire_dtype="float32")
     second.extend(load_statistics(tmp_path).with_class_names(after))
@@ -122,9 +119,7 @@ def test_who_is_in_already_is_not_counted_twice_and_is_named(tmp_path: Path) -> 
         ("fedcof", NAMES, {}, r"rows kept was False, is True"),
     ],
 )
-def test_statistics_of_another_kind_are_refused(
-    method: str, names: tuple[str, ...], options: dict[str, object], reason: str
-) -> None:
+def test_other_statistics(method: str, names: tuple[str, ...], options: dict[str, object], reason: str) -> None:
     collected = run("fedncm", [0, 1], NAMES).collection.collected(NAMES, "1")
 
     with pytest.raises(ValueError, match=f"of another kind: .*{reason}"):

@@ -34,9 +34,7 @@ def replica_of(golden: dict[str, Tensor]) -> Replica:
     ("weighting", "number", "name"),
     [("uniform", 5, "theta_uniform"), ("examples", 5, "theta_weighted"), ("examples", 1, "theta_central")],
 )
-def test_rounds_are_the_golden_ones(
-    weighting: Weighting, number: int, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_are_golden(weighting: Weighting, number: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     golden = {key: torch.from_numpy(value) for key, value in load("fedmezo").items()}
     monkeypatch.setattr(MezoExchange, "seed", lambda _, number: number - 1)  # under which the directions are stored
     mine = [(golden["clients"] % number == client).nonzero().squeeze(1) for client in range(number)]

@@ -144,10 +144,8 @@ def multiplied(times: float) -> Fault:
 )
 def test_a_bad_update_is_dropped_and_named_and_the_others_count(fault: Fault, reason: str) -> None:
     done, arrays = one_round(tuning(), hosted(clients(4, faults={2: fault}), 4))
-    assert list(done.failures) == [2]
-    assert reason in done.failures[2]
-    assert done.num_examples == {0: 1, 1: 2, 3: 4}
-    assert done.train_loss == pytest.approx((0 * 1 + 1 * 2 + 3 * 4) / 7)
+    assert list(done.failures) == [2] and reason in done.failures[2]
+    assert done.num_examples == {0: 1, 1: 2, 3: 4} and done.train_loss == pytest.approx((0 * 1 + 1 * 2 + 3 * 4) / 7)
     for name, expected in by_hand(START, 1, [0, 1, 3]).items():
         torch.testing.assert_close(to_tensors(arrays)[name].double(), expected, rtol=1e-5, atol=1e-6)
 
@@ -209,8 +207,7 @@ def test_a_silent_client_is_not_waited_for_in_every_round_unless_it_is_needed() 
                 asked.append(len(local.received[nodes[1]]))
         return asked
 
-    assert asked_in(2) == [1, 1, 2, 2, 2, 2, 3, 3]
-    assert asked_in(3) == []
+    assert asked_in(2) == [1, 1, 2, 2, 2, 2, 3, 3] and asked_in(3) == []
 
 
 # Samples of the clients; one is large, and takes as many more steps.
@@ -234,8 +231,7 @@ def train(
     counts = {client: count for client, count in enumerate(COUNTS) if client != without}
     faults = {} if times is None else {LIAR: multiplied(times)}
     grid = hosted(LocalGrid(per_client(toward_a_goal), [{}] * len(COUNTS), faults=faults), len(COUNTS))
-    inner = make_optimizer(OptimizerOptions(optimizer))
-    strategy = FineTuning(inner, TrainingRequest(2), counts, **limits)
+    strategy = FineTuning(make_optimizer(OptimizerOptions(optimizer)), TrainingRequest(2), counts, **limits)
     seen = list(strategy.rounds(grid, Result(arrays=to_record(START)), rounds))
     return to_tensors(seen[-1].arrays), seen
 

@@ -52,8 +52,7 @@ def run_killed(folder: Path, event: int, settings: dict[str, Any]) -> int:
     command = [sys.executable, "-m", __name__, str(folder), str(event), json.dumps(settings)]
     # Sums round differently on another number of threads.
     env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, check=False, timeout=600)
-    return done.returncode
+    return subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, check=False, timeout=600).returncode
 
 
 def main() -> None:

@@ -107,8 +107,7 @@ def share_right(classifier: Classifier, number: int, dataset: str = "builtin") -
     """Return the share of the first test samples whose class a classifier says."""
     test = load_dataset(dataset, "test")
     assert test is not None
-    predicted = classifier.predict([test.sample(index) for index in range(number)])
-    said = zip(predicted, test.labels[:number], strict=True)
+    said = zip(classifier.predict([test.sample(index) for index in range(number)]), test.labels[:number], strict=True)
     return float(np.mean([name == test.class_names[label] for name, label in said]))
 
 

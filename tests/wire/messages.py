@@ -186,8 +186,7 @@ def scores() -> ClientScores:
     made = HeadScores.zeros(NUM_CLASSES).count(torch.zeros(20, NUM_CLASSES).double(), labels, labels)
     matrix = made.confusion.matrix.clone()
     matrix[3, 3] -= 3
-    confusion = ConfusionMatrix(matrix, 7, 5, 3 * (torch.arange(NUM_CLASSES) == 3))
-    return ClientScores(confusion, made.margins.filled, 48)
+    return ClientScores(ConfusionMatrix(matrix, 7, 5, 3 * (torch.arange(NUM_CLASSES) == 3)), made.margins.filled, 48)
 
 
 SCORES = scores()

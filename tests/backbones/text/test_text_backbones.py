@@ -137,8 +137,7 @@ def test_the_fingerprint_is_that_of_the_model_and_not_of_its_place(bert: Path, t
 
 
 def test_a_state_dict_of_the_network_is_loaded_strictly(bert: Path, tmp_path: Path) -> None:
-    trained = load_backbone(f"transformers:{bert}")
-    state = {name: value + 0.01 for name, value in trained.module.state_dict().items()}
+    state = {name: value + 0.01 for name, value in load_backbone(f"transformers:{bert}").module.state_dict().items()}
     torch.save(state, tmp_path / "tuned.pth")
     tuned = load_backbone(f"transformers:{bert}", weights=str(tmp_path / "tuned.pth"))
     assert all(torch.equal(value, state[name]) for name, value in tuned.module.state_dict().items())

@@ -44,7 +44,7 @@ def test_a_simulation_that_is_ready(settings: Path, capsys: Capture) -> None:
     assert found["images"]["message"] == "200 of 8,000 read, all readable"
 
 
-def test_text_is_a_line_per_check_with_what_to_do(
+def test_text_is_a_line_a_check(
     settings: Path, pictures: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(pictures.parent)
@@ -52,11 +52,9 @@ def test_text_is_a_line_per_check_with_what_to_do(
     out = capsys.readouterr().out
     assert "\nok       backbone: random:tiny" in out
     assert "\nwarning  class counts: 3 of 3 classes have fewer than 5 images" in out
-    assert "\n         -> add images, or set min-class-count" in out
-    assert "pixels on a side" in " ".join(out.split())
+    assert "\n         -> add images, or set min-class-count" in out and "pixels on a side" in " ".join(out.split())
     assert out.splitlines()[-1].endswith("0 failed, 2 with a warning")
-    words = [line for line in out.splitlines() if str(pictures.parent) not in line]
-    assert max(map(len, words)) <= 100
+    assert max(map(len, [line for line in out.splitlines() if str(pictures.parent) not in line])) <= 100
 
 
 def test_damaged_images_are_counted(settings: Path, pictures: Path, capsys: Capture) -> None:
@@ -78,9 +76,7 @@ def test_missing_data_fails_and_the_rest_goes_on(settings: Path, tmp_path: Path,
     assert found["backbone"]["level"] == "ok" and "images" not in found
 
 
-def test_weights_that_are_not_there_fail_and_nothing_is_downloaded(
-    settings: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_absent_weights_fail(settings: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("a download"))
     settings.write_text('backbone = "resnet18"\ninput-size = 32\n')

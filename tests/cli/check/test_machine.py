@@ -46,9 +46,7 @@ def test_versions_that_are_missing_or_too_old_fail(monkeypatch: pytest.MonkeyPat
         ("server.example", "127.0.0.1,.example", "ok"),
     ],
 )
-def test_a_proxy_between_flower_and_its_superlink_is_named(
-    host: str, no_proxy: str, level: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_on_the_way_is_named(host: str, no_proxy: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     assert not [*check_proxy(host)]

@@ -12,8 +12,7 @@ def test_it_is_in_the_output_and_in_the_results(tmp_path: Path, capsys: pytest.C
     unprotected = (0, 2)
     nodes = nodes_of(tmp_path, "abc", ("ant", "bee"))
     nodes = [{**node, "any-app": True} if index in unprotected else node for index, node in enumerate(nodes)]
-    folder = simulate(tmp_path, node_configs=nodes, method="fedncm")
-    policy = read_json(folder, "results.json")["policy"]
+    policy = read_json(simulate(tmp_path, node_configs=nodes, method="fedncm"), "results.json")["policy"]
     ids = [str(FIRST_NODE_ID + index) for index in unprotected]
     assert policy["nodes_running_any_app"] == ids
     said = [line for line in capsys.readouterr().out.splitlines() if "runs ANY app" in line]

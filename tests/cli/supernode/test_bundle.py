@@ -76,9 +76,7 @@ def overstated(content: bytes) -> bytes:
     ],
     ids=range(12),
 )
-def test_what_is_no_bundle_is_refused_and_nothing_of_it_is_unpacked(
-    content: bytes, reason: str, policy: CodePolicy
-) -> None:
+def test_what_is_no_bundle_is_refused_and_never_unpacked(content: bytes, reason: str, policy: CodePolicy) -> None:
     with pytest.raises(RefusedApp, match=reason):
         policy.runs_bundle(content)
 

@@ -101,9 +101,7 @@ def test_an_app_that_is_not_approved_is_refused_and_not_imported(ask: Any, marke
 
 
 @pytest.mark.parametrize("any_app", [False, True])
-def test_code_that_the_owner_allows_runs_and_changes_nothing_for_the_next_message(
-    any_app: bool, ask: Any, bundle: bytes, marker: Path
-) -> None:
+def test_code_that_the_owner_allows_runs_for_one_message(any_app: bool, ask: Any, bundle: bytes, marker: Path) -> None:
     approved = frozenset() if any_app else frozenset([hashlib.sha256(bundle).hexdigest()])
     record = ask(CodePolicy(approved, any_app)).content["stolen"]
     assert isinstance(record, ConfigRecord) and record["files"] and record["any-app"] is any_app
@@ -125,8 +123,7 @@ def run(**override: Any) -> Run:
 
 
 def test_the_configuration_is_the_bundle_s_with_what_the_run_overrides(bundle: bytes) -> None:
-    config = flower.run_config_of(bundle, run(seed=7))
-    assert AppConfig.from_run_config(config) == AppConfig.of(seed=7)
+    assert AppConfig.from_run_config(flower.run_config_of(bundle, run(seed=7))) == AppConfig.of(seed=7)
     with pytest.raises(RefusedApp, match=r"configuration cannot be used: .*no-such-key"):
         flower.run_config_of(bundle, run(**{"no-such-key": 1}))
 
@@ -136,8 +133,7 @@ def test_a_bundle_made_to_end_the_supernode_does_not(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(supernode, "get_fused_config_from_fab", supernode.get_fused_config_from_fab)
     flower._read_bundles_within_bounds()
     read = supernode.get_fused_config_from_fab
-    assert read(b"nonsense", run()) == {}
-    assert read(bundle, run(seed=7))["seed"] == 7
+    assert read(b"nonsense", run()) == {} and read(bundle, run(seed=7))["seed"] == 7
 
 
 # The process, where an answer is a line of what it finds, and of keys as those of secure sums.
@@ -186,8 +182,7 @@ def test_messages_have_new_processes_with_keys_of_their_own_and_from_the_second_
     wait_until(lambda: not any(Path("/proc", line[2]).exists() for line in lines), "both processes have ended")
     (process,) = answering._begun
     answering.close()
-    assert process.wait(120) == 0
-    assert capfd.readouterr().err.count("taken apart") == taken_apart
+    assert process.wait(120) == 0 and capfd.readouterr().err.count("taken apart") == taken_apart
 
 
 @pytest.fixture
@@ -241,8 +236,7 @@ def test_a_process_that_dies_with_a_token_unread_is_replaced(path: Path) -> None
     assert answering.is_ready()
     answering.answer("a")
     answering._begun[0].kill()
-    assert not answering.is_ready()
-    assert answering.is_ready()
+    assert not answering.is_ready() and answering.is_ready()
     answering._begun[-1].kill()
 
 

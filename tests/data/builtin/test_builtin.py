@@ -27,8 +27,7 @@ def test_balanced_named_and_not_sorted_by_class(split: str, per_class: int) -> N
     dataset = load_dataset("builtin", split)  # type: ignore[call-overload]
     np.testing.assert_array_equal(np.bincount(dataset.labels), [per_class] * 10)
     assert dataset.class_names[0] == "T-shirt/top" and dataset.class_names[9] == "Ankle boot"
-    names = {dataset.sample_name(i) for i in range(len(dataset))}
-    assert len(names) == 10 * per_class
+    assert len({dataset.sample_name(i) for i in range(len(dataset))}) == 10 * per_class
     for part in np.array_split(dataset.labels, 8):  # every stretch has every class
         assert len(np.unique(part)) == 10
 
@@ -43,8 +42,7 @@ def test_labels_belong_to_the_images() -> None:
 
     x, y = grey(train, 2000), train.labels[:2000]
     means = np.stack([x[y == c].mean(axis=0) for c in range(10)])
-    z = grey(test, 500)
-    nearest = ((z[:, None, :] - means[None]) ** 2).sum(axis=2).argmin(axis=1)
+    nearest = ((grey(test, 500)[:, None, :] - means[None]) ** 2).sum(axis=2).argmin(axis=1)
     assert (nearest == test.labels[:500]).mean() > 0.6
 
 
@@ -53,5 +51,4 @@ def test_files_are_those_of_the_readme_and_small_enough_for_a_bundle() -> None:
     listed = {name: digest for digest, name in listed.items()}
     files = {path.name: path.read_bytes() for path in FOLDER.glob("*.json")}
     assert {name: hashlib.sha256(content).hexdigest() for name, content in files.items()} == listed
-    assert len(files) == 10
-    assert max(map(len, files.values())) < MEGABYTE
+    assert len(files) == 10 and max(map(len, files.values())) < MEGABYTE

@@ -22,7 +22,6 @@ def test_a_class_name_is_no_markdown() -> None:
     results = {"methods": {"fed3r": {"accuracy": 0.8}}, "evaluated_on": "server", "num_test_examples": 2000}
     card = model_card(RunRecord("a-run", {}, results=results, heads={"fed3r": HEAD}), "fed3r", "")
     assert r"\[x\](javascript:alert(1)), \<img src=x onerror=alert(1)\>, \*\*b\*\*\_i\_, a b c d." in card
-    assert "<img" not in card.replace(r"\<img", "")
-    assert 'datasets: ["somebody/flowers: and more"]' in card
+    assert "<img" not in card.replace(r"\<img", "") and 'datasets: ["somebody/flowers: and more"]' in card
     assert "Accuracy: 80.00 %, on 2,000 test images of the server" in card
     assert "Fed3R, Fani et al. 2024 (lambda 12 (auto))" in card and "torch 2.6.0, seed 3" in card

@@ -123,8 +123,7 @@ def test_what_cannot_be_fed_to_joined_networks_is_said(kind: str, match: str) ->
 
 @pytest.mark.extended
 def test_any_number_of_texts_of_any_length_go_through_the_tokenizer_beside_the_file() -> None:
-    base = load_backbone("random:tiny-text", input_size=64, device="cpu", batch_size=2)
-    classifier = classifier_of(base)
+    classifier = classifier_of(load_backbone("random:tiny-text", input_size=64, device="cpu", batch_size=2))
     model, texts = to_onnx(classifier), ["", BAD[0], f"{GOOD[1]}, {BAD[3]}, {BAD[2]}", f"{GOOD[0]} " * 40]
     assert model.tokenizer is not None and json.loads(model.tokenizer)["truncation"]["max_length"] == 64
     agreement = compare(classifier, model, texts)

@@ -30,11 +30,10 @@ def test_it_is_pillow(interpolation: str, width: int, height: int, side: int, se
 def test_images_of_a_batch_do_not_touch_each_other() -> None:
     pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 20, 30, 3), dtype=np.uint8))
     together = pillow_resize(pixels, 11, "bicubic", "by size")
-    alone = [pillow_resize(one[None], 11, "bicubic", "by size") for one in pixels]
-    assert torch.equal(together, torch.cat(alone))
+    assert torch.equal(together, torch.cat([pillow_resize(one[None], 11, "bicubic", "by size") for one in pixels]))
 
 
-def test_a_filter_that_is_not_written_here_and_a_pillow_of_another_kind_are_told(
+def test_another_filter_and_a_pillow_of_another_kind_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert order_of_pillow("lanczos") is None

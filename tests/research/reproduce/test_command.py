@@ -43,8 +43,7 @@ def test_table_and_files_are_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def simulate(settings: Mapping[str, Any]) -> Path:
-        methods = AppConfig.from_run_config(settings).methods
-        entries = {name: {"accuracy": 0.5, "num_examples": 9} for name in methods}
+        entries = {name: {"accuracy": 0.5, "num_examples": 9} for name in AppConfig.from_run_config(settings).methods}
         return write_run(Path(settings["output-dir"]), [], entries)
 
     monkeypatch.setattr("fedstats_app.simulation.simulate", simulate)
@@ -88,7 +87,7 @@ def test_a_key_that_the_table_sweeps_over_replaces_its_sweep(capsys: pytest.Capt
         ([PRESET, "--row", "CUB*", "dataset=folder:/no/where"], "CUB-200 cannot be reached: folder:/no/where"),
     ],
 )
-def test_what_cannot_be_done_is_said_with_code_2(
+def test_mistakes_have_code_2(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main([*words, "--output-dir", str(tmp_path)]) == 2 and message in capsys.readouterr().err

@@ -99,9 +99,7 @@ def test_the_table_has_ours_published_difference_and_reasons(tmp_path: Path) -> 
     assert table[0]["values"] == pytest.approx([40.0, 42.0]) and table[0]["difference"] == pytest.approx(-9.0)
 
 
-def test_a_run_that_completed_is_not_made_again_and_a_failed_one_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_completed_is_not_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken, mended = Runs(fail_at=1), Runs()
     with pytest.raises(RunFailedError, match=r"run 2 of 2: first: NCM; seed 1 failed: no disk\. Those before it are"):
         made(broken, tmp_path)
