@@ -83,7 +83,7 @@ def test_a_run_in_one_process_gives_the_same_bytes_and_files(default_run: Finish
 
 def test_the_run_folder_is_complete(default_run: Finished) -> None:
     heads, plots = ({path.name for path in (default_run.folder / name).iterdir()} for name in ("heads", "plots"))
-    assert heads == {"README.md", *(f"{name}.safetensors" for name in BANDS)}
+    assert heads == {f"{name}.safetensors" for name in BANDS}
     confusions = {f"confusion-matrix-{name}.png" for name in BANDS}
     assert plots == {"accuracy-vs-megabytes.png", "label-distribution.png", *confusions}
     clients = [json.loads(line) for line in (default_run.folder / "clients.jsonl").read_text().splitlines()]

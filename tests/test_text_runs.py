@@ -77,10 +77,11 @@ def test_predict_takes_sentences_and_text_files(tuned: Path, reviews: Path, caps
         assert [pair["probability"] for pair in one["top"]] == pytest.approx([value for _, value in ranking])
 
 
-def test_the_card_and_the_record_speak_of_texts(tuned: Path) -> None:
-    card = (tuned / "heads" / "README.md").read_text()
-    assert "pipeline_tag: text-classification" in card and "# Text classifier of 2 classes" in card
-    assert "40 labelled texts for training" in card and 'load("/path/to/the/run/folder"' in card
+def test_the_card_and_the_record_speak_of_texts(tuned: Path, tmp_path: Path) -> None:
+    assert main(["export", str(tuned), "--hub", str(tmp_path / "hub")]) == 0
+    card = (tmp_path / "hub" / "README.md").read_text()
+    assert 'pipeline_tag: "text-classification"' in card and "# Text classifier of 2 classes" in card
+    assert "40 texts of" in card and 'predict("a text")' in card
     assert "image" not in card and read_json(tuned, "config.json")["versions"]["transformers"] != "not installed"
 
 

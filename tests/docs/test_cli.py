@@ -86,11 +86,10 @@ def test_checks_in_the_table_are_those_there_are(place: Path, capsys: pytest.Cap
     assert {check for item in items(PAGE, "check") for check in item[0].split(", ")} == seen
 
 
-def test_a_run_left_a_calibrated_head_and_its_card(place: Path) -> None:
+def test_a_run_left_a_calibrated_head(place: Path) -> None:
     run = next((place / "fedstats-runs").iterdir())
     fitted = json.loads((run / "results.json").read_text())["methods"]["fed3r"]["calibration"]
     assert fitted["num_examples"] == 18 and fitted["nll_after"] < fitted["nll_before"]
-    assert f"| {fitted['temperature']:.4g} |" in (run / "heads" / "README.md").read_text()
 
 
 def test_numbers_are_those_of_the_code() -> None:
