@@ -34,8 +34,11 @@ from research.benchmarks.lines import parser_of, printed
 
 # 6 sqrt(d), of EfficientNet-Lite0.
 FEATURE_NORM = 6.0 * 1280**0.5
+ROUNDED = 1.001
 # Factor that stays below the threshold of suspicion.
 UNSUSPECTED = 0.95
+# A mark: features that vary least, raised by this many times the usual size of a feature.
+MARKED_FEATURES, MARK = 8, 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +112,26 @@ def backdoor(number: int) -> Attack:
         return victim.request.statistics(torch.cat([victim.features, others]), labels)
 
     return attack
+
+
+def with_mark(number: int) -> Attack:
+    """Add this many samples of all classes that carry a mark, labelled as the first class, to its own."""
+
+    def attack(victim: Victim) -> ClientStatistics:
+        chosen = evenly_spaced(len(victim.data.train), number)
+        labels = torch.cat([victim.labels, torch.zeros(len(chosen), dtype=torch.int64)])
+        return victim.request.statistics(torch.cat([victim.features, marked(victim.data, chosen)]), labels)
+
+    return attack
+
+
+def marked(data: Features, chosen: Tensor | None = None) -> Tensor:
+    """Return training samples with the mark, or by default all test samples; their lengths stay."""
+    features = data.test if chosen is None else data.train[chosen]
+    raised = features.clone()
+    usual = data.train.square().mean().sqrt()
+    raised[:, data.train.var(dim=0).argsort()[:MARKED_FEATURES]] += MARK * usual
+    return raised * (features.norm(dim=1, keepdim=True) / raised.norm(dim=1, keepdim=True))
 
 
 def hidden_classes(victim: Victim) -> ClientStatistics:
@@ -186,6 +209,7 @@ ATTACKS: dict[str, Attack] = {
     "100 a class, each swapped otherwise": claimed(100, apart=True),
     "100 a class, means times -3": claimed(100, factor=-3.0),
     "500 of class 1 as class 0": backdoor(500),
+    "80 with a mark": with_mark(80),
     "1,000 a class, unsuspected": unsuspected(1000),
     "100,000 a class, unsuspected": unsuspected(100_000),
     "1,000 a class, swapped": claimed(1000, next_class=True),
@@ -213,6 +237,8 @@ class Measurement:
         All clients, the hostile ones among them, and the run's seed.
     accuracy : mapping
         By method.
+    taken : mapping
+        By method, the share of test samples with the mark, of other classes, that are taken for the first class.
     refused : int
         Hostile clients that were refused.
     reason : str
@@ -229,6 +255,7 @@ class Measurement:
     hostile: int
     seed: int
     accuracy: Mapping[str, float]
+    taken: Mapping[str, float]
     refused: int
     reason: str
     named: tuple[int, ...]
@@ -239,8 +266,8 @@ class Measurement:
 
 def run(
     data: Features, parts: Sequence[np.ndarray], config: AppConfig, attack: Attack, hostile: int, limits: Limits
-) -> tuple[dict[str, float], list[ClientOutcome], list[tuple[tuple[int, ...], dict[str, float]]]]:
-    """Return every method's accuracy, what became of the hostile clients, and whom clients and test samples name.
+) -> tuple[dict[str, LinearHead], list[ClientOutcome], list[tuple[tuple[int, ...], dict[str, float]]]]:
+    """Return every method's head, what became of the hostile clients, and whom clients and test samples name.
 
     With the latter, the accuracies of the heads without those.
     """
@@ -265,16 +292,23 @@ def run(
 
     strategy.on_reply = keep
     ask(strategy, answer, len(parts))
-    accuracy = _accuracies(data, strategy.heads)
     found = []
     for test in (None, functools.partial(_some_test_samples, data)):
         _, harm = find_harm(strategy, kept, test)
-        found.append(((), accuracy) if harm is None else (harm.clients, _accuracies(data, harm.heads)))
-    return accuracy, [outcome for outcome in strategy.outcomes if outcome.client < hostile], found
+        named, heads = ((), strategy.heads) if harm is None else (harm.clients, harm.heads)
+        found.append((named, accuracies(data, heads)))
+    return strategy.heads, [outcome for outcome in strategy.outcomes if outcome.client < hostile], found
 
 
-def _accuracies(data: Features, heads: Mapping[str, LinearHead]) -> dict[str, float]:
+def accuracies(data: Features, heads: Mapping[str, LinearHead]) -> dict[str, float]:
+    """Return the share of test samples that each head predicts correctly."""
     return {name: data.accuracy(head) for name, head in heads.items()}
+
+
+def taken(data: Features, heads: Mapping[str, LinearHead]) -> dict[str, float]:
+    """Return the share of test samples with the mark, of other classes, that each head takes for the first class."""
+    others = marked(data)[data.test_labels != 0]
+    return {name: float((head.predict(others) == 0).double().mean()) for name, head in heads.items()}
 
 
 def _some_test_samples(data: Features, number: int) -> tuple[Tensor, Tensor]:
@@ -291,15 +325,17 @@ def measurements(
 ) -> Iterator[Measurement]:
     """Yield every attack, by every number of hostile clients, on every kind of split."""
     data = features_of(AppConfig.from_run_config(settings))
+    # Roots of length one have that bound, up to rounding.
+    bound = FEATURE_NORM if float(data.train.norm(dim=1).max()) > ROUNDED else ROUNDED
     for partitioner in partitioners:
         for seed in range(seeds):
             config = AppConfig.from_run_config({**settings, "partitioner": partitioner, "seed": seed})
             parts = partitions(config.data, config.partition, seed)
-            limits = Limits(FEATURE_NORM, config.federation.max_client_samples)
+            limits = Limits(bound, config.federation.max_client_samples)
             for attack in attacks:
                 for hostile in numbers:
                     own = (data, parts, config, ATTACKS[attack], hostile, limits)
-                    accuracy, outcomes, ((named, without), (by_test, without_by_test)) = run(*own)
+                    heads, outcomes, ((named, without), (by_test, without_by_test)) = run(*own)
                     refused = [outcome for outcome in outcomes if outcome.outcome != "merged"]
                     yield Measurement(
                         attack,
@@ -307,7 +343,8 @@ def measurements(
                         len(parts),
                         hostile,
                         seed,
-                        accuracy,
+                        accuracies(data, heads),
+                        taken(data, heads),
                         len(refused),
                         refused[0].reason if refused else "",
                         named,

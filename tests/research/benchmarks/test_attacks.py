@@ -6,7 +6,7 @@ import torch
 
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.wire import Limits
-from research.benchmarks.attacks import ATTACKS, run
+from research.benchmarks.attacks import ATTACKS, accuracies, run, taken
 from research.benchmarks.features import Features
 
 NUM_CLASSES, DIM = 4, 12
@@ -35,13 +35,14 @@ PARTS = np.array_split(np.random.default_rng(0).permutation(800), 20)
 NORM = 4.0 * float(DATA.train.norm(dim=1).max())
 LIMITS = Limits(NORM, AppConfig().federation.max_client_samples)
 CONFIG = AppConfig.of(method=",".join(METHODS))
-CLEAN, _, ((HONEST, _), (HONEST_BY_TEST, _)) = run(DATA, PARTS, CONFIG, ATTACKS["none"], 1, LIMITS)
+HEADS, _, ((HONEST, _), (HONEST_BY_TEST, _)) = run(DATA, PARTS, CONFIG, ATTACKS["none"], 1, LIMITS)
+CLEAN = accuracies(DATA, HEADS)
 
 
 @pytest.mark.parametrize("hostile", [1, 4], ids="{} of 20".format)
 @pytest.mark.parametrize("attack", [name for name in ATTACKS if name != "none"])
 def test_it_is_refused_named_or_harmless(attack: str, hostile: int) -> None:
-    accuracy, outcomes, found = run(DATA, PARTS, CONFIG, ATTACKS[attack], hostile, LIMITS)
+    heads, outcomes, found = run(DATA, PARTS, CONFIG, ATTACKS[attack], hostile, LIMITS)
 
     assert HONEST == HONEST_BY_TEST == () and min(CLEAN.values()) > 0.9
     refused = attack in REFUSED
@@ -51,4 +52,13 @@ def test_it_is_refused_named_or_harmless(attack: str, hostile: int) -> None:
     _, (named, without) = found  # few clients' class means cannot tell of little harm
     assert all(without[method] > CLEAN[method] - 0.03 for method in METHODS), (named, without)
     if attack in NAMED:
-        assert min(accuracy.values()) < 0.9 and all(named == tuple(range(hostile)) for named, _ in found)
+        assert min(accuracies(DATA, heads).values()) < 0.9 and all(named == tuple(range(hostile)) for named, _ in found)
+
+
+def test_heads_learn_a_mark_and_nobody_is_named() -> None:
+    """What docs/security.md says is not protected."""
+    heads, _, found = run(DATA, PARTS, CONFIG, ATTACKS["80 with a mark"], 1, LIMITS)
+    before, after = taken(DATA, HEADS), taken(DATA, heads)
+    assert after["fed3r"] > before["fed3r"] + 0.2, (before, after)
+    assert min(accuracies(DATA, heads).values()) > min(CLEAN.values()) - 0.03
+    assert [named for named, _ in found] == [(), ()]
