@@ -7,6 +7,8 @@ for a minute. Meanwhile the memory of the server's processes is searched for wha
 import contextlib
 import shlex
 import signal
+import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +63,46 @@ def memory_of(process: int) -> bytes:
     return b"".join(found)
 
 
+def started(federation: Deployment, words: list[str]) -> Callable[[Callable[[], bool], str], str]:
+    """Start a run, of which the last words are settings; return what waits for it, or for its end, and its log."""
+    *words, first, second = words
+    run = federation.command(*words, f"{first} {second}")
+    log = f"flwr-{federation.commands}"
+
+    def wait(condition: Callable[[], bool], what: str) -> str:
+        wait_until(lambda: condition() or run.poll() is not None, what, lambda: federation.log(log))
+        return federation.log(log)
+
+    return wait
+
+
+def losing(
+    federation: Deployment,
+    name: str,
+    node: subprocess.Popen[bytes],
+    words: list[str],
+    after: str,
+    phase: str,
+    answered: str,
+    how: signal.Signals = signal.SIGKILL,
+) -> Callable[[], str]:
+    """Start a run that loses a site after an answer; return, once the others' next words are there, what ends it."""
+    before = federation.log(name).count(after)
+    wait = started(federation, words)
+    log = f"flwr-{federation.commands}"
+    # Of a reply that stays half sent Flower is sure after minutes only.
+    wait(lambda: "Sent" in "".join(federation.log(name).split(after)[before + 1 :]), "a site has answered")
+    node.send_signal(how)
+    wait(lambda: answered in federation.log(log).partition(phase)[2], "words are there")
+    return lambda: wait(lambda: False, "the run is over")
+
+
+def folder_of(output: str) -> Path:
+    """Return the run folder that a log ends with."""
+    assert COMPLETED in output, output
+    return Path(output.splitlines()[-1])
+
+
 @dataclass(frozen=True)
 class Survived:
     """Runs that lost a site: before its words were sent, and with noise between two sums.
@@ -105,29 +147,11 @@ def survived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Survived]:
         ids = {name: federation.node_id(name) for name in SITES}
         quick = " ".join(f"{name.replace('_', '-')}={value!r}".lower() for name, value in QUICK.items())
 
-        def losing_e(also: str, after: str, phase: str, how: signal.Signals) -> Callable[[], Path]:
-            """Start a run that loses a site after an answer; return once the others' next words are there."""
-            *words, settings = documented("flwr run . demo", also)
-            before = federation.log("e").count(after)
-            run = federation.command(*words, f"{settings} {quick} output-dir='{home}/{also}'")
-            log = f"flwr-{federation.commands}"
+        def losing_e(also: str, after: str, phase: str, how: signal.Signals) -> Callable[[], str]:
+            words = [*documented("flwr run . demo", also), f"{quick} output-dir='{home}/{also}'"]
+            return losing(federation, "e", nodes["e"], words, after, phase, "4 of 5 sites answered", how)
 
-            def wait(condition: Callable[[], bool], what: str) -> None:
-                wait_until(lambda: condition() or run.poll() is not None, what, lambda: federation.log(log))
-
-            def ended() -> Path:
-                wait(lambda: False, "the run is over")
-                output = federation.log(log)
-                assert COMPLETED in output, output
-                return Path(output.splitlines()[-1])
-
-            # Of a reply that stays half sent Flower is sure after minutes only.
-            wait(lambda: "Sent" in "".join(federation.log("e").split(after)[before + 1 :]), "a site has answered")
-            nodes["e"].send_signal(how)
-            wait(lambda: "4 of 5 clients answered" in federation.log(log).partition(phase)[2], "words are there")
-            return ended
-
-        noisy = losing_e("dp-epsilon", UNMASKING, "secure sum (moments)", signal.SIGSTOP)()
+        noisy = folder_of(losing_e("dp-epsilon", UNMASKING, "secure sum (moments)", signal.SIGSTOP)())
         nodes["e"].send_signal(signal.SIGCONT)
         ended = losing_e("method='fed3r'", SHARING, "secure sum (sums)", signal.SIGKILL)
         memory = b"".join(memory_of(one) for one in [superlink.pid, *descendants(superlink.pid)])
@@ -137,7 +161,7 @@ def survived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Survived]:
         clear = simulate(
             home / "clear", node_configs=left, method="fed3r", exact_sums=True, save_statistics="clients", **QUICK
         )
-        yield Survived(ended(), noisy, clear, ids, memory, home)
+        yield Survived(folder_of(ended()), noisy, clear, ids, memory, home)
     finally:
         federation.end()
 
@@ -188,3 +212,40 @@ def test_sites_records_agree_with_the_run(survived: Survived, kind: str, capsys:
 def test_a_site_s_log_warns_of_nothing_that_does_not_leave(survived: Survived) -> None:
     log = (survived.home / "insecure" / "a.log").read_text()
     assert "query.secure_sums" in log and "Gram matrix that leaves" not in log
+
+
+def test_three_of_four_are_summed_and_two_of_three_until_the_third_is_back(tmp_path: Path) -> None:
+    """One of four killed: the sum of the three. Then one of these three: one sentence, and when it is back the sum."""
+    federation = Deployment.insecure(tmp_path)
+    try:
+        sites = [dict(node) for node in nodes_of(tmp_path, LEFT, ("ant", "bee", "cat"))]
+        with_keys(tmp_path, sites)
+        configs = {
+            name: " ".join(f'{key}="{value}"' for key, value in site.items())
+            + f' secure-min-clients=3 cache-dir="{tmp_path}/cache/{name}" state-dir="{tmp_path}/state/{name}"'
+            for name, site in zip(LEFT, sites, strict=True)
+        }
+        nodes = {name: federation.supernode(name, own) for name, own in configs.items()}
+        ids = {name: federation.node_id(name) for name in LEFT}
+        quick = " ".join(f"{name.replace('_', '-')}={value!r}".lower() for name, value in QUICK.items())
+
+        def words(number: int) -> list[str]:
+            settings = f"secure-sums='on' method='fed3r' num-clients={number} min-clients=3"
+            return ["flwr", "run", ".", "demo", "--stream", "-c", settings, f"{quick} output-dir='{tmp_path}/runs'"]
+
+        of_three = folder_of(
+            losing(federation, "d", nodes["d"], words(4), SHARING, "secure sum (sums)", "3 of 4 sites answered")()
+        )
+        outcomes = {str(one["client"]): one["outcome"] for one in clients(of_three)}
+        assert outcomes == {**{ids[name]: "merged" for name in "abc"}, ids["d"]: "failed"}
+
+        begun = time.monotonic()
+        output = losing(federation, "c", nodes["c"], words(3), SHARING, "secure sum (sums)", "2 of 3 sites answered")()
+        assert "2 of 3 clients are left, secure sums need 3 of them: nothing was unmasked" in output.splitlines()[-2]
+        assert time.monotonic() - begun < 300 and COMPLETED not in output
+
+        federation.supernode("c", configs["c"])
+        again = folder_of(started(federation, words(3))(lambda: False, "the run is over"))
+        assert weights(again) == weights(of_three)
+    finally:
+        federation.end()

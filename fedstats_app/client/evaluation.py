@@ -13,7 +13,7 @@ from fedstats_app.heads import ClientScores, LinearHead, margin_bins
 from fedstats_app.heads.calibration import TEMPERATURES, sample_losses, voted_temperature
 from fedstats_app.heads.leave_one_out import LeaveOneOut
 from fedstats_app.privacy import TEMPERATURE_STEP, confusion_above_floor, margins_above_floor, named_samples
-from fedstats_app.wire import StatisticsRequest
+from fedstats_app.wire import RejectedRequest, StatisticsRequest
 from fedstats_app.wire.evaluation import evaluation_reply, read_evaluation_request
 
 
@@ -28,6 +28,8 @@ def score_heads(msg: Message, context: Context, client_id: int | None) -> dict[s
     site = Site.of(context, client_id)
     site.check(request)
     split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
+    if left_out is not None and split.dataset.persons is not None:
+        raise RejectedRequest("leave-one-out leaves a sample out of the head, not its person: a holdout-fraction does")
     reader = site.reader(request.backbone_fingerprint)
     return evaluate_heads(reader, split, request, heads, min_class_count=site.floor, left_out=left_out)
 

@@ -60,10 +60,11 @@ def with_leave_one_out(run: Run, strategy: StatisticsStrategy, scores: Scores) -
 def _leave_one_out(run: Run, strategy: StatisticsStrategy) -> Scores | None:
     """Let sites judge the ridge on the samples in the statistics, each left out of it; None if the run does not ask.
 
-    A run asks if its holdout-fraction is 0, and the ridge has the defaults but for lambda.
+    A run asks if its holdout-fraction is 0, it names no persons, and the ridge has the defaults but for lambda.
     """
     method, head = strategy.methods().get(RIDGE), strategy.heads.get(RIDGE)
-    if run.config.data.holdout_fraction or method is None or head is None or run.config.federation.sums_only:
+    data = run.config.data
+    if data.holdout_fraction or data.person_column or method is None or head is None or run.config.federation.sums_only:
         return None
     ridge_lambda = head.report.parameters["ridge_lambda"]
     if replace(method.options, ridge_lambda="auto") != method.options_type() or not (able := _able(run, strategy)):

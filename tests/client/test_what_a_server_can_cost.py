@@ -14,8 +14,9 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.statistics import ScatterSpec, StatisticsSpec
-from fedstats_app.training.limits import RequestLimits
+from fedstats_app.training.limits import RefusedByPolicy, RequestLimits
 from fedstats_app.training.model import TrainingRequest
+from fedstats_app.training.training_options import LocalOptions
 from fedstats_app.wire import StatisticsRequest
 from fedstats_app.wire.evaluation import MAX_HEADS, evaluation_content
 from fedstats_app.wire.mezo import MezoRequest
@@ -155,3 +156,13 @@ def test_a_run_gets_so_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     assert not first.has_error()
     assert second.error.reason == "RefusedByPolicy: this node has sent as much in this run as it sends in one"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "samples", "reason"),
+    [(101, 1, "local-epochs: must be at most 100, got 101"), (100, 16_016, "must be at most 100000, got 100100")],
+)
+def test_a_call_trains_so_long(epochs: int, samples: int, reason: str) -> None:
+    RequestLimits().check_training(LocalOptions(epochs=100, batch_size=16), 16_000)
+    with pytest.raises(RefusedByPolicy, match=reason):
+        RequestLimits().check_training(LocalOptions(epochs=epochs, batch_size=16), samples)

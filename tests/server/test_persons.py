@@ -118,3 +118,15 @@ def test_noise_that_hides_persons_says_what_it_costs(tmp_path: Path, capsys: pyt
     assert "for one person more or less with at most 2 of 24 (declared)" in (folder / "report.html").read_text()
     with pytest.raises(ValueError, match="dp-unit: person needs person-column, got none"):
         simulate(tmp_path, **options, **noise, folder_levels="class")
+
+
+def test_no_sample_is_left_out_of_its_own_person(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A head without it would still know its person: neither a simulation nor a node whose owner names persons does."""
+    data = persons_folder(tmp_path / "data", 0, persons=12, images=2)
+    options: dict[str, Any] = {"method": "fed3r", "holdout_fraction": 0.0}
+    folder = simulate(tmp_path, dataset=data, person_column="subfolder", num_clients=2, partitioner="iid", **options)
+    assert read_json(folder, "results.json")["leave_one_out"] is None and "leave-one-out" not in caplog.text
+    nodes = [{"data-path": persons_folder(tmp_path / n, 1, persons=12, images=2)} for n in "ab"]
+    folder = simulate(tmp_path, node_configs=[{**node, "person-column": "subfolder"} for node in nodes], **options)
+    assert read_json(folder, "results.json")["leave_one_out"] is None
+    assert "leave-one-out leaves a sample out of the head, not its person" in caplog.text
