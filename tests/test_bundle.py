@@ -17,15 +17,8 @@ from tests.docs.markdown import blocks
 from tests.support.commands import REPOSITORY, output_of
 from tests.support.flower import simulation
 
-SETTINGS = {
-    "backbone": "random:tiny",
-    "input-size": 16,
-    "num-clients": 4,
-    "partitioner": "iid",
-    "partition.samples-per-class": 20,
-    "plots": False,
-    "method": "fedncm",
-}
+SETTINGS = {"backbone": "random:tiny", "input-size": 16, "num-clients": 4, "partitioner": "iid"}
+SETTINGS |= {"partition.samples-per-class": 20, "plots": False, "method": "fedncm"}
 
 
 @pytest.fixture(scope="module")

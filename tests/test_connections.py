@@ -19,16 +19,8 @@ from tests.support.flower import environment_at, free_ports
 RECORDER = Path(__file__).parent / "support" / "recording"
 REPOSITORY = Path(__file__).parents[1]
 # Libraries of the extras that a run may import by itself.
-LIBRARIES = (
-    "openvino",
-    "ray",
-    "datasets",
-    "matplotlib.pyplot",
-    "timm",
-    "transformers",
-    "huggingface_hub",
-    "onnxruntime",
-)
+LIBRARIES = ("openvino", "ray", "datasets", "matplotlib.pyplot", "timm", "transformers", "huggingface_hub")
+LIBRARIES += ("onnxruntime",)
 NETWORK = "backbone='random:tiny' input-size=16"
 RUN = f"dataset='{{data}}' partitioner='iid' num-clients=2 {NETWORK} engine='openvino'"
 

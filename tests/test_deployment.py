@@ -120,8 +120,7 @@ def faulty_run(
 def test_every_faulty_node_is_named_with_its_reason(faulty_run: FaultyRun) -> None:
     refused = read_json(faulty_run.folder, "results.json")["refused_nodes"]
     nodes = faulty_run.nodes
-    assert set(refused) == {nodes["no-data"]}
-    assert "the reason is in the log of this node" in refused[nodes["no-data"]]
+    assert set(refused) == {nodes["no-data"]} and "the reason is in the log of this node" in refused[nodes["no-data"]]
     for node, reason in refused.items():
         assert f"[fedstats] node {node} takes no part: {reason}"[:150] in faulty_run.output
     outcomes = {str(one["client"]): one for one in lines(faulty_run.folder, "clients.jsonl")}
@@ -195,10 +194,8 @@ def test_the_script_runs_predicts_and_evaluates_on_what_the_nodes_keep(federatio
     assert results["methods"]["fed3r"]["accuracy"] > 0.65
     # Every class of any site, though no site has all.
     assert len(config["class_names"]) == 10
-    rounds = lines(first_run, "rounds.jsonl")
-    assert [(one["stage"], one["round"], one["num_clients"]) for one in rounds[1:]] == [
-        ("probe", number, 3) for number in (1, 2)
-    ]
+    found = [(one["stage"], one["round"], one["num_clients"]) for one in lines(first_run, "rounds.jsonl")[1:]]
+    assert found == [("probe", 1, 3), ("probe", 2, 3)]
     assert "Ankle boot" in output.split("== predict")[1].split("== run")[0]
 
 

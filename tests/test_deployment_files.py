@@ -41,14 +41,8 @@ ABSENT |= {"torchvision", "timm", "sklearn", "scipy"}
 
 
 # What the document's variables stand for, in this order: a site's images are named by two of them.
-VALUES = {
-    "$((PORT + number))": "8001",
-    "$DIR": "/demo",
-    "$IMAGES": "/demo/images",
-    "$PORT": "8000",
-    "$site": "site-a",
-    "$RUN": "/run",
-}
+VALUES = {"$((PORT + number))": "8001", "$DIR": "/demo", "$IMAGES": "/demo/images", "$PORT": "8000"}
+VALUES |= {"$site": "site-a", "$RUN": "/run"}
 
 
 def lines_of(text: str) -> list[str]:
@@ -92,9 +86,8 @@ def test_the_document_s_variables_are_those_of_the_demonstration(tmp_path: Path)
     code = block_with("export FLWR_HOME")
     said = dict(line.partition("=")[::2] for line in bash(f"{code}\nenv", tmp_path).splitlines())
     set_there = re.findall(r"(\w+)=", code)
-    assert {name: said[name] for name in set_there} == {
-        name: commands.environment(tmp_path)[name] for name in set_there
-    }
+    known = commands.environment(tmp_path)
+    assert {name: said[name] for name in set_there} == {name: known[name] for name in set_there}
     bash(f'export FLWR_HOME="$DIR/flwr"\n{block_with("[superlink.demo]")}', tmp_path)
     assert (tmp_path / "flwr" / "config.toml").read_text() == commands.connection(tmp_path, 8000)
 
@@ -145,9 +138,8 @@ def test_strangers_reach_the_nodes_paths_only(tmp_path: Path) -> None:
     text = text.replace("127.0.0.1:8000;", f"127.0.0.1:{behind.server_port};").replace("8443", f"127.0.0.1:{port}")
     (tmp_path / "nginx.conf").write_text(text)
     own = f"daemon off; pid {tmp_path}/nginx.pid; error_log {tmp_path}/nginx.log;"
-    proxy = subprocess.Popen(
-        ["nginx", "-p", tmp_path, "-c", tmp_path / "nginx.conf", "-e", tmp_path / "log", "-g", own]
-    )
+    words = ["-p", tmp_path, "-c", tmp_path / "nginx.conf", "-e", tmp_path / "log", "-g", own]
+    proxy = subprocess.Popen(["nginx", *words])
 
     def answer(path: str) -> tuple[int, str]:
         context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
@@ -199,15 +191,8 @@ def test_a_node_s_requirements_are_some_of_the_project_s_with_a_flower_that_was_
     flower = project.pop("flwr")
     assert node.pop("flwr") == f"=={TESTED[-1]}" and SpecifierSet(flower).contains(TESTED[-1])
     assert node.items() <= project.items()
-    assert set(project) - set(node) == {
-        "flwr-datasets",
-        "torchvision",
-        "matplotlib",
-        "cryptography",
-        "jinja2",
-        "packaging",
-        "tomli-w",
-    }
+    more = {"flwr-datasets", "torchvision", "matplotlib", "cryptography", "jinja2", "packaging", "tomli-w"}
+    assert set(project) - set(node) == more
 
 
 NODE = """
@@ -233,15 +218,8 @@ main()
 def test_a_node_works_without_ray_and_all_else_that_only_simulations_need(tmp_path: Path) -> None:
     """The whole app, in fact: statistics, evaluation and fine-tuning, with the packages absent."""
     nodes = nodes_of(tmp_path, "ab", ("ant", "bee"), images=20, train=True)
-    settings = {
-        "backbone": "random:tiny",
-        "input-size": 16,
-        "plots": False,
-        "output-dir": str(tmp_path / "runs"),
-        "settle-seconds": 0.1,
-        "fine-tune": "full",
-        "num-server-rounds": 1,
-    }
+    settings = {"backbone": "random:tiny", "input-size": 16, "plots": False, "output-dir": str(tmp_path / "runs")}
+    settings |= {"settle-seconds": 0.1, "fine-tune": "full", "num-server-rounds": 1}
     program = f"ABSENT = {ABSENT!r}\n{NODE}"
     env = {"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     said = output_of([sys.executable, "-c", program, json.dumps(settings), json.dumps(nodes)], env=env)
@@ -308,9 +286,8 @@ def test_the_containers_run_the_document_s_commands(monkeypatch: pytest.MonkeyPa
     known = commands.environment(folder)
     for service in found.values():
         own = {name: value for name, value in service["environment"].items() if name not in ("HOME", "FLWR_HOME")}
-        assert own == {
-            name: known[name] for name in known if name.startswith(("FLWR_", "HF_", "NO_")) and name != "FLWR_HOME"
-        }
+        kinds = ("FLWR_", "HF_", "NO_")
+        assert own == {name: known[name] for name in known if name.startswith(kinds) and name != "FLWR_HOME"}
     registering = shlex.join(commands.register(folder, "site-a"))
     assert f"docker compose -f deployment/compose.yaml exec superlink {registering}" in DOCUMENT.read_text()
 

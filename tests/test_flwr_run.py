@@ -14,13 +14,8 @@ from tests.support.simulation import share_right
 pytestmark = REAL_RUNS
 
 # Around what the README's table says (74.55, 85.30, 81.05, 85.15, 85.50): other processors round features differently.
-BANDS = {
-    "fedncm": (0.74, 0.76),
-    "fed3r": (0.845, 0.862),
-    "fedcof": (0.80, 0.83),
-    "fedcgs": (0.838, 0.855),
-    "fedroot": (0.848, 0.865),
-}
+BANDS = {"fedncm": (0.74, 0.76), "fed3r": (0.845, 0.862), "fedcof": (0.80, 0.83), "fedcgs": (0.838, 0.855)}
+BANDS |= {"fedroot": (0.848, 0.865)}
 
 
 def readme_command() -> str:
@@ -58,12 +53,8 @@ def test_the_readme_command_gives_the_readme_table(default_run: Finished, flower
         assert f"{100 * entry['accuracy']:.2f}" in default_run.output
     # Papers' formulas, with M = 362 (class, client) pairs of the default partition.
     pairs, clients, dim, classes = 362, 100, 1280, 10
-    by_formula = {
-        "fedncm": 4 * pairs * dim,
-        "fedcof": 4 * pairs * dim,
-        "fed3r": 4 * (pairs * dim + clients * dim**2),
-        "fedcgs": 4 * clients * (classes * dim + dim**2 + classes),
-    }
+    by_formula = {"fedncm": 4 * pairs * dim, "fedcof": 4 * pairs * dim, "fed3r": 4 * (pairs * dim + clients * dim**2)}
+    by_formula |= {"fedcgs": 4 * clients * (classes * dim + dim**2 + classes)}
     assert {name: results["methods"][name]["uplink_bytes"] for name in by_formula} == by_formula
     # Clients of 80 samples on average send the factor of their Gram matrix of 1280 features, or less.
     assert results["methods"]["fed3r"]["wire_bytes"] < 45e6 < 0.07 * by_formula["fed3r"]

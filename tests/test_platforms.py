@@ -61,9 +61,8 @@ def test_text_files_are_utf_8_on_any_system(parsed: dict[Path, ast.Module]) -> N
         for node in ast.walk(tree):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
-            named = {one.arg for one in node.keywords} & {"encoding"} or len(node.args) > (
-                node.func.attr != "read_text"
-            )
+            most = node.func.attr != "read_text"
+            named = {one.arg for one in node.keywords} & {"encoding"} or len(node.args) > most
             if node.func.attr in ("read_text", "write_text") and not named:
                 without.append(f"{path.name}:{node.lineno}")
     assert not without

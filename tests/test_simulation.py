@@ -52,9 +52,8 @@ def files(folder: Path) -> set[str]:
 
 def without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            key: without_times(one) for key, one in value.items() if "seconds" not in key and key not in OF_THE_CLOCK
-        }
+        kept = {key: one for key, one in value.items() if "seconds" not in key and key not in OF_THE_CLOCK}
+        return {key: without_times(one) for key, one in kept.items()}
     return [without_times(one) for one in value] if isinstance(value, list) else value
 
 

@@ -28,7 +28,6 @@ def test_docstrings_and_names(path: Path) -> None:
     tree = ast.parse(path.read_text())
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     texts = [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, documented)]
-    assert [
-        text.split("\n")[0] for text in texts if text.split()[:1] and text.split()[0].strip(",:") in NO_BEGINNINGS
-    ] == []
+    first = [text.splitlines()[0] for text in texts if text.split()]
+    assert [line for line in first if line.split()[0].strip(",:") in NO_BEGINNINGS] == []
     assert sorted({name for name in names(tree) if name in NO_NAMES}) == []

@@ -15,9 +15,8 @@ def test_reads_what_model_cards_say() -> None:
         "mlp_ratio": 5.3375,
     }
     assert parse_arguments("") == {}
-    assert (
-        arguments_text(parse_arguments("b=true,a=2")) == arguments_text(parse_arguments("a=2, b=True")) == "a=2,b=true"
-    )
+    one, other = (arguments_text(parse_arguments(text)) for text in ("b=true,a=2", "a=2, b=True"))
+    assert one == other == "a=2,b=true"
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lite0(cache: Path | None, engine: str, batch_size: int = 4) -> Backbone:
-    return load_backbone(
-        "efficientnet_lite0", input_size=32, batch_size=batch_size, device="cpu", engine=engine, engine_cache=cache
-    )
+    options = {"device": "cpu", "engine": engine, "engine_cache": cache}
+    return load_backbone("efficientnet_lite0", input_size=32, batch_size=batch_size, **options)
 
 
 @pytest.fixture(scope="module")
@@ -156,8 +155,7 @@ def test_the_engine_is_part_of_the_feature_caches_key(cache: Path, tmp_path: Pat
     indices = np.arange(5)
 
     def read(engine: str) -> Tensor:
-        reader = FeatureReader(lite0(cache, engine), tmp_path)
-        return torch.cat([block for block, _ in reader.blocks(sample, indices)])
+        return torch.cat([block for block, _ in FeatureReader(lite0(cache, engine), tmp_path).blocks(sample, indices)])
 
     first = read("torch")
     assert torch.equal(read("torch"), first) and not torch.equal(read("openvino"), first)

@@ -19,9 +19,8 @@ def network() -> torch.nn.Module:
 
 def test_features_and_transform_are_timms(network: torch.nn.Module, tmp_path: Path) -> None:
     torch.save(network.state_dict(), tmp_path / "full.pth")
-    backbone = load_backbone(
-        f"timm:{_NAME}", weights=str(tmp_path / "full.pth"), input_size=64, batch_size=2, device="cpu"
-    )
+    options = {"weights": str(tmp_path / "full.pth"), "input_size": 64, "batch_size": 2}
+    backbone = load_backbone(f"timm:{_NAME}", device="cpu", **options)
     images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         expected = network.forward_head(network.forward_features(images), pre_logits=True)

@@ -9,15 +9,8 @@ from fedstats_app.backbones.weights import load_strictly
 
 torchvision_models = pytest.importorskip("torchvision.models")
 
-_FEATURE_DIMS = {
-    "squeezenet1_1": 512,
-    "mobilenet_v2": 1280,
-    "resnet18": 512,
-    "resnet50": 2048,
-    "efficientnet_b0": 1280,
-    "vit_b_16": 768,
-    "vit_b_32": 768,
-}
+_FEATURE_DIMS = {"squeezenet1_1": 512, "mobilenet_v2": 1280, "resnet18": 512, "resnet50": 2048}
+_FEATURE_DIMS |= {"efficientnet_b0": 1280, "vit_b_16": 768, "vit_b_32": 768}
 
 
 def _penultimate(network: torch.nn.Module, name: str, images: torch.Tensor) -> torch.Tensor:

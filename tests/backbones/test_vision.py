@@ -17,14 +17,8 @@ from fedstats_app.backbones.weights import WeightsError
 
 transformers = pytest.importorskip("transformers", reason="transformers is an optional extra")
 
-SIZES: dict[str, Any] = {
-    "hidden_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 96,
-    "image_size": 32,
-    "patch_size": 8,
-}
+SIZES: dict[str, Any] = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 96}
+SIZES |= {"image_size": 32, "patch_size": 8}
 PREPROCESSOR = {
     "do_resize": True,
     "size": {"height": 32, "width": 32},
@@ -85,12 +79,8 @@ def test_features_are_the_librarys_own(kind: str, tmp_path: Path) -> None:
     folder = save(tmp_path / "model", model)
     found = outputs(model)
     tokens = found.last_hidden_state
-    expected = {
-        "pooled": found.pooler_output,
-        "cls": tokens[:, 0],
-        "mean": tokens[:, prefix:].mean(1),
-        "cls+mean": torch.cat([tokens[:, 0], tokens[:, prefix:].mean(1)], dim=1),
-    }
+    expected = {"pooled": found.pooler_output, "cls": tokens[:, 0], "mean": tokens[:, prefix:].mean(1)}
+    expected |= {"cls+mean": torch.cat([tokens[:, 0], tokens[:, prefix:].mean(1)], dim=1)}
     same(loaded(folder), expected[usual])
     assert loaded(folder).fingerprint == loaded(folder, pooling=usual).fingerprint
     allowed = {"pooled": ["pooled"], "cls": ["cls", "mean", "cls+mean"]}[usual]

@@ -84,9 +84,7 @@ def test_an_index_names_files_beside_it_only(state: State, tmp_path: Path) -> No
     with pytest.raises(WeightsError, match="must hold a weight_map"):
         read_state_file(index)
     save_file(state, folder / "part.safetensors")
-    index.write_text(
-        json.dumps({"weight_map": {**dict.fromkeys(state, "part.safetensors"), "more": "part.safetensors"}})
-    )
+    index.write_text(json.dumps({"weight_map": dict.fromkeys([*state, "more"], "part.safetensors")}))
     with pytest.raises(WeightsError, match="promises what no part has: more"):
         read_state_file(index)
 

@@ -21,13 +21,8 @@ RULES = {
     "200KB": RankRule("bytes", 200_000.0),
     "1500KB": RankRule("bytes", 1_500_000.0),
 }
-OTHER_SPELLINGS = {
-    "2*sqrt(n)": "2 sqrt(n)",
-    " 2.0 sqrt(n) ": "2 sqrt(n)",
-    "90 %": "90%",
-    "1.5MB": "1500KB",
-    "0.2 MB": "200KB",
-}
+OTHER_SPELLINGS = {"2*sqrt(n)": "2 sqrt(n)", " 2.0 sqrt(n) ": "2 sqrt(n)", "90 %": "90%", "1.5MB": "1500KB"}
+OTHER_SPELLINGS |= {"0.2 MB": "200KB"}
 NONE = ("", "sqrt", "sqrt(d)", "-1", "1.5", "0%", "101%", "0KB", "200kb", "nan%", "1e3", "-2 sqrt(n)", "all", "9" * 13)
 
 

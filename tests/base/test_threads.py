@@ -35,9 +35,7 @@ def test_threads_are_those_of_torch(asked: str, threads: int | None, monkeypatch
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a process has all cores here")
 @pytest.mark.parametrize("asked", ["", "2,1"])
 def test_torch_itself_has_as_many_in_a_process_of_one_core(asked: str) -> None:
-    code = (
-        "from fedstats_app.base.threads import num_threads; import torch; print(num_threads(), torch.get_num_threads())"
-    )
+    code = "from fedstats_app.base.threads import *; import torch; print(num_threads(), torch.get_num_threads())"
     core = min(os.sched_getaffinity(0))
     env = {name: value for name, value in os.environ.items() if "_NUM_THREADS" not in name}
     env |= {"OMP_NUM_THREADS": asked} if asked else {}

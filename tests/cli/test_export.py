@@ -97,8 +97,7 @@ def test_a_folder_for_the_hub_is_whole(run_folder: Path, pictures: Path, tmp_pat
         to_json({"methods": {"fedncm": {"accuracy": 0.9}}, "num_test_examples": 30, "refused_nodes": ["north"]})
     )
     words = ["export", str(run_folder), "--hub", str(folder), "--licence", "apache-2.0"]
-    assert main(words) == 0
-    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith(str(folder))]
+    assert main(words) == 0 and [line for line in capsys.readouterr().out.splitlines() if line.startswith(str(folder))]
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     assert set(files) == {"README.md", "heads/fedncm.safetensors", "preprocessor_config.json"}
     card = ModelCard(files["README.md"].read_text(), ignore_metadata_errors=False)

@@ -156,8 +156,7 @@ def exact(sites: Sites, mean: torch.Tensor | None) -> list[torch.Tensor]:
     request = StatisticsRequest(3, StatisticsSpec(True), class_names=CLASSES)
     for node in sites.nodes:
         site = Site(sites.settings, NodeConfig.from_node_config(node))
-        blocks = _blocks(site, site.reader(""), request)
-        own = layout.sums("mean" if mean is None else "moments", blocks, mean)
+        own = layout.sums("mean" if mean is None else "moments", _blocks(site, site.reader(""), request), mean)
         total = own if total is None else [one + two for one, two in zip(total, own, strict=True)]
     assert total is not None
     return total
@@ -209,8 +208,7 @@ def test_an_account_of_persons_is_charged_for_all_that_one_gives(tmp_path: Path,
     given = 2 if unit else 3
     sites.release(MU / given)
     assert np.hypot(*sites.charges()) == pytest.approx(MU, rel=1e-12)
-    one = Site(sites.settings, NodeConfig.from_node_config(sites.nodes[0]))
-    dataset, indices = one.all_samples(CLASSES)
+    dataset, indices = Site(sites.settings, NodeConfig.from_node_config(sites.nodes[0])).all_samples(CLASSES)
     assert len(dataset) == 6 and len(indices) == 2 * given
     with pytest.raises(TooFewClients, match=OVER):
         sites.release(MU, seed=1)
@@ -229,10 +227,8 @@ def test_the_same_question_gets_the_same_noise_and_is_charged_once(tmp_path: Pat
     charged = sites.charges()
     assert np.hypot(*charged) == pytest.approx(MU, rel=1e-12)
     sites.restart()
-    assert same(sites.release(), first)
-    assert sites.charges() == charged
-    assert not same(sites.release(seed=1), first)
-    assert len(sites.charges()) == 4
+    assert same(sites.release(), first) and sites.charges() == charged
+    assert not same(sites.release(seed=1), first) and len(sites.charges()) == 4
 
 
 def test_the_same_noise_is_not_unmasked_over_other_survivors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -267,8 +263,7 @@ def test_a_site_s_own_noise_is_enough_alone_and_the_same_over_other_sites(
 
     fewer, alone = over(0, 1, 2, 3), over(4)
     pairs = zip(itertools.chain(*every), itertools.chain(*fewer), itertools.chain(*alone), strict=True)
-    assert all(np.array_equal(total - others, own) for total, others, own in pairs)
-    assert sites.charges(4) == charged
+    assert all(np.array_equal(total - others, own) for total, others, own in pairs) and sites.charges(4) == charged
     sites.nodes = sites.nodes[4:]
     wanted = [*exact(sites, None), *exact(sites, mean)]
     sizes = [*layout.noise("mean", honest=1), *layout.noise("moments", honest=1)]
@@ -299,8 +294,7 @@ def test_a_site_that_is_lost_costs_its_samples_only(tmp_path: Path) -> None:
     inner = run.sums.grid.inner
     assert isinstance(inner, LocalGrid)
     inner.faults = {4: Fault(raises="killed")}
-    mean = run.layout.read_mean(run.summed("mean"), 30)
-    run.summed("moments", mean)
+    run.summed("moments", run.layout.read_mean(run.summed("mean"), 30))
     assert run.over == (0, 1, 2, 3)
     assert len(sites.charges(0)) == 2 and sites.charges(4) == []
     run = sites.run(seed=1)
@@ -314,11 +308,9 @@ def test_who_is_lost_before_words_are_asked_makes_it_another_question(tmp_path: 
     mean, _ = sites.release()
     run = sites.run()
     run.parties = replace(run.parties, active=run.parties.active[:-1])
-    other = run.summed("mean")
-    difference = float(numbers_of(other[0]).sub(numbers_of(mean[0])).std())
+    difference = float(numbers_of(run.summed("mean")[0]).sub(numbers_of(mean[0])).std())
     # Two draws of four and five shares, less one site's six images at most.
-    assert difference > run.layout.noise("mean", 4)[0] * 2
-    assert len(sites.charges()) == 3
+    assert difference > run.layout.noise("mean", 4)[0] * 2 and len(sites.charges()) == 3
 
 
 def test_all_versions_of_the_data_are_one_account(tmp_path: Path) -> None:
@@ -340,8 +332,7 @@ def test_a_new_sample_that_no_cell_has_yet_gets_new_noise(tmp_path: Path) -> Non
     (after, *_), _ = sites.release()
     assert [len(sites.charges(place)) for place in range(5)] == [4] * 5
     # Two draws of five shares, of which one site's would be 1.4.
-    difference = float(numbers_of(after).sub(numbers_of(before)).std())
-    assert difference > sites.run().layout.noise("mean", 4)[0] * 2
+    assert float(numbers_of(after).sub(numbers_of(before)).std()) > sites.run().layout.noise("mean", 4)[0] * 2
 
 
 def test_data_that_change_in_a_run_take_no_more_part_in_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -351,8 +342,7 @@ def test_data_that_change_in_a_run_take_no_more_part_in_it(tmp_path: Path, caplo
     sites.more_images(0)
     sites.restart()
     run.summed("mean")
-    assert run.over == (1, 2, 3, 4)
-    assert "this node's data changed since this run of masks began" in caplog.text
+    assert run.over == (1, 2, 3, 4) and "this node's data changed since this run of masks began" in caplog.text
 
 
 def test_the_owners_delta_judges_not_the_servers(tmp_path: Path) -> None:
@@ -406,8 +396,7 @@ def test_fewer_shares_of_noise_than_were_counted_on_are_not_unmasked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever the server says of who is honest: of five, four must be left, by each site's own count."""
-    sites = Sites(tmp_path)
-    run = sites.run()
+    run = Sites(tmp_path).run()
     sums, agreed = run.sums, run.parties
     content, query = sums_content(agreed.plan, 0, agreed.active), query_of(run.question, "mean", agreed.active)
     total = sums.added(content, SECURE_NOISY, dict(enumerate(agreed.clients)), run.layout.shapes("mean"), query)
@@ -451,8 +440,7 @@ def test_a_node_with_an_account_answers_nothing_outside_of_it(tmp_path: Path, ki
             assert list(ask(config).content["node"]["class-names"]) == list(CLASSES)  # type: ignore[arg-type, index]
         return
     assert refusal in ask(clear).error.reason
-    noisy = ask(sites.settings)
-    assert (refusal in noisy.error.reason) == (kind not in client_app.ACCOUNTED)
+    assert (refusal in ask(sites.settings).error.reason) == (kind not in client_app.ACCOUNTED)
 
 
 def test_a_run_with_noise_takes_no_class_names_from_data(tmp_path: Path) -> None:

@@ -81,5 +81,4 @@ def test_each_direction_draws_a_batch_of_its_own(tmp_path: Path) -> None:
     assert len(scalars) == 2
     for index, scalar in enumerate(scalars):
         mine = SelectedSamples(SAMPLES, batch_order(20, 5, (3, 4, 1), index)[0])
-        perturbation = Perturbation(node.model, ["weight", "bias"])
-        assert projected_gradients(perturbation, mine, 8, [probes[index]]) == (scalar,)
+        assert projected_gradients(Perturbation(node.model, ["weight", "bias"]), mine, 8, [probes[index]]) == (scalar,)

@@ -79,7 +79,6 @@ def items(path: Path, heading: str) -> list[list[str]]:
 
 def commands(path: Path) -> list[str]:
     """Every ``flwr run ...`` of a document, one per line, without what stands before or behind it."""
-    joined = "\n".join(block.code for block in blocks(path, "bash")).replace("\\\n", " ")
-    found = re.findall(r"flwr run [^\n]*", joined)
+    found = re.findall(r"flwr run [^\n]*", "\n".join(block.code for block in blocks(path, "bash")).replace("\\\n", " "))
     found += [code for code in inline_code(path) if code.startswith("flwr run ")]
     return [re.split(r" &&| \|\|| \| | #", command)[0] for command in found]

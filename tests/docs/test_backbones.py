@@ -14,12 +14,8 @@ PAGE = DOCS / "backbones.md"
 
 
 def option(command: str, name: str) -> dict[str, object]:
-    [line] = [
-        one
-        for block in blocks(PAGE, "bash")
-        for one in block.code.splitlines()
-        if one.startswith(command) and "UNI" in one
-    ]
+    lines = [line for block in blocks(PAGE, "bash") for line in block.code.splitlines()]
+    [line] = [one for one in lines if one.startswith(command) and "UNI" in one]
     words = shlex.split(line)
     return dict(parse_config_args([words[words.index(name) + 1]]))
 

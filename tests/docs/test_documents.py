@@ -194,8 +194,7 @@ def test_run_folder_is_as_its_page_says(finished_run: Path, mezo_run: Path) -> N
     assert words == set(results) | set(results["methods"]["fed3r"])
     status = json.loads((finished_run / "status.json").read_text())
     words = set(re.findall(r"`([a-z]+)`", described["`status.json`"]))
-    assert words == {"state", "reason", "running", "completed", "failed", "stopped"}
-    assert status["state"] == "completed"
+    assert words == {"state", "reason", "running", "completed", "failed", "stopped"} and status["state"] == "completed"
 
 
 def test_citation_and_changelog_are_of_this_version() -> None:

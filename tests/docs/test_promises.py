@@ -7,9 +7,8 @@ import pytest
 
 from tests.support.commands import REPOSITORY
 
-PROMISES: dict[str, dict[str, list[str]]] = tomllib.loads(
-    (REPOSITORY / "tests" / "docs" / "promises.toml").read_text(encoding="utf-8")
-)
+TEXT = (REPOSITORY / "tests" / "docs" / "promises.toml").read_text(encoding="utf-8")
+PROMISES: dict[str, dict[str, list[str]]] = tomllib.loads(TEXT)
 
 
 @pytest.mark.parametrize("page", PROMISES)

@@ -78,9 +78,8 @@ def test_formulas_give_the_bytes(num_samples: int, scatter: ScatterSpec | None) 
         [row] = [row for row in rows(PAGE, "array") if f"`{key}`" in row[0]]
         formula = row[2].strip("$").replace("\\,", "")
         formula = re.sub(r"(?<=[0-9a-z])(?=[a-z(])", "*", formula)
-        assert eval(formula, {"s": 4, "m": PRESENT, "d": DIM, "r": num_samples - PRESENT, "t": 2, "k": 9}) == len(
-            array.data
-        ), row
+        sizes = {"s": 4, "m": PRESENT, "d": DIM, "r": num_samples - PRESENT, "t": 2, "k": 9}
+        assert eval(formula, sizes) == len(array.data), row
 
 
 def test_records_and_keys_are_all_described() -> None:

@@ -36,9 +36,8 @@ def test_links_out_of_the_documents_lead_to_files_of_the_site(site: Path) -> Non
     conf = {path.relative_to(REPOSITORY / "conf") for path in (REPOSITORY / "conf").rglob("*.toml")}
     copied = {path.relative_to(site / "conf") for path in (site / "conf").rglob("*.toml")}
     assert {path for path in conf if len(path.parts) == 1} <= copied <= conf  # the papers' tables are chosen by name
-    assert (site / "about" / "index.html").exists() and 'href="../about/"' in (
-        site / "guide" / "index.html"
-    ).read_text()
+    assert (site / "about" / "index.html").exists()
+    assert 'href="../about/"' in (site / "guide" / "index.html").read_text()
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:

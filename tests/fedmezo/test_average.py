@@ -22,8 +22,7 @@ def mean(*pairs: tuple[float, int]) -> float:
 @given(st.lists(PAIRS, min_size=2, max_size=20))
 def test_mean_is_exact_and_depends_neither_on_the_order_nor_on_the_partition(pairs: list[tuple[float, int]]) -> None:
     exact = sum(Fraction(value) * number for value, number in pairs) / sum(number for _, number in pairs)
-    assert mean(*pairs) == pytest.approx(float(exact), rel=1e-12, abs=1e-9)
-    assert mean(*reversed(pairs)) == mean(*pairs)
+    assert mean(*pairs) == pytest.approx(float(exact), rel=1e-12, abs=1e-9) and mean(*reversed(pairs)) == mean(*pairs)
     (first, n), (second, m), *rest = pairs
     merged = ((first * n + second * m) / (n + m), n + m)
     assert mean(*pairs) == pytest.approx(mean(merged, *rest), rel=1e-9, abs=1e-6)

@@ -132,8 +132,7 @@ def test_from_a_start_that_is_far_too_sure_the_rate_lowers_the_loss(scale: float
     """Within 8 epsilon its float32 loss bends by rounding alone, at times downwards: the rate was that of noise."""
     model, samples = too_sure(scale, torch.float32)
     perturbation = Perturbation(model, NAMES)
-    probes = [Probe(3, index, 1e-3, Directions()) for index in range(8)]
-    mean = sum(curvatures(perturbation, samples, 150, probes)) / 8
+    mean = sum(curvatures(perturbation, samples, 150, [Probe(3, index, 1e-3, Directions()) for index in range(8)])) / 8
     assert mean > 0.0
     replica, rate, start = Replica(model, NAMES), 0.5 / mean, mean_loss(perturbation, samples, 150)
     losses = []

@@ -56,10 +56,8 @@ def test_an_update_is_theta_minus_steps_times_directions(distribution: str) -> N
     (update,) = updates(1, 2)
     tuned.apply([update])
     for name, theta in before.named_parameters():
-        drawn = [
-            torch.cat([values for _, values in directions.blocks(update.seed, index, name, theta.numel())])
-            for index in range(2)
-        ]
+        blocks = [directions.blocks(update.seed, index, name, theta.numel()) for index in range(2)]
+        drawn = [torch.cat([values for _, values in block]) for block in blocks]
         change = sum(step * z.double() for step, z in zip(update.steps, drawn, strict=True))
         expected = theta.detach() - change.view(theta.shape)  # type: ignore[union-attr]
         torch.testing.assert_close(tuned.parameters[name].detach(), expected, rtol=0, atol=1e-15)

@@ -33,7 +33,7 @@ def low_rank(
 ) -> LowRankStatistics:
     """Return what the server holds after clients sent factors of a rank."""
     features, labels, clients = (
-        (sample.features, sample.labels, sample.clients) if isinstance(sample, Sample) else sample
+        sample if isinstance(sample, tuple) else (sample.features, sample.labels, sample.clients)
     )
     rule = RankRule.parse(rank)
     spec = StatisticsSpec(scatter=ScatterSpec(rule), means_per_class=means_per_class)

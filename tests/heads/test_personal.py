@@ -33,13 +33,8 @@ def gaussian(**options: Any) -> MixtureSolver:
 
 
 RIDGE, GAUSSIAN = ridge(), gaussian()
-SOLVERS = {
-    "ridge": RIDGE,
-    "ridge with bias": ridge(fit_bias=True),
-    "ridge within": ridge(between_class=False),
-    "gaussian": GAUSSIAN,
-    "gaussian within": gaussian(covariance="within"),
-}
+SOLVERS = {"ridge": RIDGE, "ridge with bias": ridge(fit_bias=True), "ridge within": ridge(between_class=False)}
+SOLVERS |= {"gaussian": GAUSSIAN, "gaussian within": gaussian(covariance="within")}
 weights = st.floats(0.0, 1.0).map(lambda value: round(value, 3))
 
 

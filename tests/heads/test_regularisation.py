@@ -51,9 +51,8 @@ def test_expected_accuracy_of_two_classes_comes_true(per_class: int, head: HeadM
         statistics = FeatureStatistics.from_features(*_draw(2, per_class, seed), 2)
         spread = _spread(statistics)
         for share in (0.05, 1.0, 30.0):
-            solved = solve_ridge(
-                statistics, ridge_lambda=share * spread.residual, between_class=head is with_between_class
-            )
+            between = head is with_between_class
+            solved = solve_ridge(statistics, ridge_lambda=share * spread.residual, between_class=between)
             true = float((solved.predict(new) == new_labels).double().mean())
             gaps.setdefault(share, []).append(spread.expected_accuracy(share * spread.residual, head) - true)
     for share, found in gaps.items():
@@ -153,9 +152,8 @@ def test_copies_of_samples_do_not_make_the_smallest_ridge_look_best() -> None:
 
     residual = _spread(copies).residual
     assert accuracy("auto") > accuracy(1e-4 * residual) + 0.02
-    assert (
-        solve_ridge(copies, ridge_lambda="auto").report.parameters["ridge_lambda"] >= 0.999 * LEAST_RESIDUALS * residual
-    )
+    chosen = solve_ridge(copies, ridge_lambda="auto").report.parameters["ridge_lambda"]
+    assert chosen >= 0.999 * LEAST_RESIDUALS * residual
 
 
 def test_means_whose_spread_misleads_leave_fedncm() -> None:

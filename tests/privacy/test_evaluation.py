@@ -73,8 +73,7 @@ def test_histograms_say_no_more_than_the_confusion_matrix(pairs: list[tuple[int,
     found = histograms(margins_above_floor(labels, bins, floor))
 
     rows = confusion_above_floor(labels, predictions, 2, floor).class_examples
-    assert torch.equal(found.positives.sum(dim=1), rows)
-    assert torch.equal(found.negatives.sum(dim=1), rows.sum() - rows)
+    assert torch.equal(found.positives.sum(dim=1), rows) and torch.equal(found.negatives.sum(dim=1), rows.sum() - rows)
     for counts in (rows, rows.sum() - rows, found.positives, found.negatives):
         assert not len(counts[counts > 0]) or int(counts[counts > 0].min()) >= floor
 

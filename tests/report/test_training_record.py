@@ -66,8 +66,7 @@ def test_a_training_comes_back_from_its_entry_and_all_rounds_of_the_run() -> Non
     )
     others = [make_training("random", [0.1, 0.2]), make_training("fedcof", [0.7, 0.8], stage="full")]
     entry = json.loads(to_json(one.to_json()))
-    assert entry["accuracy"] == 0.9
-    assert (entry["bytes"], entry["forward_passes"], entry["num_rounds"]) == (3007, 18, 1)
+    assert entry["accuracy"] == 0.9 and (entry["bytes"], entry["forward_passes"], entry["num_rounds"]) == (3007, 18, 1)
     rounds = [record for training in (others[0], one, others[1]) for record in training.rounds]
     assert TrainingResult.from_json("fedcof-probe", entry, rounds) == one
     with pytest.raises(ValueError, match="'fedcof-probe' must have stopped"):

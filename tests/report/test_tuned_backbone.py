@@ -76,9 +76,8 @@ def test_the_loaded_classifier_is_the_trained_model(run: RunFolder, base: Backbo
     probabilities = torch.softmax(expected.double(), dim=1)
     torch.testing.assert_close(classifier.probabilities(_images()), probabilities, rtol=1e-5, atol=1e-6)
     with torch.no_grad():
-        untuned = LinearHead(model.to_head().weight, model.to_head().bias).logits(
-            torch.cat(list(base.extract(_images())))
-        )
+        features, head = torch.cat(list(base.extract(_images()))), model.to_head()
+        untuned = LinearHead(head.weight, head.bias).logits(features)
     assert (scores - untuned).abs().max() > 0.01  # else nothing was tuned
 
 

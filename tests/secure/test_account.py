@@ -33,9 +33,8 @@ def test_answers_in_turn_are_one_of_the_root_of_the_sum_of_squares() -> None:
     losses = np.arange(-2000, 2001) * step
     one = np.ones(1)
     for mu in mus:
-        one = np.convolve(
-            one, np.exp(-((losses - mu**2 / 2) ** 2) / (2 * mu**2)) * step / (mu * math.sqrt(2 * math.pi))
-        )
+        loss = np.exp(-((losses - mu**2 / 2) ** 2) / (2 * mu**2))
+        one = np.convolve(one, loss * step / (mu * math.sqrt(2 * math.pi)))
         middle = len(one) // 2
         one = one[middle - 2000 : middle + 2001]
     for epsilon in (0.5, 1.0, 3.0):

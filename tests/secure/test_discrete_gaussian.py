@@ -15,9 +15,8 @@ def test_the_table_is_the_distribution(deviation: float) -> None:
     table = DiscreteGaussian.of(deviation)
     with localcontext() as context:
         context.prec = 60
-        weights = [
-            (-Decimal(k * k) / (2 * Decimal(deviation) ** 2)).exp() for k in range(-table.reach, table.reach + 1)
-        ]
+        twice = 2 * Decimal(deviation) ** 2
+        weights = [(-Decimal(k * k) / twice).exp() for k in range(-table.reach, table.reach + 1)]
         total, summed = sum(weights), Decimal(0)
         for found, weight in zip(table.below, weights, strict=False):
             summed += weight

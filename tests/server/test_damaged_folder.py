@@ -10,14 +10,8 @@ import pytest
 from fedstats_app.base.files import read_json_file, to_json
 from tests.support.simulation import simulate
 
-SETTINGS: dict[str, Any] = {
-    "method": "fedncm",
-    "num_clients": 3,
-    "min_clients": 1,
-    "fine_tune": "fedmezo",
-    "start_head": "fedncm",
-    "num_server_rounds": 2,
-}
+SETTINGS: dict[str, Any] = {"method": "fedncm", "num_clients": 3, "min_clients": 1, "fine_tune": "fedmezo"}
+SETTINGS |= {"start_head": "fedncm", "num_server_rounds": 2}
 READ_BACK = ["results.json", "rounds.jsonl", "heads/fedncm.safetensors", "mezo/fedncm-fedmezo/start.safetensors"]
 
 

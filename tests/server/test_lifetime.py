@@ -49,8 +49,7 @@ def test_a_full_disk_is_in_status_and_last_line(
     status = read_json(folder, "status.json")
     assert status["state"] == "failed" and "No space left on device" in status["reason"] and status["ended"]
     assert caught.value.errno == errno.ENOSPC
-    last = capsys.readouterr().out.strip().splitlines()[-1]
-    assert "FAILED: OSError: [Errno 28] No space left on device: '/" in last
+    assert "FAILED: OSError: [Errno 28] No space left on device: '/" in capsys.readouterr().out.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize("reason", ["ä" * 5000, "\x00" * 5000, "\ud800"])

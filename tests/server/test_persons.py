@@ -101,14 +101,8 @@ def test_noise_that_hides_persons_says_what_it_costs(tmp_path: Path, capsys: pyt
     data = persons_folder(tmp_path / "data", 0, persons=12, images=2)
     persons_folder(tmp_path / "test", 1, persons=2, images=1)
     options: dict[str, Any] = {"dataset": data, "test_dataset": f"folder:{tmp_path / 'test'}", "method": "fedncm"}
-    noise = {
-        "secure_sums": "on",
-        "dp_epsilon": 60.0,
-        "dp_delta": 1e-3,
-        "dp_unit": "person",
-        "partitioner": "iid",
-        "num_clients": 3,
-    }
+    noise = {"secure_sums": "on", "dp_epsilon": 60.0, "dp_delta": 1e-3, "dp_unit": "person", "partitioner": "iid"}
+    noise |= {"num_clients": 3}
     folder = simulate(tmp_path, **options, **noise, person_column="subfolder", dp_per_person=2)
     said = capsys.readouterr().out
     assert "for one person with at most 2 of 24: signal to noise" in said

@@ -118,9 +118,8 @@ def test_the_start_is_kept_where_the_clients_loss_did_not_fall(tmp_path: Path) -
 def test_what_clients_hold_out_judges_a_training_and_not_their_loss_on_its_own_samples(tmp_path: Path) -> None:
     """Of two that are as often right, the smaller loss."""
     settings = {**FOUND, "start_head": "fed3r,random", "holdout_fraction": 0.3, "learning_rate": 30.0}
-    folder = simulate(
-        tmp_path, node_configs=nodes_of(tmp_path, "ab", ("ant", "bee"), images=20, train=True), **settings
-    )
+    nodes = nodes_of(tmp_path, "ab", ("ant", "bee"), images=20, train=True)
+    folder = simulate(tmp_path, node_configs=nodes, **settings)
     kept = []
     for name, entry in read_json(folder, "results.json")["training"].items():
         first, *_, last = rounds(folder, name)

@@ -64,8 +64,7 @@ def test_where_no_sample_can_be_read_nothing_is_scored() -> None:
     test_set = ServerTestSet(Labels(), Blocks(torch.zeros(0, D)))  # type: ignore[arg-type]
     features, labels = test_set.evenly_spaced(5)
     assert features.shape == (0, D) and labels.shape == (0,) and labels.dtype == torch.int64
-    head = LinearHead(torch.eye(C, D), torch.zeros(C))
-    assert test_set.score({"one": head}).heads["one"].confusion.num_examples == 0
+    assert test_set.score({"one": LinearHead(torch.eye(C, D), torch.zeros(C))}).heads["one"].confusion.num_examples == 0
 
 
 def test_heads_that_lack_a_class_are_scored_as_they_predict() -> None:

@@ -81,8 +81,7 @@ def test_several_starts_are_compared_in_one_run(tmp_path: Path) -> None:
     assert set(training) == {"random-probe", "zero-probe", "fedncm-probe"}
     for name in training:
         lines = rounds(folder, name)
-        assert [line["round"] for line in lines] == [0, 1, 2, 3]
-        assert 0 < lines[1]["bytes_up"] <= lines[1]["bytes_down"]
+        assert [line["round"] for line in lines] == [0, 1, 2, 3] and 0 < lines[1]["bytes_up"] <= lines[1]["bytes_down"]
         # Of a solved head, clients are asked once at which temperature their loss is least.
         assert (lines[0]["bytes_up"] > 0) == (name == "fedncm-probe")
     # A probe needs each sample's features once: from a made head in the first round, from a solved one before it.

@@ -61,9 +61,8 @@ def test_rows_of_numpy_s_features_are_what_a_client_sends(means: int) -> None:
 
 def test_a_class_is_split_at_random_by_the_generator_given() -> None:
     labels = torch.zeros(40, dtype=torch.int64)
-    plans = [
-        plan_rows(labels, means_per_class=2, generator=torch.Generator().manual_seed(seed))[1] for seed in (0, 0, 1)
-    ]
+    draws = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
+    plans = [plan_rows(labels, means_per_class=2, generator=draw)[1] for draw in draws]
     assert torch.equal(plans[0], plans[1]) and not torch.equal(plans[0], plans[2])
     assert not torch.equal(plans[0], plans[0].sort().values)  # not simply in the order of the samples
     assert torch.equal(plan_rows(labels, means_per_class=2)[1], plans[0])  # seed 0 is the default

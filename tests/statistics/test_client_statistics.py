@@ -26,9 +26,8 @@ def _client(features: torch.Tensor, labels: torch.Tensor, num_classes: int, **op
 @given(sample=samples(), batch_size=st.integers(1, 9), means_per_class=st.integers(1, 3), gram=st.booleans())
 def test_batches_accumulate_to_the_whole(sample: Sample, batch_size: int, means_per_class: int, gram: bool) -> None:
     dim = sample.features.shape[1]
-    accumulator = StatisticsAccumulator(
-        sample.labels, sample.num_classes, dim, gram=gram, means_per_class=means_per_class
-    )
+    options = {"gram": gram, "means_per_class": means_per_class}
+    accumulator = StatisticsAccumulator(sample.labels, sample.num_classes, dim, **options)
     for batch in sample.features.split(batch_size):
         accumulator.update(batch)
     client = accumulator.statistics()

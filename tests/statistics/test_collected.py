@@ -134,9 +134,8 @@ def test_a_client_is_known_whether_its_sums_came_in_float32_or_float64() -> None
 
 
 def test_the_digest_is_that_of_the_rows_in_the_order_of_their_bytes() -> None:
-    rows = ClassMeanRows(
-        torch.tensor([0, 1, 3]), torch.tensor([2, 300, 1]), num_classes=4, class_sums=torch.randn(3, 5)
-    )
+    ids, counts = torch.tensor([0, 1, 3]), torch.tensor([2, 300, 1])
+    rows = ClassMeanRows(ids, counts, num_classes=4, class_sums=torch.randn(3, 5))
     numbers = zip(rows.counts.numpy(), rows.class_sums.numpy(), strict=True)
     parts = sorted(count.tobytes() + sums.tobytes() for count, sums in numbers)
 

@@ -64,8 +64,7 @@ def test_the_gram_matrix_is_symmetric_to_the_bit() -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
 def test_labels_of_narrow_integer_types_are_counted_right(dtype: torch.dtype) -> None:
     labels = torch.arange(300) % 100
-    narrow = FeatureStatistics.from_features(torch.ones(300, 1), labels.to(dtype), 100)
-    assert narrow.class_counts.tolist() == [3] * 100
+    assert FeatureStatistics.from_features(torch.ones(300, 1), labels.to(dtype), 100).class_counts.tolist() == [3] * 100
 
 
 COUNTS, SUMS = torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.float64)

@@ -170,9 +170,8 @@ def test_sums_go_on_where_they_stopped_and_refuse_what_has_no_factor() -> None:
         StatisticsSum(5, 9, gram=False, keep_rows=True).low_rank()
     for scatter, left_out in ((torch.zeros(3, 3, dtype=torch.float64), 0.0), (low_rank.scatter, -1.0)):
         with pytest.raises(ValueError, match=r"scatter must be \(9, 9\) float64|left out must be at least 0, got -1"):
-            StatisticsSum.resumed(
-                total.summed(), total.rows(), num_rows=4, num_pairs=4, scatter=scatter, left_out=left_out
-            )
+            options = {"num_rows": 4, "num_pairs": 4, "scatter": scatter, "left_out": left_out}
+            StatisticsSum.resumed(total.summed(), total.rows(), **options)
 
 
 def test_another_dtype_is_refused() -> None:

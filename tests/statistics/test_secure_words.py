@@ -90,12 +90,10 @@ def fedcof(parts: list[torch.Tensor], left: int, labels: list[torch.Tensor]) -> 
     asked, kept = (sum(one.present.long() for one in some) for some in (every, every[:left]))
     assert isinstance(asked, torch.Tensor) and isinstance(kept, torch.Tensor)
     weights = mean_weights(asked, EVERY)
-    words = [layout.words(one, EVERY, weights) for one in every[:left]]
-    total, products = layout.read(travelled(layout, words), EVERY)
+    total, products = layout.read(travelled(layout, [layout.words(one, EVERY, weights) for one in every[:left]]), EVERY)
     assert products is not None
-    rows = [
-        StatisticsSpec().from_features(one, own, 3).rows for one, own in zip(parts[:left], labels[:left], strict=True)
-    ]
+    pairs = zip(parts[:left], labels[:left], strict=True)
+    rows = [StatisticsSpec().from_features(one, own, 3).rows for one, own in pairs]
     paper = SummedRows.of(ClassMeanRows.concatenate(rows)).scatter
     return fedcof_scatter(products, total, weights, kept), paper
 

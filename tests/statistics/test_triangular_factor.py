@@ -17,8 +17,7 @@ GRAM = StatisticsSpec(gram=True)
 
 def relu(n: int, dim: int, seed: int = 0) -> Tensor:
     """Return features as behind a ReLU: some are zero in every sample, the first among them, and one is constant."""
-    generator = torch.Generator().manual_seed(seed)
-    features = torch.relu(torch.randn(n, dim, generator=generator, dtype=torch.float64) + 0.3)
+    features = torch.relu(torch.randn(n, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.3)
     features[:, ::7] = 0.0
     features[:, 7] = 0.1
     return features
@@ -44,8 +43,7 @@ def test_it_is_the_scatter_in_fewer_numbers_and_comes_back_from_them(sample: Sam
     assert relative_difference(factor.scatter(), scatter, scale=size) <= 1e-13
     assert relative_difference(client.gram, features.T @ features, scale=size) <= 1e-13
     assert same_bits(factor.scatter(), factor.scatter().T.contiguous())
-    assert len(factor.trapezoid) <= full_rank(client.rows)
-    assert torch.equal(factor.trapezoid, factor.trapezoid.triu())
+    assert len(factor.trapezoid) <= full_rank(client.rows) and torch.equal(factor.trapezoid, factor.trapezoid.triu())
 
     packed = factor.packed().to(dtype)
     assert len(packed) == num_factor_numbers(len(factor.trapezoid), dim) < max(dim * (dim + 1) // 2, 1)

@@ -397,9 +397,8 @@ def test_mods_of_flower_for_privacy_are_refused_by_name() -> None:
     "wrapper", [DifferentialPrivacyClientSideFixedClipping, DifferentialPrivacyServerSideFixedClipping]
 )
 def test_wrappers_of_flower_for_privacy_are_refused_by_name(make: Callable[[], Strategy], wrapper: Any) -> None:
-    arrays = ArrayRecord(
-        {"weight": to_array(torch.zeros(NUM_CLASSES, DIM)), "bias": to_array(torch.zeros(NUM_CLASSES))}
-    )
+    weight, bias = torch.zeros(NUM_CLASSES, DIM), torch.zeros(NUM_CLASSES)
+    arrays = ArrayRecord({"weight": to_array(weight), "bias": to_array(bias)})
     with pytest.raises(TypeError, match=f"^{wrapper.__name__} makes nothing private here"):
         wrapper(make(), 0.1, 1.0, 5).start(own_grid(), arrays, num_rounds=1)
 

@@ -101,10 +101,8 @@ def test_who_is_in_already_is_not_counted_twice_and_is_named(tmp_path: Path) -> 
     with_samples = {client for client in EARLY if len(CLIENTS.part(client)[0])}
     assert set(known) == with_samples
     client = min(with_samples)
-    assert known[client].reason == (
-        f"these very statistics are in those to extend already, as client {client} of run 17"
-    )
-    assert known[client].num_examples == len(CLIENTS.part(client)[0])
+    reason = f"these very statistics are in those to extend already, as client {client} of run 17"
+    assert known[client].reason == reason and known[client].num_examples == len(CLIENTS.part(client)[0])
     assert second.collection.num_examples == whole.collection.num_examples
     assert torch.equal(by_class(second.collection.total, after)[0], by_class(whole.collection.total, NAMES)[0])
 

@@ -94,8 +94,7 @@ class Browser:
 
     def screenshot(self) -> bytes:
         """Take a picture of the whole page that is open, as PNG."""
-        shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        return base64.b64decode(shot["data"])
+        return base64.b64decode(self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"])
 
     def _value(self, script: str) -> Any:
         found = self._call("Runtime.evaluate", expression=script, returnByValue=True)

@@ -67,18 +67,15 @@ class Deployment:
         folder, port = home / "insecure", free_range(PORTS)
         (folder / "flwr").mkdir(parents=True)
         made = cls(folder, port, {**script_environment(home), "FLWR_HOME": str(folder / "flwr")}, certified=False)
-        (folder / "flwr" / "config.toml").write_text(
-            f'[superlink.demo]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
-        )
+        config = f'[superlink.demo]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+        (folder / "flwr" / "config.toml").write_text(config)
         words = ["flower-superlink", "--host", "127.0.0.1", "--port", str(port), "--insecure"]
         made._start("superlink", [*words, "--disable-runtime-dependency-installation"], {})
         made._wait_for_superlink()
         return made
 
     def _wait_for_superlink(self) -> None:
-        wait_until(
-            lambda: "Uvicorn running on" in self.log("superlink"), "the SuperLink is up", lambda: self.log("superlink")
-        )
+        wait_until(lambda: "Uvicorn running on" in self.log("superlink"), "it is up", lambda: self.log("superlink"))
 
     def command(self, *words: str, cwd: Path = REPOSITORY) -> subprocess.Popen[bytes]:
         """Start a command of Flower's, its output to a log of its own."""

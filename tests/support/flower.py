@@ -18,9 +18,8 @@ import pytest
 from tests.support.commands import REPOSITORY as REPOSITORY
 
 # Marks of files with real runs.
-REAL_RUNS = [
-    pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for background processes in /proc")
-]
+IN_PROC = Path("/proc/self/cmdline").exists()
+REAL_RUNS = [pytest.mark.skipif(not IN_PROC, reason="looks for background processes in /proc")]
 COMPLETED = "[fedstats] completed; results are in"
 
 

@@ -29,9 +29,8 @@ def published_costs() -> list[dict[str, str]]:
 
 def tensor(values: np.ndarray) -> Tensor:
     """Return integers as int64 and floats as float64, which hold every golden input exactly."""
-    return torch.from_numpy(np.ascontiguousarray(values)).to(
-        torch.int64 if values.dtype.kind in "iu" else torch.float64
-    )
+    kind = torch.int64 if values.dtype.kind in "iu" else torch.float64
+    return torch.from_numpy(np.ascontiguousarray(values)).to(kind)
 
 
 @dataclass(frozen=True)

@@ -77,10 +77,8 @@ def test_rounds_share_an_entry_and_add_their_bytes() -> None:
 
     entries = noted(reply(5), reply(5), reply(9), reply(1, node=2))
 
-    assert [(entry["client"], entry["num_replies"], entry["bytes"]) for entry in entries] == [
-        (2, 1, 128 + 4),
-        (3, 3, 3 * 128 + 4 * 19),
-    ]
+    found = [(entry["client"], entry["num_replies"], entry["bytes"]) for entry in entries]
+    assert found == [(2, 1, 128 + 4), (3, 3, 3 * 128 + 4 * 19)]
     assert entries[1]["fields"] == [{"field": "arrays.head.weight", "dtype": "float32", "shape": [9], "bytes": 164}]
 
 

@@ -39,8 +39,7 @@ def received(num_sites: int, spec: StatisticsSpec, wire_dtype: str, seed: int, c
     total = StatisticsSum(NUM_CLASSES, DIM, gram=True, keep_rows=False)
     for number in range(num_sites):
         made = request.statistics(features[site == number], labels[site == number])
-        reply = statistics_reply(instruction(request.to_content()), made)
-        total.add(read_statistics_reply(reply, request).statistics)
+        total.add(read_statistics_reply(statistics_reply(instruction(request.to_content()), made), request).statistics)
     return total.summed()
 
 

@@ -75,9 +75,8 @@ def test_few_samples_give_the_same_sums_in_either_form(wire_dtype: str, rounding
     request = request_for(wire_dtype=wire_dtype)
     features, labels = features_and_labels(n=FEW)
 
-    factor, triangle = (
-        answer(request, form) for form in (request.statistics(features, labels), with_matrix(features, labels))
-    )
+    forms = (request.statistics(features, labels), with_matrix(features, labels))
+    factor, triangle = (answer(request, form) for form in forms)
 
     assert "within-factor" in arrays(factor.content) and "within" in arrays(triangle.content)
     received = [read_statistics_reply(reply, request).statistics.summed() for reply in (factor, triangle)]
@@ -225,9 +224,7 @@ def test_made_of_the_gram_matrix_it_is_as_if_it_had_been_sent(n: int, dtype: str
     sent, derived = request_for(scatter_of(rank, dtype)), request_for(scatter_of(rank, dtype, gram=True))
     replies = [honest_reply(request, n=n) for request in (sent, derived)]
 
-    one, other = (
-        read_statistics_reply(reply, request) for reply, request in zip(replies, (sent, derived), strict=True)
-    )
+    one, other = map(read_statistics_reply, replies, (sent, derived))
 
     assert not any(key.startswith("scatter") for key in arrays(replies[1].content))
     factors = [received.statistics.scatter for received in (one, other)]
@@ -264,8 +261,7 @@ def test_who_has_only_the_gram_matrix_sends_a_factor_too_and_who_has_neither_is_
     msg = instruction(REQUEST.to_content())
     own = ClientStatistics(StatisticsSpec().from_features(features, labels, NUM_CLASSES).rows, summed.gram)
     received = read_statistics_reply(statistics_reply(msg, own), REQUEST)
-    expected = read_statistics_reply(honest_reply(REQUEST), REQUEST)
-    ours, theirs = received.statistics.scatter, expected.statistics.scatter
+    ours, theirs = received.statistics.scatter, read_statistics_reply(honest_reply(REQUEST), REQUEST).statistics.scatter
     assert ours is not None and theirs is not None and torch.allclose(ours.values, theirs.values)
     with pytest.raises(ValueError, match="asks for a factor of the scatter, got statistics without one"):
         statistics_reply(msg, ClientStatistics(received.statistics.rows))

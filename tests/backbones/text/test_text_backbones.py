@@ -129,10 +129,8 @@ def test_the_fingerprint_is_that_of_the_model_and_not_of_its_place(bert: Path, t
     assert at_home.fingerprint == elsewhere.fingerprint == by_weights.fingerprint
     assert by_weights.name == f"transformers:{moved}"
     shorter = load_backbone(f"transformers:{bert}", input_size=32)
-    others = (
-        load_backbone(f"transformers:{bert}", text=TextOptions("first")),
-        load_backbone(f"random:transformers:{bert}"),
-    )
+    first, drawn = TextOptions("first"), load_backbone(f"random:transformers:{bert}")
+    others = (load_backbone(f"transformers:{bert}", text=first), drawn)
     assert len({one.fingerprint for one in (at_home, shorter, *others)}) == 4
 
 

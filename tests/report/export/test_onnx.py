@@ -97,8 +97,7 @@ def test_a_filter_that_cannot_be_expressed_is_left_to_the_user_who_is_told() -> 
     classifier = classifier_of(resized_by_pillow(load_backbone("random:tiny", input_size=16, device="cpu")))
     model = to_onnx(classifier)
     assert model.side == 16 and "resized to 16 x 16 pixels by Pillow's lanczos" in model.preprocessing["feed"]
-    assert model.preprocessing["resize-inside"] is False
-    assert compare(classifier, model, images()).max_difference < 1e-5
+    assert model.preprocessing["resize-inside"] is False and compare(classifier, model, images()).max_difference < 1e-5
     with pytest.raises(Exception, match="invalid dimensions"):
         run(model, images=np.asarray(images()[0])[None])
 

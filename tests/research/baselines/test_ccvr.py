@@ -11,10 +11,8 @@ from tests.support.golden import FEDERATIONS, Federation
 def test_the_pooled_covariance_is_the_oracles(name: str) -> None:
     golden = Federation(name)
     labels, clients = (torch.from_numpy(golden[key].astype(np.int64)) for key in ("labels", "clients"))
-    of_client = {
-        k: class_gaussians(golden.features[clients == k], labels[clients == k]) for k in range(golden.num_clients)
-    }
-    pooled = pooled_gaussians(of_client)
+    parts = {k: clients == k for k in range(golden.num_clients)}
+    pooled = pooled_gaussians({k: class_gaussians(golden.features[part], labels[part]) for k, part in parts.items()})
     weights = (pooled.counts - 1).double().reshape(-1, 1, 1)
     freedom, gamma = int(pooled.counts.sum()) - len(pooled.counts), float(golden["gamma"])
     mean = (pooled.counts.unsqueeze(1) * pooled.means[:, 0]).sum(dim=0)

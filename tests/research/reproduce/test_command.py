@@ -64,8 +64,7 @@ def test_a_key_that_the_table_sweeps_over_replaces_its_sweep(capsys: pytest.Capt
     one = rows_and_gammas(["fedcof.shrinkage=0.5"], capsys)
     assert one == [("# CUB-200, fedcof.shrinkage 0.5: FedCOF; seed 0", 0.5)]
     # With the published number of this gamma, so by the table's own name.
-    own = rows_and_gammas(["fedcof.shrinkage=1"], capsys)
-    assert own == [("# CUB-200, fedcof.shrinkage 1.0: FedCOF; seed 0", 1.0)]
+    assert rows_and_gammas(["fedcof.shrinkage=1"], capsys) == [("# CUB-200, fedcof.shrinkage 1.0: FedCOF; seed 0", 1.0)]
     ((title, _),) = rows_and_gammas(["fedcof.shrinkage=[0.5,1]"], capsys)
     assert title == "# CUB-200, fedcof.shrinkage 0.5, CUB-200, fedcof.shrinkage 1.0: FedCOF; seed 0"
 

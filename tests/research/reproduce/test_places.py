@@ -30,11 +30,7 @@ SYSTEMS = {
     "fedcgs": ("FedCGS", "FedAvg", "ensemble", "DENSE", "Co-Boosting", "FedPFT", "Local", "FedAvg-FT", "FedProto"),
     "thesis": ("FedMeZO", "DistMeZO", "SLoRA", "LP then FT", "MLP head"),
 }
-TITLES = {
-    "fedcof": "Covariances for Free",
-    "fedcgs": "Capture Global Feature",
-    "thesis": "Efficient Fine-Tuning Strategies",
-}
+TITLES = {"fedcof": "Covariances for Free", "fedcgs": "Capture Global Feature", "thesis": "Fine-Tuning Strategies"}
 
 
 def numbered(paper: str, kind: str) -> set[str]:

@@ -4,13 +4,8 @@ import os
 import sys
 
 # The place of the address among an event's arguments.
-EVENTS = {
-    "socket.connect": 1,
-    "socket.sendto": 1,
-    "socket.sendmsg": 1,
-    "socket.getaddrinfo": 0,
-    "socket.gethostbyname": 0,
-}
+EVENTS = {"socket.connect": 1, "socket.sendto": 1, "socket.sendmsg": 1, "socket.getaddrinfo": 0}
+EVENTS |= {"socket.gethostbyname": 0}
 LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
 
 
