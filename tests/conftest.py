@@ -43,6 +43,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_runtest_teardown() -> None:
+    """Take back the threads that a test gave to torch."""
+    torch.set_num_threads(1)
+
+
 TESTS = Path(__file__).parent
 # One simulation of Flower's and one federation of real nodes belong to the default tests: green means that it works.
 DEFAULT_RUNS = (

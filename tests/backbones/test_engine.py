@@ -1,6 +1,5 @@
 """OpenVINO in the place of torch: the same features within a bound, the same bits whoever stands beside them."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +57,8 @@ def test_features_are_the_same_bits_whatever_the_grouping_and_the_threads(fast: 
     larger = lite0(cache, "openvino", batch_size=7)
     assert [len(block) for block in larger.extract(IMAGES)] == [7, 4]
     assert torch.equal(together, features(larger, IMAGES))
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads + 1)
-        assert torch.equal(together, features(lite0(cache, "openvino"), IMAGES))
-    finally:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(2)
+    assert torch.equal(together, features(lite0(cache, "openvino"), IMAGES))
 
 
 def test_nothing_is_compiled_where_every_feature_is_known(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,9 +137,8 @@ def test_without_an_export_torch_is_taken(
     with pytest.raises(EngineError, match=r"engine openvino: OpenVINO's features differ .*; use engine torch"):
         features(unusual(tmp_path, "openvino"), IMAGES)
     monkeypatch.setattr(openvino_engine.OpenVINOEngine, "_exported", pytest.fail)  # it is remembered
-    with caplog.at_level(logging.WARNING):
-        backbone = unusual(tmp_path, "auto")
-        assert backbone.engine == "torch"
+    backbone = unusual(tmp_path, "auto")
+    assert backbone.engine == "torch"
     assert "engine torch: OpenVINO's features differ" in caplog.text
     assert backbone.engine_in_words.startswith(f"torch {torch.__version__} (not OpenVINO: OpenVINO's features differ")
     assert torch.equal(features(backbone, IMAGES), features(unusual(tmp_path, "torch"), IMAGES))

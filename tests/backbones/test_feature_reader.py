@@ -1,6 +1,5 @@
 """Features in blocks, from the network or the cache, with samples read ahead."""
 
-import logging
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -68,8 +67,7 @@ def test_unreadable_samples_are_left_out_and_named(tmp_path: Path, caplog: pytes
     folder = image_folder(tmp_path / "images", damaged=(3, 4))
     dataset = load_dataset(f"folder:{folder}", "train")
     reader = FeatureReader(load_backbone("random:tiny"), tmp_path / "cache")
-    with caplog.at_level(logging.WARNING, logger="fedstats_app"):
-        features, positions = read(reader, dataset, np.arange(12))
+    features, positions = read(reader, dataset, np.arange(12))
     assert reader.num_unreadable == 2 and len(features) == 10
     bad = {index for index in range(12) if dataset.sample_name(index)[-6:-4] in ("03", "04")}
     assert set(range(12)) - set(positions.tolist()) == bad

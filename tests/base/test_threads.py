@@ -18,13 +18,6 @@ from tests.support.compare import same_bits
 NUMBER, CLASSES, DIM = 8, 6, 300
 
 
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize(("asked", "threads"), [("3", 3), ("3,2", 3), ("", None), ("0", None), ("many", None)])
 def test_threads_are_those_of_torch(asked: str, threads: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", asked)

@@ -128,12 +128,8 @@ def test_they_compute_with_as_many_threads_of_torch_as_the_server() -> None:
     def tells(msg: Message, _: Context) -> Message:
         return Message(RecordDict({"told": MetricRecord({"n": torch.get_num_threads()})}), reply_to=msg)
 
-    before = torch.get_num_threads()
     torch.set_num_threads(3)
-    try:
-        assert ask(grid(tells)).content["told"]["n"] == 3
-    finally:
-        torch.set_num_threads(before)
+    assert ask(grid(tells)).content["told"]["n"] == 3
 
 
 def test_what_ends_a_client_ends_the_server_after_the_replies_before_it() -> None:

@@ -1,5 +1,4 @@
 import json
-import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -46,8 +45,7 @@ def test_a_run_that_goes_on_replaces_the_rounds_after_its_checkpoint(path: Path)
 def test_a_cut_last_line_is_left_out_and_the_next_line_is_whole(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     append(path, FEDCOF)
     path.write_bytes(path.read_bytes()[:-9])
-    with caplog.at_level(logging.WARNING, logger="fedstats_app"):
-        assert read_rounds(path) == FEDCOF.rounds[:3]
+    assert read_rounds(path) == FEDCOF.rounds[:3]
     assert "line 4 was cut off" in caplog.text
     append(path, FEDCOF, first=3)
     assert read_rounds(path) == FEDCOF.rounds

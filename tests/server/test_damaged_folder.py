@@ -1,4 +1,4 @@
-"""A run that goes on in a folder where a bit has flipped ends with an error that names the file."""
+"""A run that goes on in a folder where a byte is another ends with an error that names the file."""
 
 import re
 import shutil
@@ -24,7 +24,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_named(finished: Path, tmp_path: Path, name: str) -> None:
     folder = shutil.copytree(finished, tmp_path / "runs" / "copy")
     content = bytearray((folder / name).read_bytes())
-    content[len(content) // 2] ^= 1
+    content[len(content) // 2] = 0xFF
     (folder / name).write_bytes(content)
     with pytest.raises(ValueError, match=re.escape(str(folder / name))):
         simulate(tmp_path, **{**SETTINGS, "num_server_rounds": 3}, resume=str(folder))

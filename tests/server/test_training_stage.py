@@ -18,8 +18,6 @@ from fedstats_app.data.clients import partitions, training_set
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.testing import Fault
-from fedstats_app.training.samples import batch_order
-from fedstats_app.training.start import random_head
 from fedstats_app.wire.serving import clients_in
 from tests.support.simulation import Killed, clients, killed, read_json, rounds, share_right, simulate, site_folder
 
@@ -31,32 +29,6 @@ def client_features(config: AppConfig, client: int) -> tuple[torch.Tensor, torch
     reader = FeatureReader(loaded_backbone(config.backbone_for(own_data=False)))
     features = torch.cat([block for block, _ in reader.blocks(dataset, indices)])
     return features, torch.from_numpy(np.array(dataset.labels[indices]))
-
-
-def test_probe_of_one_client_is_centralised_sgd_bit_for_bit(tmp_path: Path) -> None:
-    settings = {**FAST, "num_clients": 1, "min_clients": 1, "partitioner": "iid", "start_head": "random"}
-    folder = simulate(tmp_path, **settings, **{"training.momentum": 0.5, "training.weight-decay": 1e-3})
-    config = AppConfig.of(backbone="random:tiny", input_size=16, num_clients=1, partitioner="iid")
-    features, labels = client_features(config, 0)
-    start = random_head(10, 32, seed=0)
-    weight, bias = (tensor.clone().requires_grad_() for tensor in (start.weight, start.bias))
-    for server_round in (1, 2, 3):
-        sgd = torch.optim.SGD([weight, bias], lr=0.1, momentum=0.5, weight_decay=1e-3)
-        for batch in batch_order(len(labels), 16, (0, 0, server_round), 0):
-            sgd.zero_grad()
-            logits = torch.nn.functional.linear(features[batch], weight, bias)
-            torch.nn.functional.cross_entropy(logits, labels[batch]).backward()
-            sgd.step()
-    head, _ = read_head(folder / "heads" / "random-probe.safetensors")
-    torch.testing.assert_close(head.weight.float(), weight.detach(), rtol=0, atol=0)
-    torch.testing.assert_close(head.bias.float(), bias.detach(), rtol=0, atol=0)
-
-
-def test_result_does_not_depend_on_how_clients_are_hosted(tmp_path: Path) -> None:
-    settings = {**FAST, "num_clients": 6, "fraction_tune": 0.5}
-    folders = [simulate(tmp_path / str(number), nodes=number, shuffle_seed=number, **settings) for number in (1, 5)]
-    for name in sorted(path.name for path in (folders[0] / "heads").iterdir()):
-        assert (folders[0] / "heads" / name).read_bytes() == (folders[1] / "heads" / name).read_bytes(), name
 
 
 @pytest.mark.parametrize("tune", ["full", "features"])

@@ -93,18 +93,14 @@ def test_the_factor_of_a_matrix_is_as_much_larger_as_rounding(sample: Sample) ->
 
 
 def test_it_is_made_on_one_thread_and_the_others_come_back() -> None:
-    before = torch.get_num_threads()
     torch.set_num_threads(3)
-    try:
-        with pytest.raises(ArithmeticError), one_thread():
-            assert torch.get_num_threads() == 1
-            raise ArithmeticError
-        assert torch.get_num_threads() == 3
-        on_three = factor_of(relu(150, 200)).trapezoid
-        torch.set_num_threads(1)
-        assert same_bits(on_three, factor_of(relu(150, 200)).trapezoid)
-    finally:
-        torch.set_num_threads(before)
+    with pytest.raises(ArithmeticError), one_thread():
+        assert torch.get_num_threads() == 1
+        raise ArithmeticError
+    assert torch.get_num_threads() == 3
+    on_three = factor_of(relu(150, 200)).trapezoid
+    torch.set_num_threads(1)
+    assert same_bits(on_three, factor_of(relu(150, 200)).trapezoid)
 
 
 @pytest.mark.parametrize(
