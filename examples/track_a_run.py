@@ -13,7 +13,7 @@ def main(run: Path, writer: Any) -> None:
         entry = json.loads(line)
         write(writer, f"{entry['start']}-{entry['stage']}", entry, step=entry["round"])
     results = json.loads((run / "results.json").read_text())
-    for name, entry in (results["methods"] | results.get("personal", {})).items():
+    for name, entry in results["methods"].items():
         write(writer, name, entry, step=1)
 
 

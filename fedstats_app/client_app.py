@@ -41,7 +41,7 @@ ACCOUNTED = (
     "query.noisy_sums",
 )
 # They score what is being trained, or was trained on this node.
-EVALUATIONS_OF_TRAINING = ("evaluate.model", "evaluate.mezo", "evaluate.personal")
+EVALUATIONS_OF_TRAINING = ("evaluate.model", "evaluate.mezo")
 
 
 def owners_rules(msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
@@ -128,9 +128,6 @@ ANSWERS = {
     "evaluate.model": ("client.training", "evaluate_model"),
     "train.mezo": ("client.replica", "mezo"),
     "evaluate.mezo": ("client.replica", "evaluate_mezo"),
-    "train.personalise": ("client.personal", "personalise"),
-    "train.personal_heads": ("client.personal", "personal_heads"),
-    "evaluate.personal": ("client.personal", "evaluate_personal"),
 }
 
 

@@ -29,10 +29,6 @@ def stages(run: Run) -> list[Callable[[Run, State], State]]:
         from fedstats_app.server.fine_tuning import fine_tune, given_heads
 
         chosen.append(partial(fine_tune, trainer=run.config.trainer, given=given_heads(run)))
-    if run.config.personal.approaches:
-        from fedstats_app.server.personalisation import personalise
-
-        chosen.append(personalise)
     return chosen
 
 

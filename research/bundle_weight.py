@@ -36,8 +36,8 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # Modules that only training needs, and those that answer its messages.
 TRAINING = (
     *(f"fedstats_app.{room}" for room in ("training", "fedmezo")),
-    *(f"fedstats_app.client.{name}" for name in ("training", "replica", "personal")),
-    *(f"fedstats_app.wire.{name}" for name in ("training", "mezo", "personal")),
+    *(f"fedstats_app.client.{name}" for name in ("training", "replica")),
+    *(f"fedstats_app.wire.{name}" for name in ("training", "mezo")),
 )
 
 

@@ -295,11 +295,10 @@ class BackboneOptions(Options):
         """Refuse to train networks that are joined."""
         if len(split_names(self.backbone)) == 1:
             return
-        tuning, personal = config.run.fine_tune, config.personal
+        tuning = config.run.fine_tune
         of_head = tuning in ("none", "probe") or (tuning == "fedmezo" and config.fedmezo.tune == "head")
         for key, value, allowed in (
             ("fine-tune", tuning, of_head),
-            ("personalise", personal.personalise, not any(map(personal.passes, personal.approaches))),
             ("label-words", config.tuning.label_words, not config.tuning.label_words),
         ):
             if not allowed:

@@ -123,7 +123,6 @@ class FederationOptions(Options):
         because = "dp-epsilon" if self.secure_sums == "off" else "secure-sums"
         for key, found, is_allowed, allowed in (
             ("fine-tune", config.run.fine_tune, config.run.fine_tune == "none", "none"),
-            ("personalise", config.personal.personalise, not config.personal.approaches, "none"),
             ("save-statistics", config.run.save_statistics, not config.run.saves_clients, "sum or none"),
             ("resume", config.run.resume, not config.run.resume, "empty"),
             ("extend", self.extend, not self.extend, "empty"),

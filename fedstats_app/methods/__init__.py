@@ -17,7 +17,7 @@ from fedstats_app.methods.fedcgs import FedCGSMethod
 from fedstats_app.methods.fedcof import FedCOFMethod
 from fedstats_app.methods.fedncm import FedNCMMethod
 from fedstats_app.methods.fedroot import FedRootMethod
-from fedstats_app.methods.method import Method, Need, Personal
+from fedstats_app.methods.method import Method, Need
 
 __all__ = [
     "METHODS",
@@ -28,7 +28,6 @@ __all__ = [
     "FedRootMethod",
     "Method",
     "Need",
-    "Personal",
 ]
 
 # Such names are those of files, and a training's name goes on after a hyphen: a value has one in an exponent only.
@@ -49,11 +48,6 @@ _KINDS: tuple[type[Method[Any]], ...] = (
     FedRootMethod,
 )
 METHODS = {kind.name: kind for kind in _KINDS}
-
-# Those that can make a head for one client; models that are trained start from the first of them that was solved.
-_PERSONAL = {name: kind.personal for name, kind in METHODS.items()}
-_PRIORITIES = {name: personal.priority for name, personal in _PERSONAL.items() if personal}
-PERSONAL_METHODS = tuple(sorted(_PRIORITIES, key=lambda name: -_PRIORITIES[name]))
 
 
 def cannot_add(method: Method[Any]) -> str:

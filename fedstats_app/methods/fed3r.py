@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedstats_app.base.option import Options, flag, number, one_of, option
-from fedstats_app.methods.method import Method, Need, Personal, class_balance
+from fedstats_app.methods.method import Method, Need, class_balance
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
@@ -46,7 +46,6 @@ class Fed3RMethod(Method[Fed3ROptions]):
     paper = "Fani et al. 2024"
     options_type = Fed3ROptions
     needs = frozenset({Need.GRAM})
-    personal = Personal("ridge_lambda", per_sample=True, priority=1)
     takes_noise = True
 
     def solve(self, inputs: FeatureStatistics) -> LinearHead:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedstats_app.base.option import Options, number, one_of, option
-from fedstats_app.methods.method import Method, Need, Personal, class_balance
+from fedstats_app.methods.method import Method, Need, class_balance
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
@@ -45,7 +45,6 @@ class FedCGSMethod(Method[FedCGSOptions]):
     paper = "Guan et al. 2025"
     options_type = FedCGSOptions
     needs = frozenset({Need.GRAM})
-    personal = Personal("shrinkage", priority=2)
     takes_noise = True
 
     def solve(self, inputs: FeatureStatistics) -> LinearHead:

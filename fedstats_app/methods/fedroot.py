@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedstats_app.base.option import Options, number, option
 from fedstats_app.base.rank_rule import RankRule, rank_rule
-from fedstats_app.methods.method import Method, Need, Personal, class_balance
+from fedstats_app.methods.method import Method, Need, class_balance
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
@@ -47,7 +47,6 @@ class FedRootMethod(Method[FedRootOptions]):
     paper = "unpublished, of this app"
     options_type = FedRootOptions
     needs = frozenset({Need.SEVERAL_MEANS, Need.SCATTER})
-    personal = Personal("ridge_lambda", per_sample=True)
     keeps_rows = True
 
     def specify(self) -> StatisticsSpec:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
     from fedstats_app.heads.noisy import NoisyStatistics
     from fedstats_app.heads.scatter import SummedRows
-    from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
+    from fedstats_app.statistics import StatisticsSpec
     from fedstats_app.statistics.collected import StatisticsSum
 
 # Up to this dimension a solve is made on one thread of torch; above, all threads are worth the last bits.
@@ -44,28 +43,6 @@ def class_balance() -> Any:
 
 
 @dataclass(frozen=True)
-class Personal:
-    """A method's head for one client, from the federation's statistics mixed with the client's own.
-
-    Its statistics have a Gram matrix, or are completed to have one, and it is solved from sums.
-
-    Attributes
-    ----------
-    regulariser : str
-        The option that is fixed as it was for the federation's head, whose ``report.parameters`` name it too; "" if
-        nothing is chosen from the statistics.
-    per_sample : bool
-        Whether that is in proportion to the number of samples.
-    priority : int
-        Models that are trained start from the head of the highest that was solved.
-    """
-
-    regulariser: str = ""
-    per_sample: bool = False
-    priority: int = 0
-
-
-@dataclass(frozen=True)
 class Method(ABC, Generic[OptionsType]):
     """A closed-form method with its options. A subclass overrides :meth:`solve`, and what else differs.
 
@@ -86,8 +63,6 @@ class Method(ABC, Generic[OptionsType]):
         :class:`fedstats_app.heads.scatter.SummedRows` too.
     takes_noise : bool
         :meth:`solve_noisy` is overridden.
-    personal : Personal or None
-        The method's head for one client; None if there is none.
 
     Attributes
     ----------
@@ -107,7 +82,6 @@ class Method(ABC, Generic[OptionsType]):
     keeps_rows: ClassVar[bool] = False
     sums_rows: ClassVar[bool] = False
     takes_noise: ClassVar[bool] = False
-    personal: ClassVar[Personal | None] = None
 
     options: OptionsType
     means_per_class: int = 1
@@ -164,33 +138,3 @@ class Method(ABC, Generic[OptionsType]):
         """
         with one_thread() if statistics.feature_dim <= FEW_FEATURES else contextlib.nullcontext():
             return self.solve(rows if self.keeps_rows and rows is not None else self.inputs(statistics))
-
-    def fixed(self, parameters: Mapping[str, float]) -> Self:
-        """Fix the regulariser to that of a solved head's ``report.parameters``, for :meth:`solve_mixture`."""
-        name = self._personal.regulariser
-        return replace(self, options=replace(self.options, **{name: parameters[name]})) if name else self
-
-    def scaled(self, samples_ratio: float) -> Self:
-        """Return the method for another number of samples, given over that of the federation.
-
-        Raises
-        ------
-        ValueError
-            If the method has no personal heads, or its regulariser is not fixed.
-        """
-        name = self._personal.regulariser
-        value = getattr(self.options, name) if name else 0.0
-        if value == "auto":
-            raise ValueError(f"{name} must be a number for a personal head, got auto")
-        ratio = samples_ratio if self._personal.per_sample else 1.0
-        return replace(self, options=replace(self.options, **{name: value * ratio})) if name else self
-
-    def solve_mixture(self, statistics: FeatureStatistics, samples_ratio: float) -> LinearHead:
-        """Return a client's own head, as :meth:`scaled` for its number of samples."""
-        return self.scaled(samples_ratio).solve(statistics)
-
-    @property
-    def _personal(self) -> Personal:
-        if self.personal is None:
-            raise ValueError(f"{self.full_name} has no personal heads")
-        return self.personal

@@ -15,9 +15,8 @@ from fedstats_app.base.files import write_atomically
 from fedstats_app.base.progress import duration
 from fedstats_app.data.paths import without_folders
 from fedstats_app.report.method_result import wilson_interval
-from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.report.tables import Table, head_title, heads_table, personal_table, trainings_table
+from fedstats_app.report.tables import Table, head_title, heads_table, trainings_table
 from fedstats_app.report.templates import TEMPLATES
 from fedstats_app.report.text_columns import bytes_with_unit, counted, interval_text, percent, size
 from fedstats_app.report.wording import (
@@ -108,8 +107,7 @@ def _table(table: Table) -> Iterator[str]:
 
 def _figure(run: RunRecord, name: str, caption: str) -> Iterator[str]:
     """Show a figure of the run's `plots`, if it was drawn; those that show removed sites are left out."""
-    shows_sites = name not in ("fine_tuning", "personal")
-    picture = "" if shows_sites and "removed" in run.results else run.figure(name)
+    picture = "" if name != "fine_tuning" and "removed" in run.results else run.figure(name)
     if picture:
         yield parts.figure(picture, caption)
 
@@ -200,21 +198,9 @@ def _trainings(run: RunRecord) -> Iterator[str]:
     yield from _figure(run, "fine_tuning", "accuracy over rounds, bytes and compute")
 
 
-def _personal(run: RunRecord) -> Iterator[str]:
-    results = [PersonalResult.from_json(name, entry) for name, entry in run.results.get("personal", {}).items()]
-    if not results:
-        return
-    yield parts.note(f"Accuracy on each site's own test {run.kind}s; every site counts alike.")
-    yield from _table(personal_table(results))
-    yield from _figure(run, "personal", "accuracies of the sites' own models")
-
-
 def _times(run: RunRecord) -> Iterator[str]:
     found = dict(run.results.get("seconds_by_phase") or {})
     found |= {f"training {head_title(training.name)}": training.seconds for training in run.trainings}
-    # Entries of one approach share its time.
-    personal = run.results.get("personal", {})
-    found |= {f"own models: {entry.get('approach', name)}": entry["seconds"] for name, entry in personal.items()}
     if found:
         yield parts.table({"part": "", "time": ""}, [(name, duration(seconds)) for name, seconds in found.items()])
 
@@ -225,11 +211,8 @@ _MESSAGES = {
     "evaluate.heads": "Scores of the heads",
     "evaluate.model": "Scores of a model in training",
     "evaluate.mezo": "Scores of a model in training",
-    "evaluate.personal": "Scores of personal heads",
     "train.losses": "Losses of a head on training samples",
     "train.mezo": "Slopes of the loss, for training",
-    "train.personalise": "Updates and scores of personal models",
-    "train.personal_heads": "Scores of personal heads",
 }
 
 
@@ -326,7 +309,6 @@ _SECTIONS: tuple[tuple[str, str, Callable[[RunRecord], Iterator[str]]], ...] = (
     ("confused", "Most confused", _confused),
     ("sites", "Sites", _sites),
     ("training", "Training from the heads", _trainings),
-    ("personal", "Models of each site's own", _personal),
     ("time", "Time", _times),
     ("left", "What left the sites", _disclosed),
     ("use", "How to use it", _use),

@@ -9,7 +9,6 @@ from pathlib import Path
 from fedstats_app.base.files import read_json_file, read_json_lines, refusing_others
 from fedstats_app.heads import LinearHead, SolveReport
 from fedstats_app.report.head_file import read_head
-from fedstats_app.statistics.collected import CollectedStatistics
 
 
 class Phases:
@@ -62,18 +61,15 @@ class State:
         From every client that is in the heads to its number of samples.
     client_accuracies : mapping
         From method to its head's accuracy on what each client holds out, by client; empty where the server evaluated.
-    statistics : CollectedStatistics or None
-        Statistics of the heads, if a later stage needs them.
     """
 
     heads: Mapping[str, SolvedHead] = field(default_factory=dict)
     clients: Mapping[int, int] = field(default_factory=dict)
     client_accuracies: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    statistics: CollectedStatistics | None = None
 
 
-def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> State:
-    """Read the result of the first stage from a run folder; the statistics, which can be large, are passed in.
+def read_state(folder: Path) -> State:
+    """Read the result of the first stage from a run folder.
 
     Raises
     ------
@@ -97,7 +93,7 @@ def read_state(folder: Path, statistics: CollectedStatistics | None = None) -> S
             for name, result in record["methods"].items()
             if result.get("client_accuracy")
         }
-        return State(heads, clients, accuracies, statistics)
+        return State(heads, clients, accuracies)
 
 
 def best_head(

@@ -9,7 +9,6 @@ from typing import Any
 
 from fedstats_app.base.progress import duration
 from fedstats_app.methods import display_name, head_parts
-from fedstats_app.report.personal_result import PersonalResult, approach_name
 from fedstats_app.report.text_columns import (
     GAP,
     WIDTH,
@@ -116,22 +115,3 @@ def trainings_table(results: Iterable[TrainingResult]) -> Table:
     ]
     notes = [f"{head_title(result.name)}: {note}" for result in results for note in result.notes]
     return Table({**columns, "bytes": "", "time": "", "ended by": "left minor"}, rows, notes)
-
-
-def personal_table(results: Iterable[PersonalResult]) -> Table:
-    """Lay out one line per approach: mean and deviation of the clients' accuracies, every client counting alike."""
-    columns = {"personal models": "", "mean": "", "deviation": "", "sites": "", "failed": "minor", "up": "", "down": ""}
-    rows = [
-        (
-            approach_name(result.approach),
-            percent(result.mean),
-            percent(result.std),
-            f"{len(result.num_test):,}",
-            f"{len(result.failures):,}",
-            size(result.bytes_up),
-            size(result.bytes_down),
-            duration(result.seconds),
-        )
-        for result in results
-    ]
-    return Table({**columns, "time": "minor"}, rows)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -24,9 +23,7 @@ from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.state import Phases, State, read_state
 from fedstats_app.report.statistics_file import (
-    STATISTICS_FILE,
     forget_client_statistics,
-    load_statistics,
     save_statistics,
 )
 from fedstats_app.report.tables import heads_table
@@ -35,7 +32,6 @@ from fedstats_app.server.client_notes import ClientNotes
 from fedstats_app.server.influence import Examined, examine_clients
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import method_result, method_results, score, with_leave_one_out
-from fedstats_app.statistics.collected import CollectedStatistics
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics
 
@@ -55,20 +51,20 @@ def give_back_memory() -> None:
 
 def solve_heads(run: Run, state: State) -> State:
     """Solve for a head by every method of the run, or read them from the folder of an interrupted run."""
-    folder, needed = run.folder, bool(run.config.personal.approaches)
+    folder = run.folder
     if run.config.run.resume and folder.read_results():
-        return read_state(folder.path, _kept_statistics(folder.path) if needed else None)
+        return read_state(folder.path)
     strategy, phases = run.statistics_strategy(), Phases(lambda: run.progress.seconds)
     phases.end("preparation")
     notes = collect(run, strategy)
     if not strategy.heads:  # with several rounds and a test set, each round has solved
         strategy.solve()
-    collected = keep(run, strategy)
+    keep(run, strategy)
     phases.end("statistics and solving")
     scores = evaluate(run, strategy)
     report(run, strategy, notes, scores, phases)
     # Later stages read the folder, whether the run was interrupted or not.
-    return read_state(folder.path, collected if needed else None)
+    return read_state(folder.path)
 
 
 def collect(run: Run, strategy: StatisticsStrategy) -> ClientNotes:
@@ -82,16 +78,14 @@ def collect(run: Run, strategy: StatisticsStrategy) -> ClientNotes:
     return notes
 
 
-def keep(run: Run, strategy: StatisticsStrategy) -> CollectedStatistics:
+def keep(run: Run, strategy: StatisticsStrategy) -> None:
     """Write down statistics and heads before the evaluation, so that an error there does not cost them."""
-    collected = strategy.collection.collected(run.class_names, run.folder.run_id)
     # Of sums with noise there are no statistics that clients could be added to.
     if run.config.run.saves_sum and not run.config.federation.is_noisy:
         with run.progress.doing("writing the statistics"):
-            save_statistics(run.folder.path, collected)
+            save_statistics(run.folder.path, strategy.collection.collected(run.class_names, run.folder.run_id))
     _save_heads(run, strategy, NO_SCORES)
     give_back_memory()
-    return collected
 
 
 def evaluate(run: Run, strategy: StatisticsStrategy) -> Scores:
@@ -274,15 +268,6 @@ def _evidence(run: Run, strategy: StatisticsStrategy) -> dict[str, object] | Non
         return {"nats": label_evidence(total.summed(gram=True)), "by": "Gram matrix"}
     completed = (method.inputs(total) for method in methods if Need.SCATTER in method.needs)
     return next(({"nats": label_evidence(found), "by": "FedRoot's directions"} for found in completed), None)
-
-
-def _kept_statistics(folder: Path) -> CollectedStatistics:
-    if not (folder / STATISTICS_FILE).is_file():
-        raise ValueError(
-            "resume: personal models need the statistics of the first stage, which this run did not keep "
-            "(save-statistics was none): start a new run"
-        )
-    return load_statistics(folder)
 
 
 def _num_with(outcomes: Sequence[ClientOutcome], kind: str) -> int:

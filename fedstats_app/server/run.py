@@ -93,12 +93,8 @@ class Run:
     @property
     def holdout(self) -> float:
         """Share of its samples that each client keeps for evaluation, in all stages."""
-        config = self.config
-        if config.federation.sums_only:
-            return 0.0
-        # Personal models are scored on each client's own samples, whatever the server has.
-        kept = self.test_set is None or config.personal.approaches
-        return config.data.holdout_fraction if kept else 0.0
+        evaluates = self.test_set is None and not self.config.federation.sums_only
+        return self.config.data.holdout_fraction if evaluates else 0.0
 
     @property
     def sent_names(self) -> tuple[str, ...]:
@@ -264,7 +260,7 @@ def _find_clients(
             on_reply=on_reply,
             progress=progress.say,
         )
-    if (config.trainer or config.personal.approaches) and federation.untrained:
+    if config.trainer and federation.untrained:
         closed = sorted(federation.client_names.get(client) or str(client) for client in federation.untrained)
         raise ConfigError(f"training is off at {listed(closed)}: an owner opens it with train=true in the node-config")
     found = f"{len(federation.hosts)} sites on {len(federation.supernodes)} SuperNodes after {progress.elapsed}"

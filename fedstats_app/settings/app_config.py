@@ -31,7 +31,6 @@ from fedstats_app.methods import (
     method_type,
     varied,
 )
-from fedstats_app.training.personal_options import PersonalOptions
 from fedstats_app.training.trainers import TRAINERS, Trainer
 from fedstats_app.training.training_options import ClientOptions, OptimizerOptions, TuningOptions
 
@@ -106,7 +105,6 @@ class AppConfig:
     local: ClientOptions = field(default_factory=ClientOptions)
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     fedmezo: FedMeZOOptions = field(default_factory=FedMeZOOptions)
-    personal: PersonalOptions = field(default_factory=PersonalOptions)
 
     @property
     def methods(self) -> tuple[str, ...]:

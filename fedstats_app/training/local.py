@@ -1,9 +1,4 @@
-"""Local training: some epochs of SGD on one client's samples, with feature alignment as an extra loss.
-
-Feature alignment holds a client's features near the federation's class means ("prototypes"), which stay fixed while the
-backbone moves: FedCGS (Guan et al. 2025), "personalised one-shot"; FedProto (Tan et al., AAAI 2022) and FedPAC (Xu et
-al., ICLR 2023).
-"""
+"""Local training: some epochs of SGD on one client's samples."""
 
 from __future__ import annotations
 
@@ -20,23 +15,6 @@ from fedstats_app.statistics.accumulation import check_labels
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, batch_order, generator, reproducible_kernels
 from fedstats_app.training.training_options import LocalOptions
-
-
-def alignment_loss(prototypes: Tensor, present: Tensor, weight: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the extra loss for :func:`train_locally` that holds features near class means.
-
-    It is ``weight`` times the mean of (f - mu_c)^2 over samples and coordinates, as FedProto and FedPAC have it with a
-    weight of 1; FedCGS gives no weight. Prototypes (C, D) are used in the features' dtype and on their device. Samples
-    count if their class is present, (C,) bool; without any the loss is 0.
-    """
-
-    def loss(features: Tensor, labels: Tensor) -> Tensor:
-        counted = present.to(labels.device)[labels]
-        offsets = features[counted] - prototypes.to(features)[labels[counted]]
-        return weight * (offsets.square().mean() if len(offsets) else offsets.sum())
-
-    return loss
-
 
 # Keeps the draw of flips apart from that of the batches. Not 0: numpy pads short keys with zeros.
 _FLIP_STREAM = 0xF11B

@@ -1,4 +1,4 @@
-"""Personal models that take more than FedCGS's one shot: FedProto, FedAvg with local training, and the form of eq. 12.
+"""Personal models that are trained: alone, by FedCGS in one shot, by FedProto, and by FedAvg with local training.
 
 Tan et al., "FedProto", AAAI 2022; Xu, Tong, Huang, "Personalized Federated Learning with Feature Alignment and
 Classifier Collaboration", ICLR 2023 (the split); Guan et al. 2025 (FedCGS), equation 12.
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.training.evaluation import evaluate
-from fedstats_app.training.local import ExtraLoss, alignment_loss, train_locally
+from fedstats_app.training.local import ExtraLoss, train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples
 from fedstats_app.training.training_options import LocalOptions
@@ -108,6 +108,22 @@ def class_statistics(model: TunedModel, samples: Samples) -> FeatureStatistics:
             features = model.features(samples.inputs(indices).to(model.device)).cpu()
         total += FeatureStatistics.from_features(features, samples.labels[indices], model.num_classes, gram=False)
     return total
+
+
+def alignment_loss(prototypes: Tensor, present: Tensor, weight: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the extra loss for :func:`train_locally` that holds features near class means.
+
+    It is ``weight`` times the mean of (f - mu_c)^2 over samples and coordinates, as FedProto and FedPAC have it with a
+    weight of 1; FedCGS gives no weight. Prototypes (C, D) are used in the features' dtype and on their device. Samples
+    count if their class is present, (C,) bool; without any the loss is 0.
+    """
+
+    def loss(features: Tensor, labels: Tensor) -> Tensor:
+        counted = present.to(labels.device)[labels]
+        offsets = features[counted] - prototypes.to(features)[labels[counted]]
+        return weight * (offsets.square().mean() if len(offsets) else offsets.sum())
+
+    return loss
 
 
 def class_mean_sum(prototypes: Tensor, present: Tensor, weight: float) -> Callable[[Tensor, Tensor], Tensor]:

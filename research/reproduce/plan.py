@@ -24,9 +24,9 @@ _DEFAULTS = {
     "feature-power": 1.0,
     "wire-dtype": "float32",
 }
-_STAGES = ("fine-tune", "personalise")
+_STAGES = ("fine-tune",)
 # A stage's table, whose keys a cell without the stage does not take.
-_TABLES = {"training": "fine-tune", "fedmezo": "fine-tune", "personal": "personalise"}
+_TABLES = {"training": "fine-tune", "fedmezo": "fine-tune"}
 _OF_METHODS = {key: name for name, method in METHODS.items() for key in method.options_type.keys()}  # noqa: SIM118
 
 

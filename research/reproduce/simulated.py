@@ -5,8 +5,7 @@ Keys that begin with "simulation." are this module's; all others are of the app,
 
 from __future__ import annotations
 
-import functools
-import operator
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -15,12 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
-from fedstats_app.backbones.feature_reader import DatasetSamples
+from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.data.clients import partitions, split_holdout, test_split, training_set
+from fedstats_app.methods import METHODS
 from fedstats_app.report.head_file import read_head
-from fedstats_app.report.personal_result import PersonalResult
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.training_record import RoundRecord, TrainingResult, forward_passes, training_bytes
 from fedstats_app.settings.app_config import AppConfig
@@ -29,15 +29,19 @@ from fedstats_app.training.local import Sgd
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.start import random_head
 from fedstats_app.training.trainers import FULL
+from fedstats_app.training.training_options import LocalOptions
 from research.baselines.batch_norm import AdaptingModel
 from research.baselines.mlp_head import federated_average
-from research.baselines.personal_models import Client, PersonalFederation, class_mean_sum, class_statistics
+from research.baselines.personal_heads import features_of, global_heads, personal_heads, shared_statistics
+from research.baselines.personal_models import Client, PersonalFederation, alignment_loss, class_mean_sum
 from research.baselines.prompts import initial_prompts, prompt_adam, prompt_model, taking_prompts
 from research.baselines.server_adam import ServerAdam
 from research.reproduce.catalogue import PresetError
-from research.reproduce.from_statistics import from_statistics
+from research.reproduce.from_statistics import NODE, from_statistics
 
 PREFIX = "simulation."
+# Approaches to personal models: heads in closed form, then networks that clients train.
+PERSONAL = ("global", "closed-form", "local-only", "one-shot", "one-shot-sum", "fedavg-ft", "fedproto")
 # Computations of research.reproduce.from_statistics, with their options.
 STATISTICS = {"oracle": ("covariance",), "count-noise": ("noise", "epsilon"), "statistics-error": ("quantity",)}
 # Cells that differ in these share a run.
@@ -51,9 +55,13 @@ class Simulation:
     Attributes
     ----------
     personal : str
-        Approaches to personal models, some of fedavg-ft, fedproto, one-shot-sum; trained as `personalise` says.
+        Approaches to personal models, some of :data:`PERSONAL`.
     rounds : int
         Of fedavg-ft and fedproto.
+    epochs, learning_rate
+        Of the others that are trained.
+    alignment_weight : float
+        Pulls features to class means (one-shot, one-shot-sum, fedproto).
     server : str
         Trainer of the whole network in place of `fine-tune`: average, or adam (FLSim's).
     server_rate : float
@@ -75,6 +83,9 @@ class Simulation:
 
     personal: str = ""
     rounds: int = 1
+    epochs: int = 20
+    learning_rate: float = 0.01
+    alignment_weight: float = 1.0
     server: Literal["", "average", "adam"] = ""
     server_rate: float = 1e-3
     batch_norm: Literal["frozen", "kept", "averaged"] = "frozen"
@@ -84,6 +95,11 @@ class Simulation:
     noise: str = "uniform"
     epsilon: float = 0.5
     quantity: str = "class_means"
+
+    def local(self, *, flip: bool) -> LocalOptions:
+        """Return the options of clients that train models of their own: FedCGS's, after FedPAC."""
+        how: dict[str, Any] = {"batch_size": 128, "momentum": 0.5, "weight_decay": 5e-4}
+        return LocalOptions(epochs=self.epochs, learning_rate=self.learning_rate, flip=flip, **how)
 
     @property
     def entry(self) -> str:
@@ -141,7 +157,7 @@ def complete(folder: Path, settings: Mapping[str, Any], say: Callable[[str], Non
     for approach in filter(None, simulation.personal.split(",")):
         if approach not in results.read_results().get("personal", {}):
             say(f"  simulated: {approach}")
-            results.add_results("personal", personal_models(config, simulation, approach, folder))
+            results.add_results("personal", personal_models(config, simulation, approach))
     if simulation.server:
         for start in config.start_heads:
             name = f"{start}-{'prompt' if simulation.prompts else 'full'}"
@@ -241,39 +257,66 @@ def train(config: AppConfig, simulation: Simulation, start: str, name: str, fold
     folder.add_results("training", {name: result.to_json()})
 
 
-def personal_models(config: AppConfig, simulation: Simulation, approach: str, folder: Path) -> dict[str, Any]:
-    """Return the entries of results.json of one approach, on the splits of the run in a folder.
+def personal_models(config: AppConfig, simulation: Simulation, approach: str) -> dict[str, Any]:
+    """Return the entries of results.json of one approach, each client's model scored on samples that it keeps.
 
     Bytes are not counted.
     """
     started, seed = time.perf_counter(), config.run.seed
     backbone, dataset = loaded_backbone(config.backbone_for(own_data=False)), training_set(config.data)
-    clients = {}
+    parts = {}
     for number, part in enumerate(partitions(config.data, config.partition, seed)):
         kept, held_out = split_holdout(dataset, part, config.data.holdout_fraction, seed, number)
         if len(kept):
-            clients[number] = Client(*(DatasetSamples(dataset, part, backbone) for part in (kept, held_out)))
-    if approach == "one-shot-sum":
-        head, _ = read_head(folder / "heads" / "fedcgs.safetensors")
-    else:
+            parts[number] = kept, held_out
+    clients = {
+        number: Client(*(DatasetSamples(dataset, part, backbone) for part in both)) for number, both in parts.items()
+    }
+    weight, federation = simulation.alignment_weight, None
+    if approach not in ("global", "closed-form"):
         head = random_head(len(dataset.class_names), backbone.feature_dim, seed)
-    model = TunedModel(head, backbone=backbone.module, tune="full").to(backbone.device)
-    options = config.personal.local(flip=config.local.flip)
-    federation = PersonalFederation(model, clients, options, simulation.rounds, seed)
-    weight = config.personal.alignment_weight
-    if approach == "fedavg-ft":
+        model = TunedModel(head, backbone=backbone.module, tune="full").to(backbone.device)
+        options = simulation.local(flip=config.local.flip)
+        federation = PersonalFederation(model, clients, options, simulation.rounds, seed)
+    if federation is None or approach.startswith("one-shot"):
+        reader = FeatureReader(backbone, NODE.cache_root(config.cache))
+        features = {
+            number: (features_of(reader, dataset, kept), features_of(reader, dataset, held_out))
+            for number, (kept, held_out) in parts.items()
+        }
+        shared = shared_statistics([training for training, _ in features.values()], len(dataset.class_names))
+        methods = {name: method for name, method in config.configured_methods.items() if not method.keeps_rows}
+    if federation is None:
+        heads = global_heads if approach == "global" else personal_heads
+        found = {f"{approach}-{name}": number for name, number in heads(methods, shared, features, seed).items()}
+    elif approach == "local-only":
+        found = {approach: federation.trained_alone(None)}
+    elif approach == "fedavg-ft":
         before, after = federation.fedavg()
         found = {"fedavg": before, "fedavg-ft": after}
     elif approach == "fedproto":
         found = {approach: federation.fedproto(weight)}
-    elif approach == "one-shot-sum":
-        statistics = functools.reduce(
-            operator.add, (class_statistics(model, client.training) for client in clients.values())
-        )
-        extra_loss = class_mean_sum(statistics.class_means.float(), statistics.present, weight)
-        found = {approach: federation.trained_alone(extra_loss)}
+    elif approach in ("one-shot", "one-shot-sum"):
+        head = METHODS["fedcgs"].default().solve(shared)
+        head = replace(head, bias=torch.where(head.present, head.bias, 0.0))
+        start = {"head.weight": head.weight.float(), "head.bias": head.bias.float()}
+        federation.model.load_trained_state({**federation.model.trained_state(), **start})
+        extra_loss = alignment_loss if approach == "one-shot" else class_mean_sum
+        found = {approach: federation.trained_alone(extra_loss(shared.class_means.float(), shared.present, weight))}
     else:
-        raise PresetError(f"{PREFIX}personal: must be some of fedavg-ft, fedproto, one-shot-sum, got {approach!r}")
-    sizes = {number: len(client.test.labels) for number, client in clients.items()}
+        raise PresetError(f"{PREFIX}personal: must be some of {', '.join(PERSONAL)}, got {approach!r}")
     seconds = time.perf_counter() - started
-    return {name: PersonalResult(name, correct, sizes, seconds=seconds).to_json() for name, correct in found.items()}
+    return {name: _entry(correct, clients, seconds) for name, correct in found.items()}
+
+
+def _entry(correct: Mapping[int, int], clients: Mapping[int, Client], seconds: float) -> dict[str, Any]:
+    """Return mean and deviation of the clients' accuracies, every client counting alike, and each of them."""
+    sizes = {number: len(client.test.labels) for number, client in clients.items()}
+    accuracies = {str(number): correct[number] / size for number, size in sizes.items() if size}
+    return {
+        "accuracy_mean": statistics.fmean(accuracies.values()),
+        "accuracy_std": statistics.pstdev(accuracies.values()),
+        "num_clients": len(accuracies),
+        "accuracies": accuracies,
+        "seconds": round(seconds, 3),
+    }

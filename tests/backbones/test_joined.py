@@ -124,7 +124,6 @@ def test_weights_and_arguments_are_each_networks_own() -> None:
         ({"backbone": TWO, "backbone_pooling": "cls"}, "backbone-pooling: is for timm:NAME"),
         ({"backbone": TWO, "fine_tune": "full"}, "fine-tune: of joined networks only a head is trained, got 'full'"),
         ({"backbone": TWO, "fine_tune": "fedmezo", "fedmezo": {"tune": "norm"}}, "fine-tune: of joined networks"),
-        ({"backbone": TWO, "personalise": "global,local-only"}, "personalise: of joined networks"),
     ],
 )
 def test_what_joined_networks_cannot_be_is_refused(settings: dict[str, Any], problem: str) -> None:
@@ -132,8 +131,6 @@ def test_what_joined_networks_cannot_be_is_refused(settings: dict[str, Any], pro
         AppConfig.of(**settings)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"fine_tune": "probe"}, {"fine_tune": "fedmezo"}, {"personalise": "global,closed-form"}]
-)
+@pytest.mark.parametrize("settings", [{"fine_tune": "probe"}, {"fine_tune": "fedmezo"}])
 def test_heads_of_joined_networks_are_trained(settings: dict[str, Any]) -> None:
     assert AppConfig.of(backbone=TWO, **settings).backbone.backbone == TWO

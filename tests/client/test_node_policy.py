@@ -128,8 +128,8 @@ def test_a_site_of_few_samples_is_in_every_head_and_said(tmp_path: Path) -> None
     assert [(one["outcome"], one["warning"]) for one in clients(rows_only)] == [("merged", "")] * 3
 
 
-TRAINING = ("train", "train.losses", "train.mezo", "train.personalise", "train.personal_heads")
-TRAINING += ("evaluate.model", "evaluate.mezo", "evaluate.personal")
+TRAINING = ("train", "train.losses", "train.mezo")
+TRAINING += ("evaluate.model", "evaluate.mezo")
 
 
 @pytest.mark.parametrize("kind", TRAINING)
@@ -145,7 +145,7 @@ def test_training_is_off_unless_the_owner_opens_it(tmp_path: Path, kind: str) ->
 def test_a_run_that_trains_ends_before_any_statistics_and_names_the_sites(tmp_path: Path, capsys: Capture) -> None:
     nodes = [site(tmp_path, "a", client_name="Nord", train=True), site(tmp_path, "b", client_name="South")]
 
-    for training in ({"fine_tune": "probe"}, {"fine_tune": "fedmezo"}, {"personalise": "closed-form"}):
+    for training in ({"fine_tune": "probe"}, {"fine_tune": "fedmezo"}):
         with pytest.raises(ConfigError, match="training is off at South: an owner opens it with train=true"):
             simulate(tmp_path, node_configs=nodes, **training)
 

@@ -117,8 +117,7 @@ def test_a_refused_start_is_not_kept(tmp_path: Path, features: int, directions: 
 def test_every_preset_keeps_to_the_limits(path: Path) -> None:
     config, limits = AppConfig.from_run_config(tomllib.loads(path.read_text())), RequestLimits()
 
-    for options in (config.local.with_rate(), config.personal.local(flip=False)):
-        limits.check_training(options, num_examples=50_000)
+    limits.check_training(config.local.with_rate(), num_examples=50_000)
     limits.check_mezo(config.fedmezo.num_z)
 
 

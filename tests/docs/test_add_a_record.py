@@ -49,14 +49,13 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(
     tmp_path_factory: pytest.TempPathFactory, run_config: dict[str, str | int | float | bool]
 ) -> dict[str, object]:
-    """The new method beside another one, the start of the new training, and personal heads."""
+    """The new method beside another one, and the start of the new training."""
     return {
         **run_config,
         "method": "fedncm,feddiag",
         "fine-tune": "probe",
         "start-head": "feddiag",
         "learning-rate": 0.5,
-        "personalise": "global,closed-form",
         "lucky-number": 8,
         "plots": True,
         "output-dir": str(tmp_path_factory.mktemp("runs")),
@@ -80,11 +79,8 @@ def test_the_new_method_is_wherever_the_others_are(folder: Path, printed: str) -
     found = results["methods"]["feddiag"]
     assert found["regulariser"] == "shrinkage 0.01 (diagonal)" and found["accuracy"] > 0.9
     assert found["uplink_bytes"] == results["methods"]["fedncm"]["uplink_bytes"] + 4 * 4 * 32**2
-    assert {"global-feddiag", "closed-form-feddiag"} <= set(results["personal"])
-    assert results["personal"]["closed-form-feddiag"]["num_test"]
-    for words in ("\nFedDiag ", "global head, FedDiag", "closed form, FedDiag"):
-        assert words in printed
-    plots = {"accuracy-vs-megabytes.png", "confusion-matrix-feddiag.png", "fine_tuning.png", "personal.png"}
+    assert "\nFedDiag " in printed
+    plots = {"accuracy-vs-megabytes.png", "confusion-matrix-feddiag.png", "fine_tuning.png"}
     assert plots <= {path.name for path in (folder / "plots").iterdir()}
     outcomes = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
     # The clients of the third node, whose owner allows FedNCM only.

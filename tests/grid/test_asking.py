@@ -16,7 +16,7 @@ def grid(hosts: int) -> ClientGrid:
     """Return a grid of six clients that answer their number; client 2 fails and client 4 sends something else."""
     app = ClientApp(mods=[guard])
 
-    @app.train("personalise")
+    @app.train("other")
     @per_client
     def answer(msg: Message, context: Context, client_id: int | None) -> Message:
         if client_id == 2:
@@ -40,7 +40,7 @@ def number(reply: Message) -> int:
 def test_answers_come_in_the_order_of_the_clients_and_failures_have_reasons() -> None:
     header = 128
     for hosts in (1, 4):
-        answers = ask(grid(hosts), QUESTION, "train.personalise", [5, 4, 2, 1, 0], number)
+        answers = ask(grid(hosts), QUESTION, "train.other", [5, 4, 2, 1, 0], number)
         assert list(answers.by_client.items()) == [(0, 0), (1, 1), (5, 5)]
         assert answers.failures == {2: "OSError: no disk", 4: "number: must be at least 0, got -1"}
         assert answers.bytes_down == 5 * (8 * 4 + header)
@@ -65,7 +65,7 @@ def test_arrays_are_counted_with_their_headers_and_metrics_beside_them() -> None
 def test_who_was_not_asked_is_not_read() -> None:
     clients, failures = grid(1), dict[int, str]()
     replies = clients.send_and_receive(
-        [Message(QUESTION, dst_node_id=one, message_type="train.personalise") for one in (0, 1)]
+        [Message(QUESTION, dst_node_id=one, message_type="train.other") for one in (0, 1)]
     )
     assert [(client, answer) for client, _, answer in usable(replies, number, failures, {1})] == [(1, 1)]
     assert failures == {0: "it was not asked"}

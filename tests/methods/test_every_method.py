@@ -1,4 +1,4 @@
-"""What holds for every record: names, options, requests, personal heads; and for variants of a method in one run."""
+"""What holds for every record: names, options, requests; and for variants of a method in one run."""
 
 import functools
 import json
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.base.option import ConfigError, Options
-from fedstats_app.methods import METHODS, PERSONAL_METHODS, Method, Need, display_name, head_parts, is_method, varied
+from fedstats_app.methods import METHODS, Method, Need, display_name, head_parts, is_method, varied
 from fedstats_app.methods.fed3r import Fed3ROptions
 from fedstats_app.methods.fedcof import FedCOFOptions
 from fedstats_app.report.classifier import load
@@ -22,12 +22,10 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics import StatisticsSpec
 from fedstats_app.statistics.collected import StatisticsSum
 from tests.support.clients import NUM_CLASSES, Clients
-from tests.support.compare import same_bits
 from tests.support.options import configured, variations
 from tests.support.simulation import simulate
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-every_personal_method = pytest.mark.parametrize("method", PERSONAL_METHODS)
 
 
 @functools.cache
@@ -70,31 +68,6 @@ def test_options_survive_the_way_through_the_configuration(method: type[Method[O
 @every_method
 def test_needs_are_all_that_some_options_ask_for(method: type[Method[Options]]) -> None:
     assert method.needs == {need for one in configured(method.name) for need in Need.of(one.specification)}
-
-
-@every_personal_method
-def test_a_mixture_of_everything_is_solved_as_the_federation_was(method: str) -> None:
-    for one in configured(method):
-        merged = total(one.specification, keep_rows=one.keeps_rows)
-        head = one.head(merged)
-        fixed = one.fixed(head.report.parameters)
-        sums = one.inputs(merged)
-        same = fixed.solve_mixture(sums, 1.0)
-        assert same_bits(same.weight, head.weight) and same_bits(same.bias, head.bias)
-        # All samples twice, with a regulariser for as many, is the same head but for rounding and N - 1.
-        twice = fixed.solve_mixture(sums + sums, 2.0)
-        assert torch.allclose(twice.weight, head.weight, rtol=0.05, atol=0.05 * float(head.weight.abs().max()))
-
-
-def test_a_regulariser_that_is_still_to_be_chosen_is_refused() -> None:
-    with pytest.raises(ValueError, match="ridge_lambda must be a number for a personal head, got auto"):
-        METHODS["fed3r"].default().scaled(1.0)
-
-
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in PERSONAL_METHODS])
-def test_other_methods_have_no_personal_heads(method: str) -> None:
-    with pytest.raises(ValueError, match=f"{method} has no personal heads"):
-        METHODS[method].default().fixed({})
 
 
 GAMMAS = ("fedcof@shrinkage=0.1", "fedcof@shrinkage=10")

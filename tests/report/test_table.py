@@ -1,11 +1,10 @@
-"""The tables of heads, trainings and personal models, in the terminal and as rows for page and card."""
+"""The tables of heads and trainings, in the terminal and as rows for the page."""
 
 import re
 from collections.abc import Callable
 
 from fedstats_app.report.method_result import MethodResult
-from fedstats_app.report.personal_result import PersonalResult
-from fedstats_app.report.tables import Table, heads_table, personal_table, trainings_table
+from fedstats_app.report.tables import Table, heads_table, trainings_table
 from tests.support.trainings import make_training
 
 Make = Callable[..., MethodResult]
@@ -41,20 +40,3 @@ def test_every_number_of_a_training_is_in_its_column() -> None:
     assert head == "training|start|end|rounds|bytes|time"
     assert line == "FedCOF, then probe|70.00 %|88.00 %|3|30.5 MB|35 min" and table.rows[0][3:5] == ("90.00 %", "2")
     assert len(notes) > 1 and notes[0].startswith("FedCOF, then probe: worse worse")
-
-
-def test_every_number_of_personal_models_is_in_its_column() -> None:
-    table = personal_table(
-        [
-            PersonalResult("global-fed3r", {0: 8, 1: 30}, {0: 10, 1: 60}, {}, 2_000_000, 1000, 0, 1.2),
-            PersonalResult("one-shot", {0: 9}, {0: 10}, {1: "NaN"}, 1_234_000_000, 5_000_000, 1_280_000, 3600.4),
-            PersonalResult("local-only", {}, {}, {0: "a", 1: "b"}),
-        ]
-    )
-    assert shown(table) == [
-        "personal models|mean|deviation|sites|up|down",
-        "global head, Fed3R|65.00 %|15.00 %|2|1.00 KB|2.00 MB",
-        "FedCGS one-shot|90.00 %|0.00 %|1|5.00 MB|1.23 GB",
-        "local training only|-|-|0|0 bytes|0 bytes",
-    ]
-    assert [row[4] for row in table.rows] == ["0", "1", "2"]

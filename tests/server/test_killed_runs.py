@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Context, Message
 
-from fedstats_app import client_app
-from fedstats_app.wire.personal import EVALUATE_PERSONAL
+from fedstats_app.server.gradient import GradientTraining
 from tests.support.killed_run import Events, run_killed
 from tests.support.simulation import Killed, clients, head_bytes, killed, read_json, simulate
 
@@ -27,8 +25,6 @@ SETTINGS: dict[str, Any] = {
     "start_head": "fedncm",
     "num_server_rounds": 3,
     "optimizer": "fedadam",
-    "personalise": "global,one-shot",
-    "personal.epochs": 2,
     "holdout_fraction": 0.25,
     "device": "cpu",  # as the tests compute, and the process that is killed
     "feature_cache": "off",  # a later run would find it filled, and write less
@@ -45,7 +41,6 @@ def left(folder: Path) -> dict[str, Any]:
         "statistics": (folder / "statistics.safetensors").read_bytes(),
         "clients": [{**one, "seconds": 0.0} for one in clients(folder)],
         "results": {key: results[key] for key in ("methods", "rounds", "wire_bytes_received")},
-        "personal": {name: one["accuracies"] for name, one in results["personal"].items()},
     }
 
 
@@ -64,16 +59,18 @@ def test_killed_runs_go_on_to_the_same_bytes(tmp_path: Path, kills: int, monkeyp
         assert left(folder) == expected, f"killed at event {point} of {events.number}"
 
 
-def test_a_kill_after_the_last_round_of_a_probe_counts_no_byte_twice(tmp_path: Path) -> None:
+def test_a_kill_after_the_last_round_of_a_probe_counts_no_byte_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The clients' loss decides whether the start is kept; it is asked again, and charged to the last round."""
-    settings = {**SETTINGS, "method": "fedncm,fed3r", "personalise": "global"}
+    settings = {**SETTINGS, "method": "fedncm,fed3r"}
     whole = simulate(tmp_path / "whole", **settings)
 
-    def app(msg: Message, context: Context) -> Message:
-        if msg.metadata.message_type == EVALUATE_PERSONAL:
-            raise Killed
-        return client_app.app(msg, context)
+    def dies(self: GradientTraining) -> None:
+        raise Killed
 
-    folder = killed(tmp_path / "cut", app=app, **settings)
+    with monkeypatch.context() as patched:
+        patched.setattr(GradientTraining, "result", dies)
+        folder = killed(tmp_path / "cut", **settings)
     simulate(tmp_path / "cut", resume=str(folder), **settings)
     assert head_bytes(folder) == head_bytes(whole)

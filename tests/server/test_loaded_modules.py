@@ -36,11 +36,9 @@ sys.exit(main(["run", "method='fed3r'", "plots=false", *words]))
 """
 
 NOT_FOR_FEDNCM = (
-    "fedstats_app.client.personal",
     "fedstats_app.client.training",
     "fedstats_app.grid.mezo_exchange",
     "fedstats_app.server.fine_tuning",
-    "fedstats_app.server.personalisation",
     "fedstats_app.strategies.fedmezo",
     "fedstats_app.strategies.fine_tuning",
     "matplotlib",

@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedstats_app.training.evaluation import evaluate
-from fedstats_app.training.local import Diverged, alignment_loss, train_locally
+from fedstats_app.training.local import Diverged, train_locally
 from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import Samples, TensorSamples, batch_order
 from fedstats_app.training.training_options import LocalOptions
 from tests.support.compare import relative_difference, same_bits
-from tests.support.golden import load, tensor
 from tests.support.networks import HEAD, make_features, make_images
 
 OPTIONS = LocalOptions(epochs=2, batch_size=8, learning_rate=0.05)
@@ -104,8 +103,8 @@ def test_the_extra_loss_sees_features_and_labels_and_is_added(network: nn.Module
         return 0.7 * (features - prototypes[labels]).square().mean()
 
     expected = centralised(network, samples, OPTIONS, [KEY], penalty)
-    align = alignment_loss(prototypes, torch.ones(3, dtype=torch.bool), 0.7)
-    made = state_after(TunedModel(HEAD, backbone=network, tune="full"), samples, OPTIONS, extra_loss=align)
+    model = TunedModel(HEAD, backbone=network, tune="full")
+    made = state_after(model, samples, OPTIONS, extra_loss=lambda *batch: penalty([], *batch))
     assert max(relative_difference(made[name], expected[name]) for name in expected) < 1e-5
 
 
@@ -253,23 +252,6 @@ print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.split("\n")[:2] == ["1", "[]"]
-
-
-ALL = torch.ones(4, dtype=torch.bool)
-
-
-def test_the_alignment_term_is_the_golden_one_and_samples_without_a_prototype_do_not_count() -> None:
-    arrays = load("features")
-    features, labels, prototypes = (tensor(arrays[key]) for key in ("reg_f", "reg_y", "reg_proto"))
-    weighted = alignment_loss(prototypes, ALL, 0.5)(features, labels)
-    assert float(weighted) == pytest.approx(0.5 * float(arrays["reg_mse"]), rel=1e-12)
-    present = torch.tensor([True, False, True, False])
-    counted = present[labels]
-    loss = alignment_loss(prototypes.masked_fill(~present[:, None], torch.nan), present, 1.0)
-    assert float(loss(features, labels)) == float(loss(features[counted], labels[counted])) > 0.0
-    none = alignment_loss(prototypes, ~ALL, 1.0)(features.requires_grad_(), labels)
-    none.backward()
-    assert float(none.detach()) == 0.0 and features.grad is not None and not features.grad.any()
 
 
 words = st.integers(0, 2**63 - 1)

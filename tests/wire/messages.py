@@ -20,7 +20,7 @@ from fedstats_app.methods.fed3r import Fed3RMethod, Fed3ROptions
 from fedstats_app.statistics import FeatureStatistics, ScatterSpec, StatisticsSpec
 from fedstats_app.testing import instruction
 from fedstats_app.training.training_options import LocalOptions
-from fedstats_app.wire import StatisticsRequest, evaluation, mezo, personal, statistics_reply, training
+from fedstats_app.wire import StatisticsRequest, evaluation, mezo, statistics_reply, training
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.reading import metrics_reply
 
@@ -105,15 +105,12 @@ REQUEST = training.TrainingRequest(
 ARRAYS = {"head.weight": torch.rand(NUM_CLASSES, DIM), "head.bias": torch.zeros(NUM_CLASSES)}
 SHAPES = {name: tuple(tensor.shape) for name, tensor in ARRAYS.items()}
 MOST = torch.arange(NUM_CLASSES) != 2
-SHARED = personal.Prototypes(torch.rand(NUM_CLASSES, DIM), MOST, 0.5)
 HEAD = LinearHead(torch.rand(NUM_CLASSES, DIM).double(), torch.zeros(NUM_CLASSES).double(), MOST)
 LEFT_OUT = LeaveOneOut(torch.eye(DIM, dtype=torch.float64), torch.ones(NUM_CLASSES, dtype=torch.float64))
 STATISTICS = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES)
 SETUP = MezoSetup(REQUEST, tuned="norm", epsilon=0.01, num_directions=2, distribution="gaussian")
 MEZO_REQUEST = mezo.MezoRequest(0, 2, 6, (Update(5, (0.5, 0.25)),), "curvature", True, setup=SETUP, start=ARRAYS)
 MEZO_REPLY = mezo.MezoReply((0.5,), 3, bytes(range(16)))
-METRICS = personal.PersonalMetrics(100, 25, 20, 6000, 1.5)
-HEAD_METRICS = personal.HeadMetrics(**vars(METRICS), mixing=0.3)
 PARTITION = wire.NodeInfo(1, 3, trains=False, any_app=True, process=2**62, threads=2)
 CLASSES = wire.NodeInfo(class_names=("a", "Łódź"), class_ids=(0, 7), trains=False, any_app=True, client_name="é")
 COUNTS = training.EvaluationCounts(4, 3, 1.5)
@@ -240,17 +237,6 @@ KINDS: dict[str, Kind] = {
         training.TrainingTask(FEDPROX, 9, ARRAYS, ARRAYS),
         f"proximal-mu {OF_HEAD}",
     ),
-    "personalise": _request(
-        lambda: personal.personal_content(REQUEST, ARRAYS, SHARED, MOST),
-        personal.read_personal_task,
-        personal.PersonalTask(replace(TASK, trained=ARRAYS), SHARED, MOST),
-        f"prototypes {OF_HEAD}",
-    ),
-    "personal heads": _request(
-        lambda: personal.personal_heads_content(REQUEST, STATISTICS, FED3R, (0.0, 1.0), wire_dtype="float64"),
-        personal.read_personal_heads_task,
-        personal.PersonalHeadTask(TASK, STATISTICS, FED3R, (0.0, 1.0)),
-    ),
     "mezo": _request(MEZO_REQUEST.to_content, mezo.read_mezo_request, MEZO_REQUEST, f"u p w x setup {OF_HEAD}"),
     "partition": _reply(
         lambda: wire.node_info_reply(ASKED, PARTITION),
@@ -285,15 +271,6 @@ KINDS: dict[str, Kind] = {
         training.TrainingLosses(LOSSES, 7),
     ),
     "model reply": _reply(lambda: metrics_reply(ASKED, COUNTS), training.read_model_evaluation_reply, COUNTS),
-    "personalise reply": _reply(lambda: metrics_reply(ASKED, METRICS), personal.read_personal_reply, METRICS),
-    "personal heads reply": _reply(
-        lambda: metrics_reply(ASKED, HEAD_METRICS), personal.read_personal_heads_reply, HEAD_METRICS
-    ),
-    "scores reply": _reply(
-        lambda: personal.head_scores_reply(ASKED, 7, {"x": 3}),
-        lambda reply: personal.read_head_scores_reply(reply, ("x",)),
-        (7, {"x": 3}),
-    ),
     "mezo reply": _reply(
         partial(mezo.mezo_reply, ASKED, MEZO_REPLY), lambda reply: mezo.read_mezo_reply(reply, 1), MEZO_REPLY
     ),

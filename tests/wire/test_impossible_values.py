@@ -97,40 +97,6 @@ IMPOSSIBLE: dict[tuple[str, str], tuple[tuple[str, Any, str], ...]] = {
         ("loss", -1.0, "loss: must be a finite float"),
     ),
     ("model reply", "metrics"): (("num-correct", 5, "num-correct: must be a whole number from 0 to 4, got 5"),),
-    ("personalise", "personal"): (
-        ("absent-classes", [C], "absent-classes: must be class ids in"),
-        ("absent-classes", [-1], "absent-classes: must be class ids in"),
-    ),
-    ("personalise", "alignment"): (("weight", -1.0, "weight: must be a finite float of at least 0"),),
-    ("personalise", "prototypes"): (
-        ("means", np.zeros((C + 1, D), np.float32), "means: must have shape"),
-        ("means", np.zeros(C, np.float32), "means: must have shape"),
-    ),
-    ("personalise reply", "metrics"): (
-        ("num-correct", 26, "num-correct: must be a whole number from 0 to 25, got 26"),
-        ("num-correct", -1, "num-correct"),
-    ),
-    ("personal heads", "solver"): (
-        ("method", "lasso", "method: must be one of fedcgs, fed3r"),
-        ("fed3r.ridge-lambda", -1.0, r"ridge-lambda: must be a number in \[0, inf\)"),
-        ("fed3r.ridge-lambda", "auto", "ridge_lambda must be a number for a personal head"),
-        ("fed3r.solver", "magic", "fed3r.solver: must be one of"),
-        ("weights", 1.0, r"unexpected \['weights'\]"),
-        ("wire-dtype", "float16", "wire-dtype: must be one of"),
-        ("grid", [0.0] * 1001, "grid: must be a list of at most"),
-    ),
-    ("personal heads", "statistics"): (
-        ("class-counts", np.full(C, -1), "class-counts: must lie in"),
-        ("class-counts", np.full(C, 2**60), "class-counts: must lie in"),
-        ("class-counts", np.ones(2, np.int64), "class-counts: must have shape"),
-        ("class-sums", np.ones(C), r"class-sums: must have shape .*1\.\.32768"),
-        ("class-sums", np.ones((C, 7)), "gram: must have shape"),
-    ),
-    ("personal heads reply", "metrics"): (
-        ("mixing", 1.5, "mixing: must be a finite float from 0 to 1"),
-        ("num-test", 3, "num-correct: must be a whole number from 0 to 3"),
-    ),
-    ("scores reply", "metrics"): (("correct.x", 8, "correct.x: must be a whole number from 0 to 7"),),
     ("mezo", "m"): (
         ("r", 0, "r: must be a whole number of at least 1, got 0"),
         ("u", b"123", "take 24 bytes each, got 3"),

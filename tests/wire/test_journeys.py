@@ -14,8 +14,6 @@ from torch import Tensor
 from fedstats_app.base.option import as_text
 from fedstats_app.fedmezo.log import Update
 from fedstats_app.fedmezo.setup import MezoSetup
-from fedstats_app.methods import METHODS, PERSONAL_METHODS
-from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.testing import instruction
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.training_options import LocalOptions
@@ -30,12 +28,6 @@ from fedstats_app.wire.mezo import (
     read_mezo_reply,
     read_mezo_request,
 )
-from fedstats_app.wire.personal import (
-    personal_content,
-    personal_heads_content,
-    read_personal_heads_task,
-    read_personal_task,
-)
 from fedstats_app.wire.reading import MAX_COUNT, from_values, to_values
 from fedstats_app.wire.training import (
     EvaluationCounts,
@@ -44,21 +36,7 @@ from fedstats_app.wire.training import (
     read_losses_reply,
     read_training_task,
 )
-from tests.support.compare import relative_difference
-from tests.support.options import configured
-from tests.wire.messages import (
-    ARRAYS,
-    ASKED,
-    DIM,
-    FED3R,
-    KINDS,
-    NUM_CLASSES,
-    REQUEST,
-    SETUP,
-    SHAPES,
-    STATISTICS,
-    features_and_labels,
-)
+from tests.wire.messages import ARRAYS, ASKED, KINDS, SETUP, SHAPES
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 NUMBERS = st.integers(0, 2**63 - 1)
@@ -94,36 +72,6 @@ def test_a_client_without_samples_is_no_failure() -> None:
         check_training_reply(empty, SHAPES, 7)
     with pytest.raises(RejectedReply, match="missing"):
         read_losses_reply(empty, 7)
-
-
-def test_without_a_start_and_prototypes_nothing_travels_but_settings() -> None:
-    content = personal_content(REQUEST, {}, None, torch.ones(NUM_CLASSES, dtype=torch.bool))
-    assert not any(record for record in content.array_records.values())
-    task = read_personal_task(instruction(content))
-    assert task.prototypes is None and task.training.trained == {} and bool(task.predictable.all())
-
-
-@pytest.mark.parametrize("name", PERSONAL_METHODS)
-def test_any_options_of_a_personal_head_arrive(name: str) -> None:
-    for method in configured(name):
-        fixed = replace(method.fixed({"ridge_lambda": 12.5, "shrinkage": 0.25}), means_per_class=1)
-        asked = personal_heads_content(REQUEST, STATISTICS, fixed, (0.0,), wire_dtype="float64")
-        assert read_personal_heads_task(instruction(asked)).method == fixed
-
-
-def test_statistics_for_personal_heads_take_half_in_float32_and_need_a_gram_matrix() -> None:
-    asked = {
-        dtype: personal_heads_content(REQUEST, STATISTICS, FED3R, (0.0,), wire_dtype=dtype)
-        for dtype in ("float32", "float64")
-    }
-    read = read_personal_heads_task(instruction(asked["float32"])).statistics
-    assert read.class_sums.dtype == torch.float64
-    assert 0 < relative_difference(read.class_sums, STATISTICS.class_sums) < 1e-7
-    sizes = [len(content["statistics"]["gram"].data) - 128 for content in asked.values()]
-    assert sizes == [4 * DIM * (DIM + 1) // 2, 8 * DIM * (DIM + 1) // 2]
-    without = FeatureStatistics.from_features(*features_and_labels(), NUM_CLASSES, gram=False)
-    with pytest.raises(ValueError, match="Gram matrix"):
-        personal_heads_content(REQUEST, without, METHODS["fed3r"].default(), (0.0,), wire_dtype="float32")
 
 
 @given(NUMBERS, st.integers(1, 2**62), NUMBERS, st.lists(st.tuples(NUMBERS, st.tuples(FINITE, FINITE)), min_size=1))

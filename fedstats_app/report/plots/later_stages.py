@@ -1,9 +1,9 @@
-"""Figures of trainings from a head, and of the clients' own models."""
+"""Figures of trainings from a head."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from fedstats_app.methods import display_name, method_order
 from fedstats_app.report.plots.style import (
-    INK,
     METHOD_COLOURS,
     MUTED,
     PER_CENT,
@@ -24,7 +23,6 @@ from fedstats_app.report.plots.style import (
     new_figure,
     plot_style,
     quiet_axes,
-    set_title,
     shortened,
 )
 from fedstats_app.report.training_record import RANDOM_START, TrainingResult
@@ -131,28 +129,3 @@ def _label(curve: _Curve) -> str:
     if first.name != f"{first.start}-{first.stage}":
         return shortened([first.name], 32)[0]
     return display_name(first.start) if curve.is_solved else f"{first.start} head"
-
-
-@plot_style()
-def personal_figure(accuracies: Mapping[str, Sequence[float]], title: str) -> Figure:
-    """Draw one box of clients' accuracies, 0 to 1, per approach that has any, with a dot per client."""
-    rows = {name: 100 * np.array(values) for name, values in accuracies.items() if len(values)}
-    figure = new_figure(8.0, 1.6 + 0.42 * len(rows))
-    axes = figure.add_subplot()
-    places = range(len(rows))
-    look: dict[str, Any] = {"widths": 0.6, "whis": (0, 100), "showfliers": False}
-    axes.boxplot(list(rows.values()), positions=places, orientation="horizontal", **look)
-    for place, values in zip(places, rows.values(), strict=True):
-        heights = place + np.linspace(-0.25, 0.25, len(values))
-        axes.plot(values, heights, "o", markersize=3.2, alpha=0.45, color=METHOD_COLOURS[0], markeredgewidth=0)
-        axes.plot(values.mean(), place, "D", markersize=5.5, color=INK, markeredgecolor="white")
-        mean, at = f"{values.mean():.1f} ± {values.std():.1f}", (1.01, place)
-        axes.text(*at, mean, transform=axes.get_yaxis_transform(), va="center", fontsize=9)
-    axes.set_yticks(places, shortened(list(rows), 30))
-    axes.invert_yaxis()
-    axes.xaxis.set_major_formatter(PER_CENT)
-    axes.set_xlabel("accuracy on the site's own test samples")
-    quiet_axes(axes, "x")
-    subtitle = "one dot per site; box: quartiles and median; diamond: mean; right: mean ± deviation over sites"
-    set_title(axes, title, subtitle, inches=6.4)
-    return figure

@@ -8,7 +8,7 @@ from fedstats_app.training.model import TunedModel
 from fedstats_app.training.samples import TensorSamples
 from fedstats_app.training.start import random_head
 from fedstats_app.training.training_options import LocalOptions
-from research.baselines.personal_models import Client, PersonalFederation, class_mean_sum
+from research.baselines.personal_models import Client, PersonalFederation, alignment_loss, class_mean_sum
 from tests.support.golden import load, tensor
 
 OPTIONS = LocalOptions(epochs=2, batch_size=1000, learning_rate=0.1)
@@ -21,6 +21,23 @@ def federation(clients: Clients, *, num_rounds: int) -> PersonalFederation:
         model = TunedModel(random_head(4, 5, 0), backbone=nn.Linear(6, 5), tune="full")
     own = {number: Client(TensorSamples(*one), TensorSamples(*one)) for number, one in clients.items()}
     return PersonalFederation(model, own, OPTIONS, num_rounds, seed=0)
+
+
+ALL = torch.ones(4, dtype=torch.bool)
+
+
+def test_the_alignment_term_is_the_golden_one_and_samples_without_a_prototype_do_not_count() -> None:
+    arrays = load("features")
+    features, labels, prototypes = (tensor(arrays[key]) for key in ("reg_f", "reg_y", "reg_proto"))
+    weighted = alignment_loss(prototypes, ALL, 0.5)(features, labels)
+    assert float(weighted) == pytest.approx(0.5 * float(arrays["reg_mse"]), rel=1e-12)
+    present = torch.tensor([True, False, True, False])
+    counted = present[labels]
+    loss = alignment_loss(prototypes.masked_fill(~present[:, None], torch.nan), present, 1.0)
+    assert float(loss(features, labels)) == float(loss(features[counted], labels[counted])) > 0.0
+    none = alignment_loss(prototypes, ~ALL, 1.0)(features.requires_grad_(), labels)
+    none.backward()
+    assert float(none.detach()) == 0.0 and features.grad is not None and not features.grad.any()
 
 
 def test_the_sum_form_is_the_golden_one() -> None:

@@ -53,7 +53,7 @@ def small(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[s
         "min-clients": 1,
         "num-server-rounds": 1,
         "local-epochs": 1,
-        "personal.epochs": 1,
+        "simulation.epochs": 1,
         "simulation.rounds": 1,
         "plots": False,
         "cache-dir": str(tmp_path_factory.mktemp("cache")),

@@ -80,7 +80,7 @@ def test_every_split_can_be_made(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 # Keys that differ from preset to preset and ask for nothing new; of others, these words count and not only the key.
 SIZES = ("backbone", "dataset", "dirichlet-alpha", "image-column", "input-size", "label-column")
 SIZES += ("local-epochs", "num-clients", "num-server-rounds", "text-column")
-WORDS = ("fine-tune", "personalise", "partitioner", "optimizer", "method")
+WORDS = ("fine-tune", "partitioner", "optimizer", "method")
 
 
 def asked_of(preset: Preset) -> set[str]:

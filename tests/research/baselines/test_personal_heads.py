@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedstats_app.heads import solve_gaussian, solve_ridge
-from fedstats_app.heads.personal import (
+from fedstats_app.statistics import FeatureStatistics
+from research.baselines.personal_heads import (
     FOLDS,
     MIXING_GRID,
     MixtureSolver,
@@ -18,7 +19,6 @@ from fedstats_app.heads.personal import (
     mixed_statistics,
     personal_head,
 )
-from fedstats_app.statistics import FeatureStatistics
 from tests.support.compare import relative_difference, same_bits
 
 NUM_CLASSES, DIM = 4, 6

@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedstats_app.heads.linear_head import LinearHead
+from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.data import Dataset
+from fedstats_app.heads import LinearHead
+from fedstats_app.methods import Method
 from fedstats_app.statistics import FeatureStatistics
 
 # Candidate weights. 0 is the global head, so the choice never scores below it on the samples that decide.
@@ -31,6 +37,82 @@ MAX_COUNT = 2**62
 # Solves mixed statistics as the federation's head was solved, its regulariser included, which may be in proportion to
 # the number of samples: the second argument is that of the statistics over that of the federation.
 MixtureSolver = Callable[[FeatureStatistics, float], LinearHead]
+
+
+# Features and labels of samples.
+Features = tuple[Tensor, Tensor]
+# By method: the regulariser that stays as it was for the federation, and whether it is in proportion to the samples.
+_REGULARISERS = {"fed3r": ("ridge_lambda", True), "fedcgs": ("shrinkage", False)}
+# Keeps the draw of what is held out to choose a head apart from that of batches.
+_VALIDATION_STREAM = 0x5E1F
+
+
+def features_of(reader: FeatureReader, dataset: Dataset, part: NDArray[np.int64]) -> Features:
+    """Return the features (n, d) and labels (n,) of a client's samples."""
+    labels = torch.from_numpy(np.array(dataset.labels[part]))
+    found = [(block.cpu(), positions) for block, positions in reader.blocks(dataset, part)]
+    if not found:
+        return torch.zeros(0, reader.backbone.feature_dim), labels
+    return torch.cat([block for block, _ in found]), labels[torch.cat([positions for _, positions in found])]
+
+
+def shared_statistics(clients: Sequence[Features], num_classes: int) -> FeatureStatistics:
+    """Return the federation's statistics, with a Gram matrix."""
+    total = FeatureStatistics.from_features(*clients[0], num_classes)
+    for features, labels in clients[1:]:
+        total += FeatureStatistics.from_features(features, labels, num_classes)
+    return total
+
+
+def global_heads(
+    methods: Mapping[str, Method[Any]],
+    shared: FeatureStatistics,
+    clients: Mapping[int, tuple[Features, Features]],
+    seed: int,
+) -> dict[str, dict[int, int]]:
+    """Return, by method and client, the test samples that the federation's head predicts right."""
+    heads = {name: method.solve(shared) for name, method in methods.items()}
+    return {
+        name: {number: num_correct(head, test) for number, (_, test) in clients.items()} for name, head in heads.items()
+    }
+
+
+def personal_heads(
+    methods: Mapping[str, Method[Any]],
+    shared: FeatureStatistics,
+    clients: Mapping[int, tuple[Features, Features]],
+    seed: int,
+) -> dict[str, dict[int, int]]:
+    """Return, by method and client, the test samples that the client's own head predicts right."""
+    found = {}
+    for name, method in methods.items():
+        if name not in _REGULARISERS:
+            continue
+        solve, found[name] = mixture_solver(method, shared), dict[int, int]()
+        for number, ((features, labels), test) in clients.items():
+            known, key = torch.ones(len(labels), dtype=torch.bool), (seed, number, _VALIDATION_STREAM)
+            mixing = choose_mixing(shared, features, labels, solve, in_global=known, key=key)
+            own = FeatureStatistics.from_features(features, labels, shared.num_classes)
+            found[name][number] = num_correct(personal_head(shared, own, mixing, solve), test)
+    return found
+
+
+def num_correct(head: LinearHead, samples: Features) -> int:
+    """Count the samples that a head predicts right."""
+    features, labels = samples
+    return int((head.predict(features) == labels).sum())
+
+
+def mixture_solver(method: Method[Any], shared: FeatureStatistics) -> MixtureSolver:
+    """Return what solves mixtures with the regulariser that the federation's head has."""
+    name, per_sample = _REGULARISERS[method.name]
+    value = method.solve(shared).report.parameters[name]
+
+    def solve(statistics: FeatureStatistics, ratio: float) -> LinearHead:
+        fixed = value * ratio if per_sample else value
+        return replace(method, options=replace(method.options, **{name: fixed})).solve(statistics)
+
+    return solve
 
 
 def mixed_statistics(
