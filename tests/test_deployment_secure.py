@@ -31,13 +31,8 @@ pytestmark = REAL_RUNS
 SITES, LEFT = "abcde", "abcd"
 UNMASKING, SHARING = "Sending: query.secure_unmask", "Sending: query.secure_shares"
 # Beside what the page says: a network that is quick.
-QUICK: dict[str, Any] = {
-    "max_client_samples": 1000,
-    "wait_timeout": 600.0,
-    "backbone": "random:tiny",
-    "input_size": 16,
-    "plots": False,
-}
+QUICK: dict[str, Any] = {"max_client_samples": 1000, "wait_timeout": 600.0, "backbone": "random:tiny"}
+QUICK |= {"input_size": 16, "plots": False}
 
 
 def documented(first: str, also: str = "") -> list[str]:

@@ -18,17 +18,9 @@ timm = pytest.importorskip("timm", reason="timm is an optional extra")
 # A vision transformer of two small layers.
 ARCHITECTURE = "vit_tiny_patch16_224"
 SMALL: dict[str, Any] = {"depth": 2, "embed_dim": 48, "num_heads": 3, "img_size": 32}
-PRETRAINED = {
-    "tag": "test",
-    "input_size": [3, 32, 32],
-    "fixed_input_size": True,
-    "interpolation": "bicubic",
-    "mean": [0.7, 0.58, 0.7],
-    "std": [0.21, 0.23, 0.18],
-    "num_classes": 0,
-    "first_conv": "patch_embed.proj",
-    "classifier": "head",
-}
+PRETRAINED = {"tag": "test", "input_size": [3, 32, 32], "fixed_input_size": True, "interpolation": "bicubic"}
+PRETRAINED |= {"mean": [0.7, 0.58, 0.7], "std": [0.21, 0.23, 0.18], "num_classes": 0}
+PRETRAINED |= {"first_conv": "patch_embed.proj", "classifier": "head"}
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 

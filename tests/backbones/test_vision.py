@@ -19,16 +19,9 @@ transformers = pytest.importorskip("transformers", reason="transformers is an op
 
 SIZES: dict[str, Any] = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 96}
 SIZES |= {"image_size": 32, "patch_size": 8}
-PREPROCESSOR = {
-    "do_resize": True,
-    "size": {"height": 32, "width": 32},
-    "resample": 3,
-    "do_rescale": True,
-    "rescale_factor": 1 / 255,
-    "do_normalize": True,
-    "image_mean": [0.5, 0.4, 0.3],
-    "image_std": [0.2, 0.3, 0.25],
-}
+PREPROCESSOR = {"do_resize": True, "size": {"height": 32, "width": 32}, "resample": 3, "do_rescale": True}
+PREPROCESSOR |= {"rescale_factor": 1 / 255, "do_normalize": True, "image_mean": [0.5, 0.4, 0.3]}
+PREPROCESSOR |= {"image_std": [0.2, 0.3, 0.25]}
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 

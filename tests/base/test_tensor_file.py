@@ -16,13 +16,9 @@ from fedstats_app.backbones.weights import WeightsError, read_state_file
 from fedstats_app.base.files import read_tensors, remove_unfinished, tensors_to_bytes, write_tensors
 from tests.support.damage import flipped
 
-_TENSORS = {
-    "a": torch.tensor([1.0, -0.0, torch.nan, torch.inf]),
-    "b": torch.tensor([[2**-1074, 1 / 3]], dtype=torch.float64),
-    "c": torch.tensor(2**62 + 1),
-    "d": torch.tensor([True, False]),
-    "e": torch.zeros(0, 3),
-}
+_TENSORS = {"a": torch.tensor([1.0, -0.0, torch.nan, torch.inf])}
+_TENSORS |= {"b": torch.tensor([[2**-1074, 1 / 3]], dtype=torch.float64), "c": torch.tensor(2**62 + 1)}
+_TENSORS |= {"d": torch.tensor([True, False]), "e": torch.zeros(0, 3)}
 
 
 def _bits(tensor: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], bytes]:

@@ -27,18 +27,9 @@ def both(root: Path, **reading: str) -> tuple[Dataset, Dataset | None]:
     return load_dataset(f"folder:{root}", "train", **reading), load_dataset(f"folder:{root}", "test", **reading)
 
 
-SPELLINGS = [
-    ("train", "test"),
-    ("Training", "Testing"),
-    ("train_set", "test_set"),
-    ("Train Images", "Test Images"),
-    ("trainset", "testset"),
-    ("seg_train", "seg_test"),
-    ("TrainData", "TestData"),
-    ("train", "val"),
-    ("train", "Valid"),
-    ("training", "validation"),
-]
+SPELLINGS = [("train", "test"), ("Training", "Testing"), ("train_set", "test_set"), ("Train Images", "Test Images")]
+SPELLINGS += [("trainset", "testset"), ("seg_train", "seg_test"), ("TrainData", "TestData"), ("train", "val")]
+SPELLINGS += [("train", "Valid"), ("training", "validation")]
 
 
 @pytest.mark.parametrize(

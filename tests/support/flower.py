@@ -82,13 +82,9 @@ def simulation(home: Path) -> Iterator[Simulation]:
     """
     home.mkdir(parents=True, exist_ok=True)
     ports = free_ports(2)
-    environment = {
-        **environment_at(home, "flwr_", "fedstats_", "omp_"),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_HOME": str(home / "flwr"),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(ports[0]),
-        "FLWR_LOCAL_CONTROL_API_PORT": str(ports[1]),
-    }
+    environment = {**environment_at(home, "flwr_", "fedstats_", "omp_")}
+    environment |= {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_HOME": str(home / "flwr")}
+    environment |= {"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(ports[0]), "FLWR_LOCAL_CONTROL_API_PORT": str(ports[1])}
     try:
         yield Simulation(home, environment)
     finally:

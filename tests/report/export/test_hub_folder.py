@@ -4,17 +4,9 @@ from fedstats_app.report.export.hub_folder import model_card
 from fedstats_app.report.run_record import RunRecord
 
 NAMES = ["[x](javascript:alert(1))", "<img src=x onerror=alert(1)>", "**b**_i_", "a|b`c\nd"]
-HEAD = {
-    "class-names": json.dumps(NAMES),
-    "regulariser": "lambda 12 (auto)",
-    "backbone": "efficientnet_lite0",
-    "backbone-licence": "apache-2.0",
-    "dataset": "hub:somebody/flowers: and more",
-    "num-clients": "20",
-    "num-examples": "8000",
-    "seed": "3",
-    "versions": json.dumps({"torch": "2.6.0", "ray": "not installed"}),
-}
+HEAD = {"class-names": json.dumps(NAMES), "regulariser": "lambda 12 (auto)", "backbone": "efficientnet_lite0"}
+HEAD |= {"backbone-licence": "apache-2.0", "dataset": "hub:somebody/flowers: and more", "num-clients": "20"}
+HEAD |= {"num-examples": "8000", "seed": "3", "versions": json.dumps({"torch": "2.6.0", "ray": "not installed"})}
 
 
 def test_a_class_name_is_no_markdown() -> None:

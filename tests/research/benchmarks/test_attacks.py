@@ -11,13 +11,8 @@ from research.benchmarks.features import Features
 
 NUM_CLASSES, DIM = 4, 12
 # Of the attacks those with at least a hundred times the samples of an honest client, or values that no features have.
-REFUSED = {
-    "class means times 1e3",
-    "class means times 1e6",
-    "1e7 a class, swapped",
-    "10 a class, means times -1e4",
-    "Gram plus 1e6 I",
-}
+REFUSED = {"class means times 1e3", "class means times 1e6", "1e7 a class, swapped", "10 a class, means times -1e4"}
+REFUSED |= {"Gram plus 1e6 I"}
 NAMED = {"1,000 a class, swapped", "10,000 a class, swapped", "100 a class, means times -3"}
 METHODS = ("fedncm", "fed3r", "fedcof", "fedcgs", "fedroot")
 
