@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from fedstats_app.grid.discovery import Federation, TooFewClients, discover, wait_for_nodes
 from fedstats_app.testing import FIRST_NODE_ID, Fault, LocalGrid
 from fedstats_app.wire import NodeInfo, guard, node_info_reply
-from tests.support.clients import Clients, silent, strategy_for
+from tests.support.clients import Clients, silent
 
 app = ClientApp(mods=[guard])
 
@@ -198,9 +198,8 @@ def test_of_mixed_nodes_most_decide(configs: list[dict[str, object]], simulated:
 def test_too_few_says_who_was_refused() -> None:
     grid = LocalGrid(app, [{"names": "ab"}] * 2, faults={0: Fault(raises="no backbone")})
 
-    with pytest.raises(
-        TooFewClients, match=rf"1 sites on 1 SuperNodes .* 2 are needed .*node {FIRST_NODE_ID}: no backbone"
-    ):
+    match = rf"1 sites on 1 SuperNodes .* 2 are needed .*node {FIRST_NODE_ID}: no backbone"
+    with pytest.raises(TooFewClients, match=match):
         found(grid, wait_timeout=0.3)
 
 
@@ -228,20 +227,6 @@ def test_waiting_for_too_few_is_an_error_in_bounded_time(minimum: int, expected:
     with pytest.raises(TooFewClients, match=r"3 SuperNodes came within 0 s .*, 4 are needed"):
         wait_for_nodes(Clients(3).local_grid(), minimum, expected=expected, wait_timeout=0.2, settle_seconds=0.0)
     assert time.monotonic() - started < 2.0
-
-
-def test_a_strategy_with_a_plain_grid_waits_for_its_nodes() -> None:
-    grid = Clients(6).local_grid(nodes_at=lambda call: min(1 + call, 6))
-    strategy = strategy_for("fedncm", num_clients=6, settle_seconds=60.0)
-
-    strategy.start(grid)
-
-    assert strategy.collection.num_merged == 6
-
-
-def test_a_strategy_with_a_plain_grid_does_not_wait_for_ever() -> None:
-    with pytest.raises(TooFewClients, match="3 SuperNodes came"):
-        strategy_for("fedncm", min_clients=4, wait_timeout=0.2).start(Clients(3).local_grid())
 
 
 @pytest.mark.parametrize(

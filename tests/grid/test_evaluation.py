@@ -43,13 +43,11 @@ def scoring_app(hostile: int | None = None, liar: int | None = None) -> ClientAp
         if client_id == liar:
             features, labels = features.repeat(TIMES, 1), labels.repeat(TIMES)
         logits = {name: head.logits(features) for name, head in heads.items()}
-        found = {
-            name: HeadScores.zeros(NUM_CLASSES).count(one, labels, one.argmax(dim=1)) for name, one in logits.items()
-        }
+        found = [HeadScores.zeros(NUM_CLASSES).count(one, labels, one.argmax(dim=1)) for one in logits.values()]
         vote = 0 if client_id == liar else 50 + int(client_id or 0)
-        reply = evaluation_reply(
-            msg, {name: ClientScores(one.confusion, one.margins.filled, vote) for name, one in found.items()}
-        )
+        votes = [ClientScores(one.confusion, one.margins.filled, vote) for one in found]
+        sent = dict(zip(logits, votes, strict=True))
+        reply = evaluation_reply(msg, sent)
         if client_id == hostile:
             reply.content["confusion.fedcgs"] = ArrayRecord({"cells": Array(torch.tensor([[0, 0, 10**12]]).numpy())})
         return reply
@@ -79,9 +77,8 @@ def test_counts_of_the_clients_are_those_of_all_samples() -> None:
         of_all, logits = found.heads[method], head.logits(CLIENTS.features)
         central = HeadScores.zeros(NUM_CLASSES).count(logits, CLIENTS.labels, logits.argmax(dim=1))
         assert torch.equal(of_all.confusion.matrix, central.confusion.matrix)
-        torch.testing.assert_close(
-            of_all.margins.per_class_auroc, central.margins.per_class_auroc, rtol=0, atol=1e-3, equal_nan=True
-        )
+        areas = (one.margins.per_class_auroc for one in (of_all, central))
+        torch.testing.assert_close(*areas, rtol=0, atol=1e-3, equal_nan=True)
         for client, accuracy in found.accuracies[method].items():
             features, labels = CLIENTS.part(client)
             right = head.logits(features).argmax(dim=1) == labels

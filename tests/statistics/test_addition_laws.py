@@ -148,14 +148,6 @@ def test_zero_is_an_identity_to_the_bit(kind: ValueType, sample: Sample) -> None
             assert same_bits(actual, expected)
 
 
-@addable
-@given(sample=samples())
-def test_addition_is_associative(kind: ValueType, sample: Sample) -> None:
-    first, second, third = (kind.of(*sample.part(index), sample.num_classes) for index in range(3))
-    left, right = (first + second) + third, first + (second + third)
-    _assert_same_statistics(kind.observed(left), kind.observed(right), sample)
-
-
 @mergeable
 @given(sample=samples())
 def test_merging_leaves_its_inputs_as_they_were(kind: ValueType, sample: Sample) -> None:

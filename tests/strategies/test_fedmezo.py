@@ -25,9 +25,8 @@ def replica_of(golden: dict[str, Tensor]) -> Replica:
     with torch.no_grad():
         model.weight.copy_(golden["theta0"][:24].view(3, 8))
         model.bias.copy_(golden["theta0"][24:])
-    return Replica(
-        model, ["weight", "bias"], num_directions=2, epsilon=float(golden["eps"]), directions=Stored(golden["Z"])
-    )
+    options = {"num_directions": 2, "epsilon": float(golden["eps"]), "directions": Stored(golden["Z"])}
+    return Replica(model, ["weight", "bias"], **options)
 
 
 @pytest.mark.parametrize(

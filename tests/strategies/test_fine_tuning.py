@@ -92,10 +92,8 @@ def test_clients_of_a_round_are_drawn_by_seed_and_round_alone() -> None:
     assert drawn == [tuning(count=20, fraction=0.3).participants(number) for number in range(1, 9)]
     grid = clients(3)
     strategy.start(hosted(grid, 20), to_record(START), 2)
-    asked = {
-        client for messages in grid.received.values() for msg in messages for client in msg.content["clients"]["ids"]
-    }
-    assert asked == set(drawn[0]) | set(drawn[1])
+    messages = [msg for received in grid.received.values() for msg in received]
+    assert {client for msg in messages for client in msg.content["clients"]["ids"]} == {*drawn[0], *drawn[1]}
 
 
 @pytest.mark.parametrize("optimizer", NAMES)
@@ -199,9 +197,8 @@ def test_a_silent_client_is_not_waited_for_in_every_round_unless_it_is_needed() 
     def asked_in(min_clients: int) -> list[int]:
         local = clients(3, faults=silent(1))
         grid, nodes, asked = ClientGrid(local, reply_timeout=0.02), sorted(local.contexts), list[int]()
-        strategy = FineTuning(
-            make_optimizer(OptimizerOptions()), TrainingRequest(2), dict.fromkeys(nodes), min_clients=min_clients
-        )
+        optimizer, numbers = make_optimizer(OptimizerOptions()), dict.fromkeys(nodes)
+        strategy = FineTuning(optimizer, TrainingRequest(2), numbers, min_clients=min_clients)
         with contextlib.suppress(TooFewClients):
             for _ in strategy.rounds(grid, Result(arrays=to_record(START)), 8):
                 asked.append(len(local.received[nodes[1]]))
