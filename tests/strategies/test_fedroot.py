@@ -92,7 +92,7 @@ def test_clients_whose_rows_alone_exceed_the_budget_are_named_and_the_run_goes_o
 def test_factors_of_few_samples_are_warned_of() -> None:
     warned = {outcome.num_examples: outcome.warning for outcome in started(FedRoot(NUM_CLASSES)).outcomes}
     for num_examples, warning in warned.items():
-        assert ("its factor of the scatter has" in warning) == (0 < num_examples < 2 * DIM)
+        assert ("its factor of the scatter of" in warning) == (0 < num_examples < 2 * DIM)
     assert any(warned.values()) and not all(warned.values())
 
 
