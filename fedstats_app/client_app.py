@@ -109,7 +109,8 @@ def clients(msg: Message, context: Context) -> Message:
             if not node.dp_classes:
                 raise RejectedRequest("a run with dp-epsilon takes class names from the node's owner (dp-classes)")
             names, ids = node.dp_classes, None
-        info = NodeInfo(class_names=names, class_ids=ids, client_name=node.client_name)
+        kind = "" if dataset.targets is None else dataset.targets.kind
+        info = NodeInfo(class_names=names, class_ids=ids, client_name=node.client_name, targets=kind)
     return node_info_reply(msg, replace(info, trains=node.trains, any_app=node.any_app))
 
 

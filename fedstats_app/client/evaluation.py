@@ -12,14 +12,51 @@ from fedstats_app.client.site import ClientSplit, Site
 from fedstats_app.heads import ClientScores, LinearHead, margin_bins
 from fedstats_app.heads.calibration import TEMPERATURES, sample_losses, voted_temperature
 from fedstats_app.heads.leave_one_out import LeaveOneOut
+from fedstats_app.heads.target_scores import TargetScores
+from fedstats_app.heads.targets import TargetLeaveOneOut
 from fedstats_app.privacy import TEMPERATURE_STEP, confusion_above_floor, margins_above_floor, named_samples
+from fedstats_app.privacy.evaluation import targets_above_floor
 from fedstats_app.wire import RejectedRequest, StatisticsRequest
 from fedstats_app.wire.evaluation import evaluation_reply, read_evaluation_request
+from fedstats_app.wire.target_evaluation import target_evaluation_reply
+
+_PERSONS_STAY = "leave-one-out leaves a sample out of the head, not its person: a holdout-fraction does"
 
 
 def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score heads on the samples that the client kept for evaluation, or a ridge on the others, each left out."""
+    request, heads, left_out = read_evaluation_request(msg)
+    if request.spec.targets:
+        return target_evaluation_reply(msg, _score_targets(Site.of(context, client_id), request, heads, left_out))
     return evaluation_reply(msg, score_heads(msg, context, client_id))
+
+
+def _score_targets(
+    site: Site,
+    request: StatisticsRequest,
+    heads: Mapping[str, LinearHead],
+    left_out: LeaveOneOut | TargetLeaveOneOut | None,
+) -> dict[str, TargetScores]:
+    """Score heads of labels or numbers on what the client kept for it, or on the samples in the statistics.
+
+    Under a floor no bin of a label's positive or negative samples is of fewer, and a number known for fewer has none.
+    """
+    site.check(request)
+    split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
+    if left_out is not None and split.dataset.persons is not None:
+        raise RejectedRequest(_PERSONS_STAY)
+    reader, kind, held_out = site.reader(request.backbone_fingerprint), request.spec.targets, left_out is None
+    targets = split.targets(kind, held_out=held_out)
+    assert targets is not None  # noqa: S101  # of this kind
+    scores = {name: TargetScores.zeros(kind, request.num_classes) for name in heads}
+    for features, positions in reader.blocks(split.dataset, split.held_out if held_out else split.kept):
+        features, own = features.cpu(), targets[positions]
+        for name, head in heads.items():
+            found = head.logits(features)
+            if isinstance(left_out, TargetLeaveOneOut):
+                found = left_out.scores(head, features, own)
+            scores[name] += TargetScores.of(kind, found, own, head)
+    return {name: targets_above_floor(found, site.floor) for name, found in scores.items()}
 
 
 def score_heads(msg: Message, context: Context, client_id: int | None) -> dict[str, ClientScores]:
@@ -29,8 +66,9 @@ def score_heads(msg: Message, context: Context, client_id: int | None) -> dict[s
     site.check(request)
     split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
     if left_out is not None and split.dataset.persons is not None:
-        raise RejectedRequest("leave-one-out leaves a sample out of the head, not its person: a holdout-fraction does")
+        raise RejectedRequest(_PERSONS_STAY)
     reader = site.reader(request.backbone_fingerprint)
+    assert not isinstance(left_out, TargetLeaveOneOut)  # noqa: S101  # of one class a sample
     return evaluate_heads(reader, split, request, heads, min_class_count=site.floor, left_out=left_out)
 
 

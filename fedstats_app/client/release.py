@@ -31,6 +31,7 @@ def _info(release: Release, node: NodeConfig) -> NodeInfo:
         evaluates=False,
         any_app=node.any_app,
         client_name=node.client_name or info.client_name,
+        targets=info.targets,
     )
 
 

@@ -66,6 +66,20 @@ class ClientSplit:
             return torch.from_numpy(np.unique(self.keys, return_inverse=True)[1])
         return self.persons(self.kept)
 
+    def targets(self, wanted: str, *, held_out: bool = False) -> Tensor | None:
+        """Return (n, C) float64 targets of the samples for statistics or for evaluation; None of one class a sample.
+
+        Raises
+        ------
+        RejectedRequest
+            If the samples' targets are of another kind than the one wanted.
+        """
+        own = self.dataset.targets
+        if wanted != ("" if own is None else own.kind):
+            has = "one class" if own is None else f"several {own.kind}"
+            raise RejectedRequest(f"this node's samples have {has} each, asked for was {wanted or 'one class'}")
+        return None if own is None else torch.from_numpy(own.values[self.held_out if held_out else self.kept])
+
 
 @dataclass(frozen=True)
 class Site:

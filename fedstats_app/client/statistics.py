@@ -63,6 +63,7 @@ def _collected(
         device=reader.backbone.device,
         persons=split.units,
         expanded=reader.backbone.expands_features,
+        targets=split.targets(request.spec.targets),
     )
 
 

@@ -59,7 +59,7 @@ def test_split(spec: str, options: DataOptions) -> Dataset | None:
 @functools.lru_cache(maxsize=2)
 def partitions(data: DataOptions, options: PartitionOptions, seed: int) -> list[NDArray[np.int64]]:
     """Return the samples of every client of a simulation, drawn once per process."""
-    dataset = training_set(data)
+    dataset = training_set(data).grouped()
     kept = np.arange(len(dataset))
     if options.samples_per_class:
         kept = at_most_per_class(dataset.labels, options.samples_per_class, seed)
@@ -172,6 +172,11 @@ def aligned(dataset: Dataset, class_names: tuple[str, ...], floor: int) -> tuple
     And (n,) the indices that its samples have in the data as they were.
     """
     hidden = [c for c in hidden_classes(dataset, floor) if dataset.class_names[c] not in class_names]
+    if dataset.targets is not None:
+        told = tuple(name for c, name in enumerate(dataset.class_names) if c not in hidden)
+        targets = dataset.targets.renamed(dataset.class_names, told)
+        dataset = replace(dataset, class_names=told, targets=targets)
+        hidden = []
     shown = np.flatnonzero(~np.isin(dataset.labels, hidden))
     if len(shown) < len(dataset):
         dataset = dataset.subset(shown)

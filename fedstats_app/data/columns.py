@@ -21,6 +21,8 @@ PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "filepaths"
 TEXT_COLUMNS = ("text", "sentence", "content", "question", "title", "review", "document")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "class", "category", "classid", "class_id", "class_name")
 _PATHS_LOOKED_AT = 5
+# The options of `Reading` that name columns, or say how one is read.
+COLUMNS = ("image_column", "text_column", "label_column", "label_separator", "label_columns", "target_column")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,12 @@ class Reading:
         One column.
     text_column : str
         One column, or several separated by commas, which make one text of a line each.
+    label_separator : str
+        Between the labels of a sample in one text; "" where it has one.
+    label_columns, target_column : str
+        Columns of 0 and 1, one a label, or of numbers to predict, separated by commas.
+    missing_labels : {"unknown", "negative"}
+        What an empty cell and -1 say of labels.
     folder_levels : {"auto", "class", "domain/class"}
         What the folders of a split are.
     confined : bool
@@ -42,6 +50,10 @@ class Reading:
     image_column: str = ""
     text_column: str = ""
     label_column: str = ""
+    label_separator: str = ""
+    label_columns: str = ""
+    target_column: str = ""
+    missing_labels: str = "unknown"
     folder_levels: str = "auto"
     confined: bool = False
 
@@ -82,8 +94,7 @@ def choose_samples(table: "datasets.Dataset", reading: Reading, *, owner: str) -
     if image_column and text_column:
         raise DatasetError(f"{owner}: name image-column or text-column, got {image_column!r} and {text_column!r}")
     if text_column:
-        wanted = tuple(name.strip() for name in text_column.split(","))
-        return "text", tuple(choose_column(name, names, (), role="text", owner=owner) for name in wanted)
+        return "text", some_columns(table, text_column, role="text", owner=owner)
     if image_column or _usual(names, IMAGE_COLUMNS):
         return "image", (choose_column(image_column, names, IMAGE_COLUMNS, role="image", owner=owner),)
     if paths := [name for name in _usual(names, PATH_COLUMNS) if _holds_image_paths(table, name)]:
@@ -94,6 +105,12 @@ def choose_samples(table: "datasets.Dataset", reading: Reading, *, owner: str) -
         f"{owner}: no column has a usual name for the image, nor one of strings for the text; name one of "
         f"{names} with image-column or text-column"
     )
+
+
+def some_columns(table: "datasets.Dataset", wanted: str, *, role: str, owner: str) -> tuple[str, ...]:
+    """Return the columns that the user names, separated by commas."""
+    names = tuple(name.strip() for name in wanted.split(","))
+    return tuple(choose_column(name, table.column_names, (), role=role, owner=owner) for name in names)
 
 
 def _usual(names: Sequence[str], candidates: Collection[str]) -> list[str]:
@@ -140,14 +157,14 @@ def choose_label(table: "datasets.Dataset", reading: Reading, samples: Collectio
         marks = [name for name in others if {*map(str, table[name][:])} <= {"0", "1", "True", "False", "0.0", "1.0"}]
         hint = ""
         if len(marks) > 1:
-            hint = f"; {', '.join(marks)} hold 0 and 1 only: this {_SEVERAL_LABELS}"
-        elif len(others) == 1 and _numbers(table[others[0]][:]) is not None:
+            hint = f"; {', '.join(marks)} hold 0 and 1 only: this {_SEVERAL_LABELS} label-columns"
+        elif len(others) == 1 and numbers_in(table[others[0]][:]) is not None:
             hint = f"; {others[0]!r} {_LOOKS_LIKE_A_NUMBER}"
         raise DatasetError(f"{error}{hint}") from None
 
 
-_LOOKS_LIKE_A_NUMBER = "looks like a number to predict; a classifier needs classes: write ranges of it as words"
-_SEVERAL_LABELS = "looks like several labels a sample, which are not supported: write one class a sample"
+_LOOKS_LIKE_A_NUMBER = "looks like a number to predict: name it with target-column"
+_SEVERAL_LABELS = "looks like several labels a sample: give"
 # Beyond so many rows, numbers of which few occur twice are no classes.
 _FEW_ROWS = 20
 
@@ -171,11 +188,9 @@ def read_labels(table: "datasets.Dataset", column: str, *, owner: str) -> tuple[
         raise DatasetError(f"{owner}: {missing} of {len(raw)} rows have no {column!r}; leave them out")
     if not raw:
         raise DatasetError(f"{owner}: the table has no rows")
-    if any(isinstance(value, (list, dict)) for value in raw):
-        raise DatasetError(f"{owner}: {column!r} holds {table.features[column]}: it {_SEVERAL_LABELS}")
     if (names_in_metadata := getattr(table.features[column], "names", None)) is not None:
         return np.asarray(raw, dtype=np.int64), tuple(names_in_metadata)
-    numbers = _numbers(raw)
+    numbers = numbers_in(raw)
     if numbers is not None:
         return _numbered_labels(numbers, column, owner)
     values = np.asarray(raw)
@@ -186,7 +201,7 @@ def read_labels(table: "datasets.Dataset", column: str, *, owner: str) -> tuple[
         )
     names, labels = np.unique(values, return_inverse=True)
     if (several := _several_labels(names.tolist())) is not None:
-        raise DatasetError(f"{owner}: {column!r} has {several!r}: it {_SEVERAL_LABELS}")
+        raise DatasetError(f"{owner}: {column!r} has {several!r}: it {_SEVERAL_LABELS} label-separator")
     return labels.astype(np.int64), tuple(str(name) for name in names)
 
 
@@ -204,7 +219,7 @@ def _numbered_labels(
     return labels.astype(np.int64), tuple(str(int(value)) for value in values)
 
 
-def _numbers(values: Sequence[object]) -> NDArray[np.float64] | None:
+def numbers_in(values: Sequence[object]) -> NDArray[np.float64] | None:
     """Return values as numbers, if they are, also in text with a decimal point or comma; "007" is a name."""
     if all(isinstance(value, str) and _FRACTION.fullmatch(value) for value in values):
         return np.array([float(str(value).replace(",", ".")) for value in values])

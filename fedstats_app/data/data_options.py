@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedstats_app.base.option import Options, empty_or, is_absolute, number, one_of, option, text, whole, word_list
+from fedstats_app.data.columns import COLUMNS
 from fedstats_app.data.layout import FOLDER_LEVELS
 from fedstats_app.data.partition import PARTITIONERS, PREFIX, parsed
 
@@ -57,6 +58,12 @@ class DataOptions(Options):
     image_column: str = option("", text, '"" = found by its name or type')
     text_column: str = option("", text, '"" = found by its name; several: "a,b"')
     label_column: str = option("", text, '"" = found by its name or type')
+    label_separator: str = option("", text, 'between the labels of a sample in one cell, such as "|"')
+    label_columns: str = option("", text, 'several labels a sample, each a column of 0 and 1: "edema,mass"')
+    target_column: str = option("", text, 'of numbers to predict; several: "age,weight"')
+    missing_labels: str = option(
+        "unknown", one_of("unknown", "negative"), "what an empty cell and -1 say of several labels: unknown | negative"
+    )
     class_names: str = option("", names_or_file, 'of integer labels, from 0: "cat,dog", or /PATH of a file, one a line')
     folder_levels: str = option(
         "auto", one_of(*FOLDER_LEVELS), "auto = classes, or an error in doubt | class | domain/class"
@@ -77,13 +84,13 @@ class DataOptions(Options):
     @property
     def columns(self) -> dict[str, str]:
         """The columns that are named, as arguments of :func:`fedstats_app.data.load_dataset`."""
-        named = {name: getattr(self, name) for name in ("image_column", "text_column", "label_column")}
+        named = {name: getattr(self, name) for name in COLUMNS}
         return {name: column for name, column in named.items() if column}
 
     @property
     def reading(self) -> dict[str, Any]:
         """Options of reading the data set, as arguments of :func:`fedstats_app.data.load_dataset`."""
-        return {**self.columns, "folder_levels": self.levels}
+        return {**self.columns, "missing_labels": self.missing_labels, "folder_levels": self.levels}
 
     def reading_of(self, spec: str) -> dict[str, Any]:
         """Return how another data set is read, which has these columns only if it is a table."""

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from fedstats_app.data.targets import Targets
+
 # What Pillow and its decoders raise on files that are damaged, truncated, of no known format, or too large.
 UNREADABLE = (
     OSError,
@@ -126,6 +128,8 @@ class Dataset:
         ``(n,)`` bytes of the samples' files, if they are files.
     persons : numpy.ndarray or None
         ``(n,)`` S16, the same for all samples of a person; None where persons are not named.
+    targets : Targets or None
+        Several labels or numbers a sample, which the class names name; then all ``labels`` are 0.
 
     Raises
     ------
@@ -147,6 +151,7 @@ class Dataset:
     notes: tuple[str, ...] = dataclasses.field(default=(), repr=False)
     sizes: NDArray[np.int64] | None = dataclasses.field(default=None, repr=False)
     persons: NDArray[np.bytes_] | None = dataclasses.field(default=None, repr=False)
+    targets: Targets | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Check the labels against the classes, and make them read-only."""
@@ -173,6 +178,26 @@ class Dataset:
     def __len__(self) -> int:
         """Return the number of samples n."""
         return len(self.labels)
+
+    @property
+    def class_counts(self) -> NDArray[np.int64]:
+        """(C,) samples of each class, or that have each label, or of which each number is known."""
+        return np.bincount(self.memberships[1], minlength=len(self.class_names))
+
+    @property
+    def memberships(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(m,) samples and (m,) classes of every sample that counts for a class: n of one class each, else more."""
+        if self.targets is None:
+            return np.arange(len(self)), self.labels
+        samples, labels = np.nonzero(self.targets.counted)
+        return samples, labels
+
+    def grouped(self) -> "Dataset":
+        """Return the data set with one class a sample, by which it can be divided among clients."""
+        if self.targets is None:
+            return self
+        names = tuple(map(str, range(int(self.targets.groups.max(initial=0)) + 1)))
+        return dataclasses.replace(self, targets=None, class_names=names, labels=self.targets.groups)
 
     def sample(self, index: int) -> Sample:
         """Read one image of its own size, as 8-bit RGB by the rule of `to_rgb`, or one text.
@@ -217,6 +242,7 @@ class Dataset:
             columns=LazyColumns(self.columns, lambda name: self.columns[name][indices]),
             sizes=None if self.sizes is None else self.sizes[indices],
             persons=None if self.persons is None else self.persons[indices],
+            targets=None if self.targets is None else self.targets.subset(indices),
         )
 
     def with_class_names(self, class_names: Sequence[str]) -> "Dataset":
@@ -234,12 +260,15 @@ class Dataset:
         if wanted == self.class_names:
             return self
         position = {name: new for new, name in enumerate(wanted)}
-        unknown = [self.class_names[c] for c in np.unique(self.labels) if self.class_names[c] not in position]
+        held = np.flatnonzero(self.class_counts)
+        unknown = [self.class_names[c] for c in held if self.class_names[c] not in position]
         if unknown:
             raise DatasetError(
                 f"{self.name} has samples of {len(unknown)} classes that are not among the {len(wanted)} allowed ones: "
                 f"{unknown[:_NAMED_IN_ERRORS]}; allowed are {list(wanted[:20])}{' ...' if len(wanted) > 20 else ''}"
             )
+        if self.targets is not None:
+            return dataclasses.replace(self, class_names=wanted, targets=self.targets.renamed(self.class_names, wanted))
         renumber = np.array([position.get(name, -1) for name in self.class_names], dtype=np.int64)  # (old C,)
         return dataclasses.replace(self, class_names=wanted, labels=renumber[self.labels])
 

@@ -40,6 +40,9 @@ def description(train: Dataset, test: Dataset | None) -> str:
     count = len(train.class_names)
     classes = "1 class" if count == 1 else f"{count} classes"
     persons = "" if train.persons is None else f" of {len(np.unique(train.persons)):,} persons"
+    if train.targets is not None:
+        known = int(np.isfinite(train.targets.values).any(axis=1).sum())
+        classes = f"{count} {train.targets.kind}, {known:,} with one or more that are known,"
     return f"{len(train):,} {samples}{persons} of {classes} ({listed(train.class_names)}); {held_out}"
 
 
@@ -49,7 +52,7 @@ def doubts(train: Dataset, test: Dataset | None, column: str = "") -> list[str]:
     Headers of up to 100 images, spread over all, are read, and files that are equally long. The column divides the
     samples among clients.
     """
-    counts = np.bincount(train.labels, minlength=len(train.class_names))
+    counts = train.class_counts
     found = []
     if len(counts) > 1 and (count := int((counts == 0).sum())):
         found.append(f"{_classes(train, counts == 0)} without any {train.kind} ({count} of {len(counts)})")
@@ -66,10 +69,9 @@ def doubts(train: Dataset, test: Dataset | None, column: str = "") -> list[str]:
     if twice := _in_two_classes(train):
         are = f"{len(twice)} {train.kind}s are" if len(twice) > 1 else f"1 {train.kind} is"
         found.append(f"{are} in two classes, byte for byte: {listed(twice)}")
-    if test is not None:
-        tested = np.bincount(test.labels, minlength=len(counts)) > 0
-        if untested := int(((counts > 0) & ~tested[: len(counts)]).sum()):
-            found.append(f"{untested} of {len(counts)} classes have no {train.kind} in the test split")
+    tested = counts if test is None else test.class_counts
+    if untested := len(np.setdiff1d(np.flatnonzero(counts), np.flatnonzero(tested))):
+        found.append(f"{untested} of {len(counts)} classes have no {train.kind} in the test split")
     if test is not None and train.persons is not None and test.persons is not None:
         tested_persons = np.unique(test.persons)
         if count := int(np.isin(tested_persons, train.persons).sum()):
@@ -104,7 +106,7 @@ def check_classes(train: Dataset) -> None:
         If so; it names what may be the classes instead.
     """
     present = np.unique(train.labels)
-    if len(present) > 1:
+    if len(present) > 1 or train.targets is not None:
         return
     below = sorted({str(value) for value in train.columns.get("subfolder", ())} - {""})
     name = train.class_names[present[0]]

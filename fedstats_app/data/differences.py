@@ -40,6 +40,59 @@ class ReleasedSet:
     squares: bool
 
 
+def sets_of_targets(targets: NDArray[np.float64], *, labels: bool) -> NDArray[np.bool_]:
+    """Return the samples of which sums by target tell: (n, 2, C), those that are known and, of labels, positive."""
+    known = ~np.isnan(targets)
+    return np.stack([known, targets > 0 if labels else known], axis=1)
+
+
+def withheld_targets(
+    sets: NDArray[np.bool_],
+    floor: int,
+    persons: NDArray[np.int64] | None = None,
+    earlier: NDArray[np.bool_] | None = None,
+) -> list[int]:
+    """Return the targets to withhold, so that no two sums differ by fewer samples than the floor.
+
+    Of any two of the sets A and B, all samples and none among them, those in A and not in B are none or at least the
+    floor: where one set lies in the other, their sums can be subtracted. Of two targets that break this, the one with
+    fewer positive samples is withheld.
+
+    Parameters
+    ----------
+    sets : ndarray
+        (n, 2, C) bool, of :func:`sets_of_targets`.
+    floor : int
+        The fewest samples, or persons.
+    persons : ndarray, optional
+        (n,) int64, whose each sample is.
+    earlier : ndarray, optional
+        (n, e) bool, further sets of which sums have left already.
+    """
+    number, _, num_targets = sets.shape
+    more = np.zeros((number, 0)) if earlier is None else earlier
+    fixed = np.concatenate([np.zeros((number, 1)), np.ones((number, 1)), more], axis=1)
+    whole = np.concatenate([fixed, sets[:, 0], sets[:, 1]], axis=1).astype(np.float64)
+    apart = whole.T @ (1.0 - whole)
+    if persons is not None:
+        for place, members in enumerate(whole.T > 0):
+            left, whose = np.nonzero(whole[members].T == 0)
+            pairs = np.unique(np.stack([left, persons[members][whose]]), axis=1)[0]
+            apart[place] = np.bincount(pairs, minlength=whole.shape[1])
+    few = (apart > 0) & (apart < floor)
+    few[: fixed.shape[1], : fixed.shape[1]] = False  # they have left already
+    few |= few.T
+    target = np.concatenate([np.full(fixed.shape[1], -1), np.arange(num_targets), np.arange(num_targets)])
+    sizes, withheld = sets[:, 1].sum(axis=0), list[int]()
+    while few.any():
+        bad = np.unique(target[few.any(axis=1)])
+        rarest = min((int(c) for c in bad if c >= 0), key=lambda c: (sizes[c], c))
+        withheld.append(rarest)
+        few[target == rarest] = False
+        few[:, target == rarest] = False
+    return sorted(withheld)
+
+
 def small_groups(earlier: Sequence[ReleasedSet], new: ReleasedSet, floor: int) -> dict[str, int]:
     """Return the classes in which a release makes a group of fewer persons than the floor, with the smallest size.
 

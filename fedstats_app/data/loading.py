@@ -9,7 +9,7 @@ from typing import Literal, TypedDict, Unpack, overload
 import numpy as np
 
 from fedstats_app.data.builtin import load_builtin
-from fedstats_app.data.columns import Reading, choose_samples
+from fedstats_app.data.columns import COLUMNS, Reading, choose_samples
 from fedstats_app.data.dataset import Dataset, DatasetError, Kind, SampleSource
 from fedstats_app.data.files import is_arrow, is_table_folder, load_arrow, load_files, load_hub
 from fedstats_app.data.folder import file_source, load_folder
@@ -25,6 +25,10 @@ class ReadingOptions(TypedDict, total=False):
     image_column: str
     text_column: str
     label_column: str
+    label_separator: str
+    label_columns: str
+    target_column: str
+    missing_labels: str
     folder_levels: str
     confined: bool
 
@@ -48,8 +52,8 @@ def load_dataset(spec: str, split: Literal["train", "test"], **reading: Unpack[R
     split : {"train", "test"}
         Both have the classes of the training split; None is returned if there is no test split.
     **reading
-        See `Reading`: ``image_column``, ``text_column`` and ``label_column`` of tables (``hub``, ``parquet``, ``csv``,
-        ``arrow``), ``folder_levels`` of folders (`load_folder`), and ``confined``.
+        See `Reading`: columns of tables (``hub``, ``parquet``, ``csv``, ``arrow``), ``folder_levels`` of folders
+        (`load_folder`), and ``confined``.
 
     Raises
     ------
@@ -60,12 +64,9 @@ def load_dataset(spec: str, split: Literal["train", "test"], **reading: Unpack[R
         raise DatasetError(f"{spec}: the split must be 'train' or 'test', got {split!r}")
     kind, _, where = resolved(spec).partition(":")
     options = Reading(**reading)
-    columns = (options.image_column, options.text_column, options.label_column)
-    if kind in ("builtin", "folder") and any(columns):
-        raise DatasetError(
-            f"{spec}: image-column, text-column and label-column are for hub:, parquet:, csv: and arrow: only, "
-            f"got {', '.join(map(repr, columns[:2]))} and {columns[2]!r}"
-        )
+    if kind in ("builtin", "folder") and (given := [name for name in COLUMNS if getattr(options, name)]):
+        named = ", ".join(f"{name.replace('_', '-')} {getattr(options, name)!r}" for name in given)
+        raise DatasetError(f"{spec}: columns are of hub:, parquet:, csv: and arrow: only, got {named}")
     if spec == "builtin":
         return load_builtin(split)
     if where:

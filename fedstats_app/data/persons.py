@@ -68,9 +68,9 @@ def at_most_per_person(dataset: Dataset, most: int) -> NDArray[np.int64]:
 
 def persons_per_class(dataset: Dataset) -> NDArray[np.int64]:
     """Count the persons of each class, (C,) int64; where none are named, the samples."""
-    labels = dataset.labels
+    samples, labels = dataset.memberships
     if dataset.persons is not None:
-        codes = np.unique(dataset.persons, return_inverse=True)[1]
+        codes = np.unique(dataset.persons, return_inverse=True)[1][samples]
         labels = np.unique(np.stack([labels, codes]), axis=1)[0]
     return np.bincount(labels, minlength=len(dataset.class_names))
 

@@ -47,6 +47,9 @@ def of_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
     if tuple(names) == dataset.class_names:
         return dataset
     kept = [label for label, name in enumerate(dataset.class_names) if name in names]
+    if dataset.targets is not None:
+        targets = dataset.targets.renamed(dataset.class_names, names)
+        return dataclasses.replace(dataset, class_names=tuple(names), targets=targets)
     return dataset.subset(np.flatnonzero(np.isin(dataset.labels, kept))).with_class_names(names)
 
 
@@ -117,6 +120,7 @@ def with_mirror_images(dataset: Dataset) -> Dataset:
         source=SampleSource(opened, name),
         columns={},
         persons=None if dataset.persons is None else np.concatenate([dataset.persons, dataset.persons]),
+        targets=None if dataset.targets is None else dataset.targets.subset(np.arange(2 * number) % number),
     )
 
 

@@ -24,6 +24,7 @@ from fedstats_app.data.columns import (
 )
 from fedstats_app.data.dataset import Dataset, DatasetError, Kind, SampleSource
 from fedstats_app.data.paths import open_image, regular_file
+from fedstats_app.data.target_columns import read_targets
 
 if TYPE_CHECKING:
     import datasets
@@ -188,10 +189,16 @@ def table_dataset(
     train, table = tables["train"], tables[split]
     owner = f"{spec} ({split})"
     kind, held_in = choose_samples(train, reading, owner=spec)
-    label_column = choose_label(train, reading, held_in, owner=spec)
-    for column, role in (*((column, kind) for column in held_in), (label_column, "label")):
+    several = read_targets(train, reading, held_in, owner=spec)
+    labelled = (choose_label(train, reading, held_in, owner=spec),) if several is None else several[2]
+    for column, role in (*((column, kind) for column in held_in), *((column, "label") for column in labelled)):
         choose_column(column, table.column_names, (), role=role, owner=owner)
-    labels, class_names = read_labels(table, label_column, owner=owner)
+    targets = None
+    if several is not None and (own := read_targets(table, reading, held_in, owner=owner)) is not None:
+        class_names, targets, _ = own
+        labels = np.zeros(len(table), dtype=np.int64)
+    else:
+        labels, class_names = read_labels(table, labelled[0], owner=owner)
     source, stamp, sizes = rows_of(table, kind, held_in, split, folder=folder, confined=reading.confined, owner=owner)
     dataset = Dataset(
         name=owner,
@@ -199,15 +206,17 @@ def table_dataset(
         labels=labels,
         fingerprint=hashlib.sha256(f"{fingerprint} {stamp}".encode()).hexdigest() if stamp else fingerprint,
         source=source,
-        columns=scalar_columns(table, excluded={*held_in, label_column}),
-        numbered=is_integer(table.features[label_column]),
+        columns=scalar_columns(table, excluded={*held_in, *labelled}),
+        numbered=several is None and is_integer(table.features[labelled[0]]),
         kind=kind,
         notes=notes,
         sizes=sizes,
+        targets=targets,
     )
     if split == "train":
         return dataset
-    return dataset.with_class_names(read_labels(train, label_column, owner=f"{spec} (train)")[1])
+    names = several[0] if several is not None else read_labels(train, labelled[0], owner=f"{spec} (train)")[1]
+    return dataset.with_class_names(names)
 
 
 def rows_of(

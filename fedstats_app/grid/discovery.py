@@ -83,6 +83,8 @@ class Federation:
         In a simulation the threads of each process that answers for SuperNodes, one after another.
     client_names : dict
         From client to the name that its owner gave it, "" for none; all others differ.
+    targets : {"", "labels", "numbers"}
+        What the samples of most nodes with data of their own have in place of one class; others take no part.
     """
 
     hosts: dict[int, int]
@@ -95,6 +97,7 @@ class Federation:
     num_partitions: int = 0
     workers: tuple[int, ...] = ()
     client_names: dict[int, str] = field(default_factory=dict)
+    targets: str = ""
 
     @property
     def supernodes(self) -> set[int]:
@@ -219,10 +222,17 @@ def _federation(
     if len(own_data) >= len(hosting):
         for node in hosting:
             refused[node] = f"it hosts partitions, but {len(own_data)} nodes have data of their own (data-path)"
+        kinds = Counter(info.targets for info in own_data.values())
+        targets = max(sorted(kinds), key=kinds.__getitem__, default="")
+        for node, info in own_data.items():
+            if info.targets != targets:
+                has, wanted = (kind or "one class" for kind in (info.targets, targets))
+                refused[node] = f"its samples have {has} each, those of most nodes {wanted}"
+        own_data = {node: info for node, info in own_data.items() if info.targets == targets}
         lists = {node: ClassList(info.class_names, info.class_ids) for node, info in own_data.items()}
         names, conflicts = align_class_lists(lists, known_classes, max_classes=max_classes)
         hosts = {node: node for node in own_data if node not in conflicts}
-        return Federation(hosts, False, names, refused | conflicts)
+        return Federation(hosts, False, names, refused | conflicts, targets=targets)
     for node in own_data:
         refused[node] = f"it has data of its own (data-path), but {len(hosting)} nodes host partitions"
     number = num_clients() if callable(num_clients) else num_clients

@@ -18,6 +18,8 @@ from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import Calibration, ClientScores, ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.heads.calibration import median_temperature
 from fedstats_app.heads.leave_one_out import LeaveOneOut
+from fedstats_app.heads.target_scores import TargetScores
+from fedstats_app.heads.targets import TargetLeaveOneOut
 from fedstats_app.training.model import TrainingRequest
 from fedstats_app.training.proportion import DECIDES, capped, deciding
 from fedstats_app.training.start import best_temperature
@@ -25,6 +27,7 @@ from fedstats_app.wire import RejectedReply, StatisticsRequest
 from fedstats_app.wire.arrays import to_record
 from fedstats_app.wire.evaluation import EVALUATE_HEADS, evaluation_content, read_evaluation_reply
 from fedstats_app.wire.reading import LARGEST_WHOLE
+from fedstats_app.wire.target_evaluation import read_target_evaluation_reply
 from fedstats_app.wire.training import (
     EVALUATE_MODEL,
     TRAINING_LOSSES,
@@ -63,6 +66,8 @@ class Scores:
         Test samples of the server that could not be read.
     left_out : Scores or None
         Of the ridge on the sites' training samples, each left out of it.
+    targets : mapping
+        By method, of several labels or numbers a sample, in place of ``heads``.
     """
 
     evaluated_on: str
@@ -74,6 +79,7 @@ class Scores:
     calibrations: Mapping[str, Calibration | None] = field(default_factory=dict)
     num_unreadable: int = 0
     left_out: Scores | None = None
+    targets: Mapping[str, TargetScores] = field(default_factory=dict)
 
     @property
     def confusion(self) -> dict[str, ConfusionMatrix]:
@@ -83,7 +89,8 @@ class Scores:
     @property
     def num_examples(self) -> int:
         """Samples that the heads were scored on."""
-        return max((matrix.num_examples for matrix in self.confusion.values()), default=0)
+        found = self.targets or self.confusion
+        return max((scores.num_examples for scores in found.values()), default=0)
 
     @property
     def largest(self) -> tuple[int, float]:
@@ -170,6 +177,32 @@ def evaluate_on_clients(
         weights = capped({client: examples[client] for client in some}, max_share)
         calibrations[name] = median_temperature((vote, weights[client]) for client, vote in some.items())
     return Scores("clients", totals, accuracies, failures, examples, cells, calibrations)
+
+
+def evaluate_targets_on_clients(
+    grid: ClientGrid,
+    request: StatisticsRequest,
+    heads: Mapping[str, LinearHead],
+    clients: Mapping[int, int],
+    left_out: TargetLeaveOneOut | None = None,
+) -> Scores:
+    """As :func:`evaluate_on_clients`, of several labels or numbers a sample."""
+    kind, number = request.spec.targets, request.num_classes
+
+    def read(reply: Message) -> dict[str, TargetScores]:
+        found = read_target_evaluation_reply(reply, kind, number, tuple(heads))
+        claimed = max((scores.num_examples for scores in found.values()), default=0)
+        _check_number(reply, claimed, clients, request.holdout if left_out is None else 0.5)
+        return found
+
+    failures: dict[int, str] = {}
+    totals, examples = {name: TargetScores.zeros(kind, number) for name in heads}, {}
+    replies = grid.send_and_receive(to_all(evaluation_content(request, heads, left_out), EVALUATE_HEADS, clients))
+    for client, _, received in usable(replies, read, failures):
+        examples[client] = next(iter(received.values())).num_examples
+        for name, scores in received.items():
+            totals[name] += scores
+    return Scores("clients", failures=failures, examples=examples, targets=totals)
 
 
 def _examples(of_heads: Mapping[str, ClientScores]) -> int:

@@ -34,6 +34,8 @@ class SolveReport:
         Numerical rank if a pseudo-inverse had to be used, else None.
     notes : tuple of str
         Notes for the user: a fallback, a limit.
+    deviations : tuple of float
+        Of numbers about their predictions, one for each.
     """
 
     regulariser: str = "none"
@@ -42,6 +44,7 @@ class SolveReport:
     condition_number: float | None = None
     rank: int | None = None
     notes: tuple[str, ...] = ()
+    deviations: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -256,6 +256,14 @@ class MarginHistograms(Addable):
             self.positives.view(-1).index_add_(0, own, ones[: len(own)])
         return self
 
+    def count_targets_(self, bins: Tensor, targets: Tensor) -> MarginHistograms:
+        """Count (n, C) bins of scores by (n, C) targets, above 0 or not, NaN where one is unknown."""
+        cells = bins + NUM_MARGIN_BINS * torch.arange(bins.shape[1])
+        for counts, chosen in ((self.positives, targets > 0), (self.negatives, targets <= 0)):
+            own = cells[chosen]
+            counts.view(-1).index_add_(0, own, torch.ones_like(own))
+        return self
+
     def add_(self, filled: Tensor) -> MarginHistograms:
         """Add (t, 4) bins of :func:`filled_bins` to these tensors, in time that grows with t."""
         index = filled[:, 0], filled[:, 1]

@@ -47,6 +47,7 @@ class Fed3RMethod(Method[Fed3ROptions]):
     options_type = Fed3ROptions
     needs = frozenset({Need.GRAM})
     takes_noise = True
+    takes_targets = frozenset({"labels", "numbers"})
 
     def solve(self, inputs: FeatureStatistics) -> LinearHead:
         """Return the ridge regression."""
@@ -61,6 +62,12 @@ class Fed3RMethod(Method[Fed3ROptions]):
             normalize=options.normalize,
             solver=options.solver,
         )
+
+    def solve_targets(self, inputs: FeatureStatistics) -> LinearHead:
+        """Return the ridge regression with an intercept, of labels scaled to log odds."""
+        from fedstats_app.heads.targets import solve_target_head
+
+        return solve_target_head(inputs, self.options.ridge_lambda)
 
     def uplink(self, M: int, K: int, C: int, d: int) -> int:
         """Count class sums and Gram matrices."""

@@ -46,6 +46,8 @@ class FedCGSMethod(Method[FedCGSOptions]):
     options_type = FedCGSOptions
     needs = frozenset({Need.GRAM})
     takes_noise = True
+    takes_targets = frozenset({"labels"})
+    common_threshold = True
 
     def solve(self, inputs: FeatureStatistics) -> LinearHead:
         """Return the Gaussian discriminant."""
@@ -54,6 +56,12 @@ class FedCGSMethod(Method[FedCGSOptions]):
 
         statistics = with_equal_classes(inputs) if self.options.class_balance else inputs
         return solve_gaussian(statistics, covariance=self.options.covariance, shrinkage=self.options.shrinkage)
+
+    def solve_targets(self, inputs: FeatureStatistics) -> LinearHead:
+        """Return the log odds of each label by two Gaussians of one covariance."""
+        from fedstats_app.heads.targets import solve_target_gaussian
+
+        return solve_target_gaussian(inputs, within=self.options.covariance == "within")
 
     def uplink(self, M: int, K: int, C: int, d: int) -> int:
         """Count class sums of all classes, Gram matrices and class counts."""

@@ -26,12 +26,19 @@ class FedNCMMethod(Method[Options]):
     display_name = "FedNCM"
     paper = "Legate et al. 2023"
     takes_noise = True
+    takes_targets = frozenset({"labels"})
 
     def solve(self, inputs: FeatureStatistics) -> LinearHead:
         """Return the row-normalised class means."""
         from fedstats_app.heads import solve_ncm
 
         return solve_ncm(inputs)
+
+    def solve_targets(self, inputs: FeatureStatistics) -> LinearHead:
+        """Return the difference of the means of each label's positive and negative samples."""
+        from fedstats_app.heads.targets import solve_target_means
+
+        return solve_target_means(inputs)
 
     def uplink(self, M: int, K: int, C: int, d: int) -> int:
         """Count class means."""

@@ -8,7 +8,7 @@ towards the identity), and adds the heads of Fed3R's ridge regression and FedCGS
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedstats_app.base.option import Options, number, option
@@ -48,6 +48,7 @@ class FedRootMethod(Method[FedRootOptions]):
     options_type = FedRootOptions
     needs = frozenset({Need.SEVERAL_MEANS, Need.SCATTER})
     keeps_rows = True
+    takes_targets = frozenset({"labels", "numbers"})
 
     def specify(self) -> StatisticsSpec:
         """Ask for rows and a factor of the scatter."""
@@ -60,7 +61,8 @@ class FedRootMethod(Method[FedRootOptions]):
         from fedstats_app.heads.fedroot import complete
 
         low_rank = statistics.low_rank()
-        return complete(low_rank.rows, low_rank.scatter, low_rank.left_out)
+        completed = complete(low_rank.rows, low_rank.scatter, low_rank.left_out)
+        return replace(completed, targets=statistics.summed(gram=False).targets)
 
     def solve(self, inputs: FeatureStatistics) -> LinearHead:
         """Return the head of completed statistics."""
@@ -70,3 +72,9 @@ class FedRootMethod(Method[FedRootOptions]):
         options = self.options
         statistics = with_equal_classes(inputs) if options.class_balance else inputs
         return solve_completed(statistics, ridge_lambda=options.ridge_lambda)
+
+    def solve_targets(self, inputs: FeatureStatistics) -> LinearHead:
+        """Return Fed3R's head of completed statistics."""
+        from fedstats_app.heads.targets import solve_target_head
+
+        return solve_target_head(inputs, self.options.ridge_lambda)

@@ -63,6 +63,10 @@ class Method(ABC, Generic[OptionsType]):
         :class:`fedstats_app.heads.scatter.SummedRows` too.
     takes_noise : bool
         :meth:`solve_noisy` is overridden.
+    takes_targets : frozenset of str
+        "labels" if :meth:`solve_targets` takes several a sample, and "numbers".
+    common_threshold : bool
+        Labels share a threshold, by which all F1 together is largest, rather than each its own.
 
     Attributes
     ----------
@@ -82,6 +86,8 @@ class Method(ABC, Generic[OptionsType]):
     keeps_rows: ClassVar[bool] = False
     sums_rows: ClassVar[bool] = False
     takes_noise: ClassVar[bool] = False
+    takes_targets: ClassVar[frozenset[str]] = frozenset()
+    common_threshold: ClassVar[bool] = False
 
     options: OptionsType
     means_per_class: int = 1
@@ -115,6 +121,15 @@ class Method(ABC, Generic[OptionsType]):
         """
         return None
 
+    def solve_targets(self, inputs: FeatureStatistics) -> LinearHead:
+        """Return the head of several labels or numbers a sample; a subclass that has one overrides it."""
+        raise ValueError(f"{self.full_name}: {self.cannot_take(inputs.targets.kind[0] if inputs.targets else '')}")
+
+    @classmethod
+    def cannot_take(cls, targets: str) -> str:
+        """Say why the method has no head of such targets, "labels" or "numbers"; "" if it has one."""
+        return "" if targets in cls.takes_targets else f"has no head of {targets}: take fed3r"
+
     def solve_noisy(self, noisy: NoisyStatistics) -> LinearHead:
         """Return the head on features of length 1 from sums with noise."""
         raise ValueError(f"{self.full_name} is not served with noise")
@@ -137,4 +152,6 @@ class Method(ABC, Generic[OptionsType]):
         With few features it has the same bits whatever the number of torch's threads.
         """
         with one_thread() if statistics.feature_dim <= FEW_FEATURES else contextlib.nullcontext():
+            if statistics.has_targets:
+                return self.solve_targets(self.inputs(statistics))
             return self.solve(rows if self.keeps_rows and rows is not None else self.inputs(statistics))

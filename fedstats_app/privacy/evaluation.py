@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedstats_app.heads import ConfusionMatrix, MarginHistograms, filled_bins
 from fedstats_app.heads.scores import NUM_MARGIN_BINS, ZERO_BIN
+from fedstats_app.heads.target_scores import TargetScores
 from fedstats_app.privacy.node_policy import distinct
 
 # Histograms of margins leave for so many classes at most: each class's is a number per sample, of its own question.
@@ -90,6 +91,20 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int, pers
         if int(counts[counts > 0].min()) < min_class_count:
             return filled[:0]
     return _in_full_bins(MarginHistograms.zeros(num_classes).add_(filled), min_class_count).filled
+
+
+def targets_above_floor(scores: TargetScores, floor: int) -> TargetScores:
+    """Return scores of labels in full bins, without the labels and numbers of which too few samples were scored."""
+    if floor <= 1:
+        return scores
+    sizes = torch.stack([scores.histograms.positives.sum(dim=1), scores.histograms.negatives.sum(dim=1)])
+    enough = (sizes >= floor).all(dim=0).unsqueeze(1)
+    kept = MarginHistograms(scores.histograms.positives * enough, scores.histograms.negatives * enough)
+    moments = scores.moments * (scores.moments[:, :1] >= floor)
+    inside = moments[:, 5]
+    few = ((inside > 0) & (inside < floor)) | ((moments[:, 0] - inside > 0) & (moments[:, 0] - inside < floor))
+    moments[:, 5] = torch.where(few, moments[:, 0], inside)
+    return TargetScores(scores.kind, _in_full_bins(kept, floor), moments, scores.num_examples)
 
 
 def _in_full_bins(margins: MarginHistograms, floor: int) -> MarginHistograms:

@@ -122,7 +122,8 @@ class NodePolicy:
             return client
         factor = client.scatter_factor()
         most = max(num_examples - len(client.rows), 0) // SAMPLES_PER_DIRECTION if together else 0
-        return ClientStatistics(client.rows, scatter=None if factor is None else factor.cut(most))
+        scatter = None if factor is None else factor.cut(most)
+        return ClientStatistics(client.rows, scatter=scatter, targets=client.targets)
 
     @property
     def _in_words(self) -> str:

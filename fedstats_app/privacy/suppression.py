@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedstats_app.data.differences import sets_of_targets, withheld_targets
 from fedstats_app.privacy.node_policy import NodePolicy, distinct, says_much_about_samples
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 
@@ -64,6 +65,7 @@ def statistics_above_floor(
     persons: Tensor | None = None,
     masked: bool = False,
     expanded: bool = False,
+    targets: Tensor | None = None,
 ) -> StatisticsAboveFloor:
     """Form the statistics of the samples whose class is not under the policy's floor.
 
@@ -92,6 +94,8 @@ def statistics_above_floor(
         Whether they leave under masks only: no server sees the Gram matrix of these samples, however few.
     expanded : bool
         Whether the features are a map's (:attr:`fedstats_app.backbones.backbone.Backbone.expands_features`).
+    targets : Tensor, optional
+        (n, C) float64, NaN where one is unknown; what :func:`withheld_targets` names is unknown for all.
 
     Raises
     ------
@@ -118,6 +122,7 @@ def statistics_above_floor(
             device=device,
             min_samples_per_mean=policy.min_samples_per_mean,
             rows=rows,
+            targets=None if targets is None else targets[kept],
         )
         seen = torch.zeros(len(kept), dtype=torch.bool)
         for features, positions in blocks(kept):
@@ -135,10 +140,16 @@ def statistics_above_floor(
             break
     number = _number(kept[seen], persons)
     policy.check_gram(spec, number, feature_dim, expanded=expanded)
-    statistics = policy.protected(spec, statistics, number)
+    statistics, withheld = policy.protected(spec, statistics, number), list[int]()
+    if targets is not None and statistics.targets is not None and floor > 1:
+        sets = sets_of_targets(targets[kept[seen]].numpy(), labels=spec.targets == "labels")
+        withheld = withheld_targets(sets, floor, None if persons is None else persons[kept[seen]].numpy())
+        left = torch.tensor([c for c in range(num_classes) if c not in withheld], dtype=torch.int64)
+        statistics.targets = statistics.targets.chosen(left).placed(left, num_classes)
     if not masked:
         _warn_of_gram(policy, spec, statistics, number)
-    suppressed = tuple(sorted(set(labels[readable].tolist()) - set(labels[kept].tolist())))
+    few = set(labels[readable].tolist()) - set(labels[kept].tolist())
+    suppressed = tuple(sorted({*few, *withheld}))
     shared = torch.zeros(int(seen.sum()), dtype=torch.int64) if rows is None else rows[1][seen]
     return StatisticsAboveFloor(statistics, suppressed, kept[seen], shared)
 

@@ -56,6 +56,8 @@ class Advice:
         No head is better than naming the most frequent class, as far as the samples can tell.
     samples : str
         What the test samples are.
+    measure : str
+        Measured in place of the accuracy, of several labels or numbers a sample.
     """
 
     choice: Candidate
@@ -64,6 +66,7 @@ class Advice:
     num_test: int = 0
     at_chance: bool = False
     samples: str = "test samples"
+    measure: str = ""
 
     @property
     def text(self) -> list[str]:
@@ -72,6 +75,8 @@ class Advice:
         if self.choice.accuracy is None:
             return [f"Take {name} (not scored): usually the most accurate of those that these statistics allow."]
         samples = f"{self.num_test:,} {self.samples}"
+        if self.measure:
+            return [f"Take {name}: {self.measure} {self.choice.accuracy:.3f} on {samples}, for {price}."]
         if self.at_chance:
             return [f"No method is better than naming the most frequent class, as far as {samples} can tell."]
         lines = [f"Take {name}: {100 * self.choice.accuracy:.2f} % of {samples}, for {price}."]
@@ -137,3 +142,12 @@ def advise(
     cheaper = min(fewer, key=lambda candidate: (-scored[candidate], candidate.wire_bytes))
     p_value = paired_p_value(right[best.method].int() - right[cheaper.method].int())
     return Advice(best, cheaper, p_value, num_test, at_chance, samples)
+
+
+def advise_by(measure: str, candidates: Sequence[Candidate], num_test: int) -> Advice | None:
+    """Recommend the method with the largest of some measure other than accuracy, the cheapest of equal ones."""
+    scored = [candidate for candidate in candidates if candidate.accuracy is not None]
+    if not scored:
+        return advise(candidates, {}, 0, 0.0)
+    best = min(scored, key=lambda candidate: (-(candidate.accuracy or 0.0), candidate.wire_bytes))
+    return Advice(best, num_test=num_test, measure=measure)

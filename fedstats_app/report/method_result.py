@@ -98,6 +98,8 @@ class MethodResult:
     probe_step : float or None
         From which the learning rate of a probe follows (:func:`fedstats_app.training.start.probe_step`), of the
         features that the head takes.
+    targets : dict or None
+        Measures of several labels or numbers a sample (:meth:`fedstats_app.heads.target_scores.TargetScores.measures`).
     """
 
     method: str
@@ -128,6 +130,7 @@ class MethodResult:
     most_confused: list[tuple[int, int, int]] = field(default_factory=list)
     client_accuracy: dict[str, Any] | None = None
     probe_step: float | None = None
+    targets: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, object]:
         """Give the entry for results.json, without the method's name, which is its key there."""
@@ -172,13 +175,23 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
+def measure_of(entry: Mapping[str, Any]) -> tuple[str, float | None]:
+    """Return the measure by which an entry of results.json is compared with others, and its value."""
+    found = entry.get("targets") or {}
+    if not found:
+        return "accuracy", entry.get("accuracy")
+    if found["kind"] == "labels":
+        return "mean average precision", found["mean_average_precision"]
+    return "R2", found["mean_r2"]
+
+
 def head_to_take(results: Mapping[str, Any]) -> str:
     """Return the head that every page, card and command takes where none is named; "" if nothing says which.
 
     It is the method that the run recommends, or a trained head that is more accurate.
     """
     methods, trained = (
-        {name: entry["accuracy"] for name, entry in results.get(kind, {}).items() if entry.get("accuracy") is not None}
+        {name: value for name, entry in results.get(kind, {}).items() if (value := measure_of(entry)[1]) is not None}
         for kind in ("methods", "training")
     )
     advised = (results.get("advice") or {}).get("method", "")

@@ -73,10 +73,16 @@ def run_record(
 
 
 def common_metadata(
-    options: BackboneOptions, backbone: Backbone, data_name: str, class_names: Sequence[str], seed: int
+    options: BackboneOptions,
+    backbone: Backbone,
+    data_name: str,
+    class_names: Sequence[str],
+    seed: int,
+    targets: str = "",
 ) -> dict[str, str]:
-    """Return the entries that the headers of all heads of a run share."""
+    """Return the entries that the headers of all heads of a run share; ``targets`` are "labels" or "numbers"."""
     return {
+        **({"targets": targets} if targets else {}),
         "backbone": options.backbone,
         "backbone-weights": options.backbone_weights,
         "backbone-arguments": options.backbone_arguments,
@@ -101,12 +107,13 @@ def common_metadata(
     }
 
 
-def head_metadata(result: MethodResult) -> dict[str, str]:
+def head_metadata(result: MethodResult, deviations: Sequence[float] = ()) -> dict[str, str]:
     """Return the entries of a solved head's own, beside :func:`common_metadata`.
 
-    `temperature` and `calibrated-on` are there only if the head was calibrated.
+    `temperature` and `calibrated-on` are there only if the head was calibrated, `deviations` only for numbers.
     """
     return {
+        **({"deviations": json.dumps(list(deviations))} if deviations else {}),
         "method": result.method,
         "regulariser": result.regulariser,
         "num-examples": str(result.num_examples),

@@ -73,6 +73,8 @@ def heads_table(entries: Mapping[str, Mapping[str, Any]], num_sent: int, taken: 
     taken : str
         The head to take, which is marked.
     """
+    if any(entry.get("targets") for entry in entries.values()):
+        return _targets_table(entries, num_sent, taken)
     others = {name: entry.get("notes", []) for name, entry in entries.items() if name != taken}
     notes = [f"{head_title(name)}: {note}" for name, found in others.items() for note in found]
     by_person = any(entry.get("person_accuracy") is not None for entry in entries.values())
@@ -96,6 +98,41 @@ def heads_table(entries: Mapping[str, Mapping[str, Any]], num_sent: int, taken: 
             )
         )
     return Table({**columns, "regulariser": "left minor"}, rows, notes)
+
+
+_TARGET_COLUMNS = {
+    "labels": {
+        "mean average precision": "mean_average_precision",
+        "mean AUROC": "mean_auroc",
+        "micro F1": "micro_f1",
+        "macro F1": "mean_f1",
+    },
+    "numbers": {
+        "R2": "mean_r2",
+        "mean absolute error": "mean_absolute_error",
+        "within 90 % interval": "mean_within_interval",
+    },
+}
+
+
+def _targets_table(entries: Mapping[str, Mapping[str, Any]], num_sent: int, taken: str) -> Table:
+    """Lay out one line per head of several labels or numbers."""
+    found = {name: entry["targets"] for name, entry in entries.items() if entry.get("targets")}
+    measures = _TARGET_COLUMNS[next(iter(found.values()))["kind"]]
+    rows = []
+    for name, entry in entries.items():
+        values, sent = (found.get(name, {}).get(measure) for measure in measures.values()), entry.get("wire_bytes")
+        rows.append(
+            (
+                head_title(name) + (" (take this)" if name == taken else ""),
+                *(area(value) for value in values),
+                "-" if sent is None or not num_sent else bytes_with_unit(sent / num_sent),
+                "-" if sent is None else bytes_with_unit(sent),
+                entry.get("regulariser") or "-",
+            )
+        )
+    columns = {"method": "", **dict.fromkeys(measures, ""), "each site sends": "", "all sites send": ""}
+    return Table({**columns, "regulariser": "left minor"}, rows)
 
 
 def trainings_table(results: Iterable[TrainingResult]) -> Table:

@@ -18,8 +18,8 @@ from fedstats_app.grid.discovery import Federation
 from fedstats_app.grid.evaluation import Scores
 from fedstats_app.heads.evidence import label_evidence
 from fedstats_app.methods.method import Need
-from fedstats_app.report.advice import LEFT_OUT, Advice, Candidate, Sends, advise
-from fedstats_app.report.method_result import MethodResult
+from fedstats_app.report.advice import LEFT_OUT, Advice, Candidate, Sends, advise, advise_by
+from fedstats_app.report.method_result import MethodResult, measure_of
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.state import Phases, State, read_state
 from fedstats_app.report.statistics_file import (
@@ -31,7 +31,7 @@ from fedstats_app.report.wording import NO_NOISE, evidence_in_words, left_out_in
 from fedstats_app.server.client_notes import ClientNotes
 from fedstats_app.server.influence import Examined, examine_clients
 from fedstats_app.server.run import Run
-from fedstats_app.server.scoring import method_result, method_results, score, with_leave_one_out
+from fedstats_app.server.scoring import method_result, method_results, score, score_targets, with_leave_one_out
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics
 
@@ -90,6 +90,9 @@ def keep(run: Run, strategy: StatisticsStrategy) -> None:
 
 def evaluate(run: Run, strategy: StatisticsStrategy) -> Scores:
     """Score the heads on the server's test set, or on the clients' hold-out samples."""
+    if run.targets:
+        with run.progress.doing("evaluating"):
+            return score_targets(run, strategy)
     if run.config.federation.sums_only and run.test_set is None:
         return NO_SCORES  # scores of single clients would reveal something about each
     with run.progress.doing("evaluating"):
@@ -119,7 +122,7 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
         give_back_memory()
         with progress.doing("measuring what each site changes"):
             examined = Examined(strategy.outcomes, [], None)
-            if not config.federation.sums_only:
+            if not (config.federation.sums_only or run.targets):
                 examined = examine_clients(run, strategy, notes)
             folder.write_clients(outcome.to_json() for outcome in examined.outcomes)
         phases.end("evaluation")
@@ -204,7 +207,7 @@ def _watching(
 
 
 def _draw(run: Run, results: Sequence[MethodResult], label_counts: Mapping[int, np.ndarray], scores: Scores) -> None:
-    if not run.config.run.plots:
+    if not run.config.run.plots or run.targets:
         return
     from fedstats_app.report.plots.first_stage import write_plots  # matplotlib takes a second to load
 
@@ -247,7 +250,10 @@ def _advice(strategy: StatisticsStrategy, results: Sequence[MethodResult], score
     for result in results:
         spec = strategy.methods()[result.method].specification
         sends: Sends = "gram" if spec.gram else "directions" if spec.scatter else "means"
-        candidates.append(Candidate(result.method, result.accuracy, result.wire_bytes, sends))
+        measure, value = measure_of(result.to_json())
+        candidates.append(Candidate(result.method, value, result.wire_bytes, sends))
+    if scores.targets:
+        return advise_by(measure, candidates, scores.num_examples)
     if not scores.num_examples and (left_out := scores.left_out) is not None:
         accuracies = {name: matrix.accuracy for name, matrix in left_out.confusion.items()}
         scored = [
@@ -262,7 +268,7 @@ def _advice(strategy: StatisticsStrategy, results: Sequence[MethodResult], score
 def _evidence(run: Run, strategy: StatisticsStrategy) -> dict[str, object] | None:
     """Return the labels' evidence by the Gram matrix, own or completed by FedRoot; None without, or with noise."""
     total, methods = strategy.collection.total, strategy.methods().values()
-    if run.config.federation.is_noisy or not strategy.heads:
+    if run.config.federation.is_noisy or not strategy.heads or run.targets:
         return None
     if total.has_gram:
         return {"nats": label_evidence(total.summed(gram=True)), "by": "Gram matrix"}
@@ -277,7 +283,7 @@ def _num_with(outcomes: Sequence[ClientOutcome], kind: str) -> int:
 def _save_heads(run: Run, strategy: StatisticsStrategy, scores: Scores) -> None:
     for name, head in strategy.heads.items():
         result = method_result(strategy, name, scores)
-        own = head_metadata(result)
+        own = head_metadata(result, head.report.deviations)
         run.folder.save_head(name, head, {**run.metadata, **own})
 
 

@@ -14,6 +14,7 @@ from fedstats_app.grid.evaluation import Scores
 from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.heads.calibration import cross_fitted
 from fedstats_app.heads.influence import evenly_spaced
+from fedstats_app.heads.target_scores import TargetScores
 from fedstats_app.training.samples import Samples, TensorSamples
 
 
@@ -29,7 +30,8 @@ class ServerTestSet:
     def blocks(self) -> list[tuple[Tensor, Tensor]]:
         """Features (b, d) float32 and labels (b,) of all samples that can be read, on the CPU."""
         if self._blocks is None:
-            labels = torch.from_numpy(np.array(self.dataset.labels))
+            targets = self.dataset.targets
+            labels = torch.from_numpy(np.array(self.dataset.labels if targets is None else targets.values))
             everything = np.arange(len(self.dataset))
             self._blocks = []
             for features, positions in self._reader.blocks(self.dataset, everything):
@@ -76,6 +78,15 @@ class ServerTestSet:
         return Scores(
             "server", found, right=right, calibrations=calibrations, num_unreadable=self._reader.num_unreadable
         )
+
+    def score_targets(self, heads: Mapping[str, LinearHead], kind: str) -> Scores:
+        """Measure every head of several labels or numbers on all test samples."""
+        found = {}
+        for name, head in heads.items():
+            found[name] = TargetScores.zeros(kind, head.num_classes)
+            for features, targets in self.blocks:
+                found[name] += TargetScores.of(kind, head.logits(features), targets, head)
+        return Scores("server", targets=found, num_unreadable=self._reader.num_unreadable)
 
     def evenly_spaced(self, number: int) -> tuple[Tensor, Tensor]:
         """Return (m, d) features and (m,) labels of m samples, evenly spaced among those that can be read."""

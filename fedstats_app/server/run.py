@@ -23,6 +23,7 @@ from fedstats_app.data.paths import without_folders
 from fedstats_app.data.persons import num_given
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import Federation, discover
+from fedstats_app.methods import Method
 from fedstats_app.report.record import check_same_run, common_metadata, run_record
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.state import State
@@ -69,6 +70,8 @@ class Run:
     test_set : ServerTestSet or None
         None if models are evaluated on the clients' hold-out samples.
     progress : Progress
+    targets : {"", "labels", "numbers"}
+        What samples have in place of one class.
     """
 
     config: AppConfig
@@ -84,6 +87,7 @@ class Run:
     grid: ClientGrid
     test_set: ServerTestSet | None
     progress: Progress
+    targets: str = ""
 
     @property
     def backbone(self) -> Backbone:
@@ -140,6 +144,24 @@ class Run:
         number = len(train) if train.persons is None or not given else num_given(train.persons, given)
         return self.config.federation.promise(number)
 
+    @property
+    def methods(self) -> tuple[Method[Any], ...]:
+        """The methods to solve; of ``all``, those that have heads of the run's targets.
+
+        Raises
+        ------
+        ValueError
+            If one that was asked for has none.
+        """
+        every = tuple(self.config.configured_methods.values())
+        if not self.targets:
+            return every
+        reasons = {method.full_name: method.cannot_take(self.targets) for method in every}
+        able = tuple(method for method in every if not reasons[method.full_name])
+        if self.config.run.method != "all" and len(able) < len(every):
+            raise ValueError("; ".join(f"{name} {reason}" for name, reason in reasons.items() if reason))
+        return able
+
     def statistics_strategy(self) -> StatisticsStrategy:
         """Make the strategy that serves all methods of the run."""
         config, federation = self.config, self.config.federation
@@ -152,7 +174,7 @@ class Run:
             "holdout": self.holdout,
             "limits": Limits(self.feature_norm.bound, federation.max_client_samples),
         }
-        classes, methods = len(self.class_names), tuple(config.configured_methods.values())
+        classes, methods = len(self.class_names), self.methods
         if promise := self.promise:
             from fedstats_app.strategies.noisy_sums import NoisyStatisticsStrategy  # other runs do without
 
@@ -169,6 +191,7 @@ class Run:
             wire_dtype=federation.wire_dtype,
             client_names=self.federation.client_names,
             exact_samples=self.most_samples if federation.exact_sums else 0,
+            targets=self.targets,
             **shared,
         )
 
@@ -213,6 +236,7 @@ def prepare(
     clients = ClientGrid(grid, federation.hosts, reply_timeout=config.federation.reply_timeout)
     clients.on_reply, clients.progress = on_reply, progress
     data_name = config.data.dataset if federation.simulated else OWN_DATA
+    targets = _targets(config, federation)
     run = Run(
         config=config,
         folder=folder,
@@ -221,12 +245,13 @@ def prepare(
         class_names=class_names,
         align_names=not agreed,
         data_name=data_name,
-        metadata=common_metadata(options, backbone, data_name, class_names, config.run.seed),
+        metadata=common_metadata(options, backbone, data_name, class_names, config.run.seed, targets),
         extension=extension,
         federation=federation,
         grid=clients,
         test_set=test_set,
         progress=progress,
+        targets=targets,
     )
     if promise := run.promise:
         from fedstats_app.server.noise import noise_in_words  # other runs do without
@@ -337,6 +362,25 @@ def _class_names(
     return class_names, federation.simulated and class_names == own_names
 
 
+def _targets(config: AppConfig, federation: Federation) -> str:
+    """Return what samples have in place of one class, or refuse what a run cannot do with it."""
+    own = training_set(config.data).targets if federation.simulated else None
+    targets = federation.targets if own is None else own.kind
+    if not targets:
+        return ""
+    refused = {
+        "fine-tune": bool(config.trainer),
+        "personalise": bool(config.personal.approaches),
+        "dp-epsilon": config.federation.is_noisy,
+        "secure-sums": config.federation.sums_only,
+        "exact-sums": config.federation.exact_sums and targets == "numbers",
+        "classes": bool(config.data.classes),
+    }
+    if problems := [key for key, is_set in refused.items() if is_set]:
+        raise ValueError(f"{', '.join(problems)}: not for {'several labels' if targets == 'labels' else targets} yet")
+    return targets
+
+
 def _write_config(run: Run, data_doubts: list[str]) -> None:
     """Write config.json; a resumed run must have the settings, data and backbone of the interrupted one."""
     config, federation = run.config, run.federation
@@ -353,6 +397,7 @@ def _write_config(run: Run, data_doubts: list[str]) -> None:
     if named := {str(client): name for client, name in federation.client_names.items() if name}:
         record["client_names"] = named
     record |= {"data_doubts": data_doubts, "simulated": federation.simulated}
+    record |= {"targets": run.targets} if run.targets else {}
     if config.run.resume:
         for difference in check_same_run(run.folder.path, record):
             run.progress.say(f"results may differ in rounding from those of an uninterrupted run: {difference}")

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedstats_app.grid.evaluation import Scores, evaluate_on_clients
+import torch
+
+from fedstats_app.grid.evaluation import Scores, evaluate_on_clients, evaluate_targets_on_clients
+from fedstats_app.heads import LinearHead
 from fedstats_app.heads.calibration import judged
 from fedstats_app.heads.leave_one_out import LeaveOneOut
+from fedstats_app.heads.target_scores import TargetScores
+from fedstats_app.heads.targets import TargetLeaveOneOut, shifted
 from fedstats_app.methods import Need
 from fedstats_app.report.method_result import MethodResult, client_spread, quality
 from fedstats_app.report.text_columns import bytes_with_unit
@@ -42,6 +47,34 @@ def score(run: Run, strategy: StatisticsStrategy) -> Scores:
     if not scores.num_examples:
         progress.say("nothing was evaluated: no site kept enough samples (holdout-fraction, min-class-count)")
     return scores
+
+
+def score_targets(run: Run, strategy: StatisticsStrategy) -> Scores:
+    """Evaluate heads of several labels or numbers, on samples that no threshold was chosen on."""
+    able, kind = _able(run, strategy), run.targets
+    if kind == "labels" and able and not run.config.federation.sums_only:
+        _set_thresholds(run, strategy, able)
+    if run.test_set is not None:
+        return run.test_set.score_targets(strategy.heads, kind)
+    if not able or not run.holdout:
+        return Scores("")
+    return evaluate_targets_on_clients(run.grid, strategy.request, strategy.heads, able)
+
+
+def _set_thresholds(run: Run, strategy: StatisticsStrategy, able: dict[int, int]) -> None:
+    """Set thresholds of heads with a ridge by the scores of training samples, each left out at its site."""
+    known: list[tuple[LinearHead, TargetScores]] = []
+    for name, head in strategy.heads.items():
+        if "ridge_lambda" not in head.report.parameters:
+            continue
+        found = next((scores for before, scores in known if torch.equal(before.weight, head.weight)), None)
+        method = strategy.methods()[name]
+        if found is None:
+            run.progress.say(f"thresholds: each sample is left out of {name} at its site, after {run.progress.elapsed}")
+            left_out = TargetLeaveOneOut.of(method.inputs(strategy.collection.total), head)
+            replies = evaluate_targets_on_clients(run.grid, strategy.request, {name: head}, able, left_out)
+            known.append((head, found := replies.targets[name]))
+        strategy.heads[name] = shifted(head, found.best_thresholds(common=method.common_threshold))
 
 
 def with_leave_one_out(run: Run, strategy: StatisticsStrategy, scores: Scores) -> Scores:
@@ -93,6 +126,7 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
     return MethodResult(
         method=method,
         **quality(found),
+        targets=scores.targets[method].measures() if method in scores.targets else None,
         client_accuracy=client_spread(scores.accuracies.get(method, {})),
         num_examples=collection.num_examples,
         num_clients=collection.num_merged,

@@ -21,6 +21,7 @@ from fedstats_app.base.option import (
     unknown_keys,
     whole,
 )
+from fedstats_app.data.columns import COLUMNS
 from fedstats_app.data.data_options import CacheOptions, DataOptions
 from fedstats_app.data.feature_cache import default_cache_root
 from fedstats_app.data.layout import FOLDER_LEVELS
@@ -108,7 +109,7 @@ class NodeConfig(Options):
         Folder of FedMeZO's replica; "" for a folder beside the feature cache.
     allowed_datasets : tuple of str
         Besides the built-in one, the data sets that a run may name on a deployed node that hosts partitions.
-    image_column, text_column, label_column : str
+    image_column, text_column, label_column, label_separator, label_columns, target_column, missing_labels : str
         Of tables at ``data_path``; "" for the only one with a usual name. A run cannot choose others.
     folder_levels : str
         What the folders at ``data_path`` are. A run cannot choose that either.
@@ -154,6 +155,10 @@ class NodeConfig(Options):
     image_column: str = option("", text)
     text_column: str = option("", text)
     label_column: str = option("", text)
+    label_separator: str = option("", text)
+    label_columns: str = option("", text)
+    target_column: str = option("", text)
+    missing_labels: str = option("unknown", one_of("unknown", "negative"))
     folder_levels: str = option("auto", one_of(*FOLDER_LEVELS))
     person_column: str = option("", text)
     max_per_person: int = option(50, whole(1, 1_000_000_000))
@@ -173,7 +178,7 @@ class NodeConfig(Options):
 
     def data_options(self, run: DataOptions) -> DataOptions:
         """Return a run's options with this node's columns and persons, and all of its data."""
-        names = ("image_column", "text_column", "label_column", "folder_levels", "person_column", "max_per_person")
+        names = (*COLUMNS, "missing_labels", "folder_levels", "person_column", "max_per_person")
         own = {name: getattr(self, name) for name in names}
         return replace(run, **own, classes="", left_out_domain="")
 

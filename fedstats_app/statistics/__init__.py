@@ -17,3 +17,4 @@ from fedstats_app.statistics.factors import TriangularFactor as TriangularFactor
 from fedstats_app.statistics.feature_statistics import FeatureStatistics as FeatureStatistics
 from fedstats_app.statistics.specification import StatisticsSpec as StatisticsSpec
 from fedstats_app.statistics.specification import merge_specs as merge_specs
+from fedstats_app.statistics.target_sums import TargetSums as TargetSums

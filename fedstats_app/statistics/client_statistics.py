@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from fedstats_app.statistics.class_mean_rows import ClassMeanRows, plan_rows
 from fedstats_app.statistics.exact import on_grid
 from fedstats_app.statistics.factors import ScatterFactor, TriangularFactor
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
+from fedstats_app.statistics.target_sums import TargetSums
 
 
 class ClientStatistics(Summable):
@@ -45,6 +47,8 @@ class ClientStatistics(Summable):
         The complete scatter about the means of the rows, (d, d) float64, or its factor; in place of ``gram``.
     completed : bool
         Whether the scatter within rows was made from a truncated factor.
+    targets : TargetSums or None
+        Of samples with several labels or numbers, which are all in one row.
 
     Raises
     ------
@@ -66,8 +70,9 @@ class ClientStatistics(Summable):
         *,
         within: Tensor | TriangularFactor | None = None,
         completed: bool = False,
+        targets: TargetSums | None = None,
     ) -> None:
-        self.rows, self.scatter, self.completed = rows, scatter, completed
+        self.rows, self.scatter, self.completed, self.targets = rows, scatter, completed, targets
         self._complete: ScatterFactor | None = None
         self.given_gram, self._gram, self._within = gram, gram, within
         square = (rows.feature_dim, rows.feature_dim)
@@ -138,11 +143,13 @@ class ClientStatistics(Summable):
         if self.has_gram != other.has_gram:
             raise ValueError("statistics to add must both have a Gram matrix or both have none, got one of each")
         gram = None if self.gram is None or other.gram is None else self.gram + other.gram
-        return ClientStatistics(self.rows + other.rows, gram)
+        if self.targets is None or other.targets is None:
+            return ClientStatistics(self.rows + other.rows, gram)
+        return ClientStatistics(self.rows + other.rows, gram, targets=self.targets + other.targets)
 
     def summed(self) -> FeatureStatistics:
         """Return class counts, class sums and Gram matrix."""
-        return self.rows.summed(self.gram)
+        return replace(self.rows.summed(self.gram), targets=self.targets)
 
 
 class StatisticsAccumulator:
@@ -171,6 +178,8 @@ class StatisticsAccumulator:
         Class of each row, and row of each sample, in place of what would be drawn (:func:`plan_rows`).
     fraction_bits : int, optional
         To which features are rounded, so that the Gram matrix is exact; the scatter would not be.
+    targets : tuple, optional
+        Of what kind they are, and (n, C) float64, NaN where one is unknown (:class:`TargetSums`).
     """
 
     def __init__(
@@ -187,6 +196,7 @@ class StatisticsAccumulator:
         device: torch.device | str = "cpu",
         planned: tuple[Tensor, Tensor] | None = None,
         fraction_bits: int | None = None,
+        targets: tuple[str, Tensor] | None = None,
     ) -> None:
         check_labels(labels, num_classes)
         self._labels, self._num_classes = labels.to(device="cpu", dtype=torch.int64), num_classes
@@ -203,6 +213,9 @@ class StatisticsAccumulator:
             rows = len(labels) if few else feature_dim
             kept = torch.zeros(rows, feature_dim, dtype=torch.float64, device=where)
             self._features, self._gram = (kept, None) if few else (None, kept)
+        self._targets, self._target_sums = targets, None
+        if targets is not None:
+            self._target_sums = TargetSums.zeros(targets[0], targets[1].shape[1], feature_dim)
         self._counts = torch.zeros(len(self._class_ids), dtype=torch.int64)
         self._taken = torch.zeros(len(labels), dtype=torch.bool)
         self._seen = 0
@@ -239,6 +252,8 @@ class StatisticsAccumulator:
             self._taken[positions] = True
             rows = self._row_of_sample[positions]
             add_in_blocks(self._sums, self._gram, features, rows)
+            if self._targets is not None and self._target_sums is not None:
+                self._target_sums.add_(features, self._targets[1][positions])
             if self._features is not None:
                 where = self._features.device
                 self._features[positions.to(where)] = features.to(device=where, dtype=torch.float64)
@@ -288,7 +303,7 @@ class StatisticsAccumulator:
                     within = client.within
                 if self._scatter_rule is not None:
                     scatter = client.scatter_factor()
-            return ClientStatistics(rows, gram, scatter, within=within)
+            return ClientStatistics(rows, gram, scatter, within=within, targets=self._target_sums)
 
 
 def client_digest(client: ClientStatistics) -> str:

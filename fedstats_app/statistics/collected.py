@@ -127,12 +127,13 @@ class StatisticsSum:
         old, new = self.summed(), FeatureStatistics.zeros(num_classes, self.feature_dim, gram=False)
         new.class_counts[new_ids] = old.class_counts
         new.class_sums[new_ids] = old.class_sums
+        targets = None if old.targets is None else old.targets.placed(new_ids, num_classes)
         rows = self.rows() if self.keeps_rows else None
         if rows is not None:
             rows = ClassMeanRows(
                 new_ids[rows.class_ids], rows.counts, num_classes=num_classes, class_sums=rows.class_sums
             )
-        return self._changed(replace(new, gram=old.gram), rows)
+        return self._changed(replace(new, gram=old.gram, targets=targets), rows)
 
     def _changed(
         self, summed: FeatureStatistics, rows: ClassMeanRows | None, *, gone_rows: int = 0, gone_pairs: int = 0
@@ -166,6 +167,11 @@ class StatisticsSum:
             raise ValueError(f"statistics to add must have int64 counts, got {rows.counts.dtype}")
         if self._scatter is not None and client.scatter is None:
             raise ValueError("statistics to add must have a factor of their scatter, got none")
+        if client.targets is not None or total.targets is not None:
+            before = total.targets if self.num_rows or client.targets is None else client.targets.empty()
+            if before is None or client.targets is None:
+                raise ValueError("statistics to add must all have targets, or none")
+            self._total = total = replace(total, targets=before + client.targets)
         if total.gram is not None:
             client.add_gram_to(total.gram)
         if self._scatter is not None and client.scatter is not None:
@@ -179,6 +185,11 @@ class StatisticsSum:
             self._parts.append(rows)
 
     @property
+    def has_targets(self) -> bool:
+        """True if samples have several labels or numbers."""
+        return self._total.targets is not None
+
+    @property
     def num_examples(self) -> int:
         """Number of samples N so far."""
         return self._total.num_examples
@@ -187,7 +198,7 @@ class StatisticsSum:
         """Return a copy of the sum so far, without the Gram matrix if it is not needed: copying that takes the time."""
         total = self._total
         matrix = None if total.gram is None or not gram else mirror_upper(total.gram)
-        return FeatureStatistics(total.class_counts.clone(), total.class_sums.clone(), matrix)
+        return FeatureStatistics(total.class_counts.clone(), total.class_sums.clone(), matrix, total.targets)
 
     def low_rank(self, rows: ClassMeanRows | None = None) -> LowRankStatistics:
         """Return all rows, by default those kept here, and a copy of the sum of the factors so far.
@@ -237,6 +248,8 @@ def sum_without_client(total: StatisticsSum, client: ClientStatistics) -> Statis
         If it lacks the Gram matrix or the factor that the sum has, or its rows were not folded.
     """
     summed, rows = total.summed(), client.rows
+    if summed.targets is not None and client.targets is not None:
+        summed = replace(summed, targets=summed.targets + -client.targets)
     summed.class_counts.index_add_(0, rows.class_ids, -rows.counts)
     add_to_group_sums(summed.class_sums, -rows.class_sums, rows.class_ids)
     # The sum of a class without samples is zero, not a rounding error.

@@ -17,6 +17,7 @@ from fedstats_app.statistics.accumulation import (
     check_tensor,
     mirror_upper,
 )
+from fedstats_app.statistics.target_sums import TargetSums
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,8 @@ class FeatureStatistics(Addable):
     gram : Tensor or None
         (d, d) float64, sum of the outer products of all features (features are rows: F^T F), or None where not
         collected.
+    targets : TargetSums or None
+        Of samples with several labels or numbers; then the class counts and sums, of whatever class, are of all.
 
     Raises
     ------
@@ -52,6 +55,7 @@ class FeatureStatistics(Addable):
     class_counts: Tensor
     class_sums: Tensor
     gram: Tensor | None = None
+    targets: TargetSums | None = None
 
     def __repr__(self) -> str:
         kind = f"{self.num_classes} classes, {self.feature_dim} features, with{'out' * (self.gram is None)} Gram matrix"
@@ -108,7 +112,7 @@ class FeatureStatistics(Addable):
     def clone(self) -> FeatureStatistics:
         """Return a copy in memory of its own."""
         gram = None if self.gram is None else self.gram.clone()
-        return FeatureStatistics(self.class_counts.clone(), self.class_sums.clone(), gram)
+        return FeatureStatistics(self.class_counts.clone(), self.class_sums.clone(), gram, self.targets)
 
     @property
     def num_classes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -76,6 +76,8 @@ class StatisticsSpec:
     scatter : ScatterSpec or None
         Which factor of each client's scatter is needed. Where the Gram matrix is needed too, clients send that alone,
         and the server makes the factor of it.
+    targets : {"", "labels", "numbers"}
+        What the classes name if not one class a sample: several labels, or numbers.
 
     Examples
     --------
@@ -88,12 +90,15 @@ class StatisticsSpec:
     scatter: ScatterSpec | None = None
     samples_per_mean: int = LEAST_PER_MEAN
     fraction_bits: int | None = None
+    targets: str = ""
 
     def __post_init__(self) -> None:
         if self.fraction_bits is not None and not LEAST_BITS <= self.fraction_bits <= MOST_BITS:
             raise ValueError(f"fraction_bits must lie in [{LEAST_BITS}, {MOST_BITS}], got {self.fraction_bits}")
         if self.samples_per_mean < LEAST_PER_MEAN:
             raise ValueError(f"samples_per_mean must be at least {LEAST_PER_MEAN}, got {self.samples_per_mean}")
+        if self.targets not in ("", "labels", "numbers"):
+            raise ValueError(f"targets must be labels or numbers, got {self.targets!r:.40}")
         if self.means_per_class < 1:
             raise ValueError(f"means_per_class must be at least 1, got {self.means_per_class}")
 
@@ -114,6 +119,8 @@ class StatisticsSpec:
             values["samples-per-mean"] = self.samples_per_mean
         if self.fraction_bits is not None:
             values["fraction-bits"] = self.fraction_bits
+        if self.targets:
+            values["targets"] = self.targets
         if self.scatter is None:
             return values
         return {**values, "scatter": {"rank": str(self.scatter.rank), "dtype": self.scatter.dtype}}
@@ -144,7 +151,8 @@ class StatisticsSpec:
         if "fraction-bits" in values:
             _check_type(values, "fraction-bits", int)
         bits = values.get("fraction-bits")
-        return cls(values["gram"], values["means-per-class"], scatter, samples["samples-per-mean"], bits)
+        targets = values.get("targets", "")
+        return cls(values["gram"], values["means-per-class"], scatter, samples["samples-per-mean"], bits, targets)
 
     def covers(self, other: StatisticsSpec) -> bool:
         """Return whether statistics of this kind serve a method that asks for ``other``."""
@@ -171,6 +179,9 @@ class StatisticsSpec:
             Of a number in the run's wire-dtype, below 4 with a scale per row; class ids and counts take 8 each.
         """
         num_rows = num_classes * self.means_per_class
+        if self.targets:
+            whole = replace(self, targets="").num_bytes(num_samples, 1, dim, number_bytes)
+            return whole + num_classes * (32 + 2 * dim * max(number_bytes, 4)) + 6 * HEADER_BYTES
         scale, header = (4, HEADER_BYTES) if number_bytes < 4 else (0, 0)
         rows = num_rows * (16 + number_bytes * dim + scale) + 3 * HEADER_BYTES + header
         full_rank = min(max(num_samples - num_rows, 0), dim)
@@ -194,10 +205,11 @@ class StatisticsSpec:
         device: torch.device | str = "cpu",
         min_samples_per_mean: int = LEAST_PER_MEAN,
         rows: tuple[Tensor, Tensor] | None = None,
+        targets: Tensor | None = None,
     ) -> StatisticsAccumulator:
         """Return an accumulator for a client's labels (n,) and features of dimension d.
 
-        ``rows`` says which samples share a mean, if that is not to be drawn.
+        ``rows`` says which samples share a mean, if that is not to be drawn; ``targets`` are (n, C), if there are any.
         """
         return StatisticsAccumulator(
             labels,
@@ -211,6 +223,7 @@ class StatisticsSpec:
             device=device,
             planned=rows,
             fraction_bits=self.fraction_bits,
+            targets=None if targets is None else (self.targets, targets),
         )
 
     def from_features(

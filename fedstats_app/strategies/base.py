@@ -105,6 +105,7 @@ class StrategyOptions(TypedDict, total=False):
     limits: Limits
     client_names: Mapping[int, str]
     exact_samples: int
+    targets: str
     wait_timeout: float
     settle_seconds: float
     reply_timeout: float
@@ -150,6 +151,8 @@ class StatisticsStrategy(OwnRounds):
     exact_samples : int
         Sums are exact for so many samples of all clients together: features are rounded, float64 travels, and heads
         have the same bits for any split. 0 for sums of the features as they are.
+    targets : {"", "labels", "numbers"}
+        What the classes name if not one class a sample: several labels, or numbers.
     wait_timeout, settle_seconds, reply_timeout : float
         Seconds to wait for nodes, for no new one to come, and for a reply.
     window_bytes : int
@@ -195,6 +198,7 @@ class StatisticsStrategy(OwnRounds):
         limits: Limits = Limits(),  # noqa: B008  # frozen
         client_names: Mapping[int, str] = MappingProxyType({}),
         exact_samples: int = 0,
+        targets: str = "",
         wait_timeout: float = 120.0,
         settle_seconds: float = 3.0,
         reply_timeout: float = 600.0,
@@ -209,6 +213,7 @@ class StatisticsStrategy(OwnRounds):
         if min_clients < 1:
             raise ValueError(f"min_clients must be at least 1, got {min_clients}")
         spec = merge_specs(method.specification for method in methods)
+        spec = replace(spec, targets=targets)
         if exact_samples:
             spec = replace(spec, fraction_bits=fraction_bits(exact_samples, limits.norm, squares=spec.gram))
         self.request = StatisticsRequest(

@@ -14,19 +14,24 @@ from torch import Tensor
 from fedstats_app.heads import ClientScores, ConfusionMatrix, LinearHead
 from fedstats_app.heads.calibration import TEMPERATURES
 from fedstats_app.heads.leave_one_out import LeaveOneOut
+from fedstats_app.heads.linear_head import SolveReport
 from fedstats_app.heads.scores import NUM_MARGIN_BINS
+from fedstats_app.heads.targets import TargetLeaveOneOut
 from fedstats_app.methods import MOST_METHODS
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array, to_array
 from fedstats_app.wire.reading import MAX_COUNT, Malformed, check_keys, reads_replies, reads_requests, record_of, whole
 from fedstats_app.wire.statistics import StatisticsRequest, read_statistics_request
+from fedstats_app.wire.target_evaluation import read_target_left_out, target_left_out_record
 
 EVALUATE_HEADS = "evaluate.heads"
 MAX_HEADS = MOST_METHODS
 
 
 def evaluation_content(
-    request: StatisticsRequest, heads: Mapping[str, LinearHead], left_out: LeaveOneOut | None = None
+    request: StatisticsRequest,
+    heads: Mapping[str, LinearHead],
+    left_out: LeaveOneOut | TargetLeaveOneOut | None = None,
 ) -> RecordDict:
     """Write a request to evaluate heads; the request for statistics tells which samples are held out.
 
@@ -34,7 +39,9 @@ def evaluation_content(
     numbers, of which float32 is enough, go down.
     """
     content = request.to_content()
-    if left_out is not None:
+    if isinstance(left_out, TargetLeaveOneOut):
+        content["leave-one-out"] = target_left_out_record(left_out)
+    elif left_out is not None:
         triangle = pack_upper(left_out.inverse).to(torch.float32)
         content["leave-one-out"] = ArrayRecord({"inverse": to_array(triangle), "lengths": to_array(left_out.lengths)})
     for name, head in heads.items():
@@ -45,11 +52,17 @@ def evaluation_content(
                 "present": to_array(head.present.to(torch.uint8)),
             }
         )
+        if request.spec.targets == "numbers":
+            content.array_records[f"head.{name}"]["deviations"] = to_array(
+                torch.tensor(head.report.deviations, dtype=torch.float64)
+            )
     return content
 
 
 @reads_requests("to evaluate heads")
-def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, LinearHead], LeaveOneOut | None]:
+def read_evaluation_request(
+    msg: Message,
+) -> tuple[StatisticsRequest, dict[str, LinearHead], LeaveOneOut | TargetLeaveOneOut | None]:
     """Return the request for statistics, the heads by method, and what leave-one-out scores take."""
     request = read_statistics_request(msg)
     names = [name for name in msg.content if name.startswith("head.")]
@@ -62,11 +75,18 @@ def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, 
         # The bias of an absent class may be -inf; a head checks that those of the others are finite.
         bias = read_array(record, "bias", torch.float64, (classes,), finite=False)
         present = read_array(record, "present", torch.uint8, (classes,)).to(torch.bool)
-        heads[name.removeprefix("head.")] = LinearHead(weight, bias, present)
+        report = SolveReport()
+        if request.spec.targets == "numbers":
+            deviations = read_array(record, "deviations", torch.float64, (classes,))
+            report = SolveReport(deviations=tuple(deviations.tolist()))
+        heads[name.removeprefix("head.")] = LinearHead(weight, bias, present, report)
     if "leave-one-out" not in msg.content:
         return request, heads, None
     if len(heads) != 1:
         raise Malformed(f"leave-one-out: must come with one head, got {len(heads)}")
+    if request.spec.targets:
+        record = record_of(msg.content, "leave-one-out", ArrayRecord)
+        return request, heads, read_target_left_out(record, next(iter(heads.values())).feature_dim, classes)
     [head], record = heads.values(), record_of(msg.content, "leave-one-out", ArrayRecord, {"inverse", "lengths"})
     dim = head.feature_dim
     inverse = read_array(record, "inverse", torch.float32, (dim * (dim + 1) // 2,)).to(torch.float64)

@@ -192,6 +192,8 @@ class NodeInfo:
     process, threads : int
         Of a node that hosts partitions: what tells its process from others, and how many threads that computes with. 0
         where it does not say.
+    targets : {"", "labels", "numbers"}
+        What samples of a node with data of its own have in place of one class.
     """
 
     partition_id: int | None = counted(LARGEST_WHOLE, default=None, optional=True)
@@ -204,6 +206,7 @@ class NodeInfo:
     client_name: str = optional("")
     process: int = counted(LARGEST_WHOLE, optional=True)
     threads: int = counted(LARGEST_WHOLE, optional=True)
+    targets: str = optional("")
 
 
 def node_info_reply(msg: Message, info: NodeInfo) -> Message:
@@ -231,7 +234,9 @@ def read_node_info(reply: Message) -> NodeInfo:
 def node_info_of(record: ConfigRecord) -> NodeInfo:
     """Read the record ``node``, or raise :class:`Malformed`."""
     if "class-names" in record and "partition-id" not in record:
-        check_keys("node", record, {"class-names"}, {"trains", "evaluates", "any-app", "class-ids", "client-name"})
+        check_keys(
+            "node", record, {"class-names"}, {"trains", "evaluates", "any-app", "class-ids", "client-name", "targets"}
+        )
         names = list_of(record, "class-names", str, MAX_CLASS_NAMES)
         for name in names:
             if not (1 <= len(name) <= MAX_CLASS_NAME_LENGTH and name.isprintable()):
@@ -246,6 +251,8 @@ def node_info_of(record: ConfigRecord) -> NodeInfo:
         ):
             raise Malformed(f"class-ids: must be {len(names)} ascending whole numbers from 0, got {ids!r:.80}")
         info = from_values(NodeInfo, record, class_names=tuple(names), class_ids=None if ids is None else tuple(ids))
+        if info.targets not in ("", "labels", "numbers"):
+            raise Malformed(f"targets: must be labels or numbers, got {info.targets[:40]!r}")
         if len(info.client_name) > MAX_CLIENT_NAME or not info.client_name.isprintable():
             raise Malformed(
                 f"client-name: must be at most {MAX_CLIENT_NAME} printable characters, got {info.client_name[:40]!r}"

@@ -7,11 +7,15 @@ bits, ``within-factor`` (r d - r (r - 1) / 2,), the upper trapezoid (r, d) of it
 length says r. For exact sums it is ``gram`` (d (d + 1) / 2,), the Gram matrix itself. In few bits each row of sums and
 factor has a scale, ``class-sum-scales`` (m,) and ``within-scales`` (r,) float32. With a truncated factor of the scatter
 ``scatter-values`` (k,) float32, ``scatter-directions`` (k, d) float32, float16 or int8, and ``scatter-left-out`` ()
-float64, the energy that is not in them.
+float64, the energy that is not in them. Of samples with several labels or numbers all are of one row, and of each of m
+targets come ``target-ids`` and ``target-known`` (m,) int64, the samples for which it is known, ``target-sums`` (m,)
+float64, of numbers ``target-squares`` (m,) float64, ``target-products`` (m, d) float32 or float64, and unless all are
+known for all ``target-known-sums`` (m, d).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +28,7 @@ from fedstats_app.statistics import (
     ScatterFactor,
     ScatterSpec,
     StatisticsSpec,
+    TargetSums,
     TriangularFactor,
 )
 from fedstats_app.statistics.accumulation import all_finite, mirror_upper, pack_upper, unpack_upper
@@ -39,6 +44,7 @@ from fedstats_app.statistics.quantisation import (
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, NUMBER_BYTES, NUMBER_DTYPES, WIRE_DTYPES, read_array, to_array
 from fedstats_app.wire.reading import Malformed, check_keys
 from fedstats_app.wire.statistics_checks import (
+    MAX_FEATURE,
     Limits,
     check_rows,
     check_scatter,
@@ -48,6 +54,8 @@ from fedstats_app.wire.statistics_checks import (
 
 ROW_KEYS = {"class-ids", "counts", "class-sums"}
 SCATTER_KEYS = {"scatter-values", "scatter-directions", "scatter-left-out"}
+
+TARGET_KEYS = {"target-ids", "target-known", "target-sums", "target-products"}
 
 DIRECTION_DTYPES = {**FACTOR_DTYPES, "int8": torch.int8}
 
@@ -115,6 +123,8 @@ def statistics_record(client: ClientStatistics, spec: StatisticsSpec, wire_dtype
             codes, scales = encoded(factor.trapezoid, wire_dtype)
             row, column = torch.triu_indices(*codes.shape)
             record["within-factor"], record["within-scales"] = to_array(codes[row, column]), to_array(scales)
+    if spec.targets:
+        _write_targets(record, client, wire_dtype)
     if spec.sends_scatter or (spec.gram and not client.has_gram):
         sent = with_scatter(client, spec.stand_in, _num_bytes(record, "c") + other_bytes).scatter
         if sent is not None:
@@ -125,6 +135,57 @@ def statistics_record(client: ClientStatistics, spec: StatisticsSpec, wire_dtype
             record["scatter-directions"] = to_array(directions)
             record["scatter-left-out"] = to_array(torch.tensor(sent.left_out, dtype=torch.float64))
     return record
+
+
+def _write_targets(record: ArrayRecord, client: ClientStatistics, wire_dtype: str) -> None:
+    if client.targets is None:
+        raise ValueError("the request asks for targets, got statistics without")
+    ids = client.targets.known.nonzero().squeeze(1)
+    targets, dtype = client.targets.chosen(ids), WIRE_DTYPES.get(wire_dtype, torch.float32)
+    record["target-ids"], record["target-known"] = to_array(ids), to_array(targets.known)
+    record["target-sums"] = to_array(targets.sums)
+    if targets.kind == ("numbers",):
+        record["target-squares"] = to_array(targets.squares)
+    record["target-products"] = to_array(_cast(targets.products, dtype))
+    if bool((targets.known < int(client.rows.num_examples)).any()):
+        record["target-known-sums"] = to_array(_cast(targets.known_sums, dtype))
+
+
+def read_targets(
+    record: ArrayRecord, kind: str, wire_dtype: str, num_targets: int, rows: ClassMeanRows, norm: float
+) -> TargetSums:
+    """Read the sums by target of the samples in checked rows, or raise :class:`Malformed`.
+
+    No sum is longer than its number of samples times ``norm`` of features; of numbers y than the root of the sum of
+    y^2 times that of the squared lengths (Cauchy and Schwarz).
+    """
+    number, dtype = int(rows.num_examples), WIRE_DTYPES.get(wire_dtype, torch.float32)
+    ids = read_array(record, "target-ids", torch.int64, (range(num_targets + 1),))
+    m, d = len(ids), rows.feature_dim
+    if m and (int(ids.min()) < 0 or int(ids.max()) >= num_targets or bool((ids[1:] <= ids[:-1]).any())):
+        raise Malformed(f"target-ids: must ascend in [0, {num_targets})")
+    known = read_array(record, "target-known", torch.int64, (m,))
+    sums = read_array(record, "target-sums", torch.float64, (m,))
+    squares = read_array(record, "target-squares", torch.float64, (m,)) if kind == "numbers" else sums
+    products = read_array(record, "target-products", dtype, (m, d)).to(torch.float64)
+    totals = rows.class_sums.to(torch.float64).sum(dim=0).expand(m, d).clone()
+    if "target-known-sums" in record:
+        totals = read_array(record, "target-known-sums", dtype, (m, d)).to(torch.float64)
+    elif bool((known != number).any()):
+        raise Malformed("target-known-sums: is missing where not all targets are known")
+    if m and (int(known.min()) < 1 or int(known.max()) > number):
+        raise Malformed(f"target-known: must lie in [1, {number}], got {int(known.min())} to {int(known.max())}")
+    counts = bool(((sums >= 0) & (sums <= known) & (sums == sums.round())).all())
+    if (kind == "labels" and not counts) or bool((sums.square() > known * squares * (1 + 1e-9)).any()):
+        raise Malformed(f"target-sums: must be those of {kind}, got others")
+    longest, least = min(norm, d**0.5 * MAX_FEATURE), 1e-6 * norm if math.isfinite(norm) else 1e-6 * MAX_FEATURE
+    for name, of_target, most in (
+        ("target-known-sums", totals, known * longest),
+        ("target-products", products, (known * squares).sqrt() * longest),
+    ):
+        if bool((torch.linalg.vector_norm(of_target, dim=1) > most * (1 + 1e-6) + least).any()):
+            raise Malformed(f"{name}: no feature of this backbone is longer than {norm:.4g}, got longer means")
+    return TargetSums((kind,), known, totals, sums, squares.clone(), products).placed(ids, num_targets)
 
 
 def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -192,7 +253,10 @@ def read_statistics_record(
     elif spec.gram:
         more = {"within"} if exact and "within-factor" not in record else {"within-factor"}
         scales |= set() if exact else {"within-scales"}
-    check_keys("statistics", record, ROW_KEYS | more | scales)
+    wanted = ROW_KEYS | more | scales
+    if spec.targets:
+        wanted |= TARGET_KEYS | ({"target-squares"} if spec.targets == "numbers" else set())
+    check_keys("statistics", record, wanted, {"target-known-sums"} if spec.targets else set())
     norm = limits.norm
     dims = range(1, MAX_FEATURE_DIM + 1) if feature_dim is None else feature_dim
     rows = _read_rows(record, wire_dtype, num_classes, spec.means_per_class, dims)
@@ -224,7 +288,10 @@ def read_statistics_record(
         client = ClientStatistics(rows, within=factor)
     elif spec.scatter is not None:
         client = ClientStatistics(rows, scatter=_read_scatter(record, rows, spec.scatter, norm))
-    of_rows, of_gram, of_scatter = (_num_bytes(record, first) for first in ("c", "gw", "s"))
+    if spec.targets:
+        client.targets = read_targets(record, spec.targets, wire_dtype, num_classes, rows, norm)
+        _check_on_grid("target-products", client.targets.products, spec.fraction_bits)
+    of_rows, of_gram, of_scatter = (_num_bytes(record, first) for first in ("ct", "gw", "s"))
     on_wire = of_rows + of_gram + of_scatter
     if completed:
         of_gram = of_scatter

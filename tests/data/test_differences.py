@@ -4,10 +4,16 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedstats_app.data.differences import ReleasedSet, small_groups, smallest_group_of_squares
+from fedstats_app.data.differences import (
+    ReleasedSet,
+    sets_of_targets,
+    small_groups,
+    smallest_group_of_squares,
+    withheld_targets,
+)
 
 NAMES = ("ant", "bee")
 
@@ -92,3 +98,39 @@ def test_sums_of_products_are_grouped_over_all_classes(new: range, smallest: int
     """Of a release without them nothing can be subtracted."""
     earlier = [released(dict.fromkeys(range(8), 0), squares=True), released(dict.fromkeys(range(3), 0))]
     assert smallest_group_of_squares(earlier, released(dict.fromkeys(new, 0), squares=True)) == smallest
+
+
+def told(*labels: list[int]) -> np.ndarray:
+    """Return the sets of labels given as columns of 1, 0 or -1 for unknown."""
+    values = np.array(labels, dtype=np.float64).T
+    return sets_of_targets(np.where(values < 0, np.nan, values), labels=True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "withheld"),
+    [
+        ([[1] * 5 + [0] * 5], []),
+        ([[1] * 2 + [0] * 8], [0]),  # two positive samples
+        ([[1] * 8 + [0] * 2], [0]),  # two negative ones
+        ([[1] * 4 + [0] * 4 + [-1] * 2], [0]),  # two unknown ones
+        ([[1] * 5 + [0] * 5, [1] * 4 + [0] * 6], [1]),  # one lies in the other: the sums differ by one sample
+        ([[1] * 5 + [0] * 5, [1] * 5 + [0] * 5], []),  # the same samples
+        ([[0] * 10, [1] * 5 + [0] * 5], []),  # none
+    ],
+)
+def test_labels_whose_sums_would_tell_of_few_samples_are_withheld(labels: list[list[int]], withheld: list[int]) -> None:
+    assert withheld_targets(told(*labels), 3) == withheld
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(2, 6))
+def test_no_two_sums_that_leave_differ_by_few_samples(seed: int, n: int, floor: int) -> None:
+    rng = np.random.default_rng(seed)
+    sets = told(*rng.choice([-1, 0, 1], (5, n), p=[0.1, 0.4, 0.5]))
+    left = np.setdiff1d(np.arange(5), withheld_targets(sets, floor))
+    kept = sets[:, :, left].reshape(n, -1)
+    every = np.concatenate([np.zeros((n, 1), dtype=bool), np.ones((n, 1), dtype=bool), kept], axis=1)
+    for first in every.T:
+        for second in every.T:
+            number = int((first & ~second).sum())
+            assert number == 0 or number >= floor or number == n  # all samples alone are for the floor of classes
