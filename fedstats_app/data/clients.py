@@ -173,9 +173,9 @@ def aligned(dataset: Dataset, class_names: tuple[str, ...], floor: int) -> tuple
     """
     hidden = [c for c in hidden_classes(dataset, floor) if dataset.class_names[c] not in class_names]
     if dataset.targets is not None:
-        told = tuple(name for c, name in enumerate(dataset.class_names) if c not in hidden)
-        targets = dataset.targets.renamed(dataset.class_names, told)
-        dataset = replace(dataset, class_names=told, targets=targets)
+        shown_names = tuple(name for c, name in enumerate(dataset.class_names) if c not in hidden)
+        targets = dataset.targets.renamed(dataset.class_names, shown_names)
+        dataset = replace(dataset, class_names=shown_names, targets=targets)
         hidden = []
     shown = np.flatnonzero(~np.isin(dataset.labels, hidden))
     if len(shown) < len(dataset):

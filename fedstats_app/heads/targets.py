@@ -239,7 +239,7 @@ class TargetLeaveOneOut:
         ridge_lambda = head.report.parameters["ridge_lambda"]
         ridge = solve_target_ridge(stats, ridge_lambda=ridge_lambda)
         system = add_to_diagonal(needed_gram(stats, "leave-one-out") - mean_product(stats), ridge_lambda)
-        lengths = [torch.linalg.vector_norm(of.weight, dim=1) for of in (head, ridge)]
+        lengths = [torch.linalg.vector_norm(made.weight, dim=1) for made in (head, ridge)]
         scale = torch.where(head.present, lengths[0] / lengths[1].clamp(min=1e-300), 1.0)
         zero = torch.where(head.present, head.bias - scale * ridge.bias, 0.0)
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(system))

@@ -21,6 +21,7 @@ class Labels(list[int]):
     class_names = tuple(str(c) for c in range(C))
     persons = None
     kind = "image"
+    targets = None
 
     @property
     def labels(self) -> "Labels":
