@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +145,15 @@ def make_release(node_config: Mapping[str, Value], run_config: Mapping[str, Valu
             info = read_node_info(_answer(grid, RecordDict(), QUERY_CLIENTS))
             if not info.class_names:
                 raise ValueError("nothing can be released: every class has fewer samples than min-class-count")
+            methods = [
+                method
+                for method in config.configured_methods.values()
+                if not (info.targets and config.run.method == "all" and method.cannot_take(info.targets))
+            ]
+            spec = merge_specs(method.specification for method in methods)
             request = StatisticsRequest(
                 len(info.class_names),
-                merge_specs(method.specification for method in config.configured_methods.values()),
+                replace(spec, targets=info.targets),
                 config.federation.wire_dtype,
                 seed=config.run.seed,
                 backbone_fingerprint=backbone.fingerprint,

@@ -87,14 +87,24 @@ def _document(release: Release) -> dict[str, object]:
 
 
 def _counts(release: Release) -> list[int]:
-    counts: list[int] = release.received.statistics.rows.class_counts().tolist()
+    statistics = release.received.statistics
+    targets = statistics.targets
+    if targets is not None:
+        return [int(n) for n in (targets.sums if targets.kind == ("labels",) else targets.known).tolist()]
+    counts: list[int] = statistics.rows.class_counts().tolist()
     return counts
 
 
 def _methods(releases: Sequence[Release]) -> list[str]:
     """List the methods, with their defaults, that all of some releases can be solved by."""
     configured = AppConfig().configured_methods
-    return [name for name in METHODS if all(release.covers(configured[name].specification) for release in releases)]
+    targets = releases[0].info.targets
+    return [
+        name
+        for name in METHODS
+        if all(release.covers(configured[name].specification) for release in releases)
+        and not (targets and METHODS[name].cannot_take(targets))
+    ]
 
 
 def _in_plain_words(path: str, release: Release) -> str:
@@ -107,7 +117,8 @@ def _in_plain_words(path: str, release: Release) -> str:
     lines = [
         f"{path}: {size / 1e6:,.3f} MB, name {printable(release.info.client_name)!r}",
         f"network: {printable(release.backbone)}, fingerprint {release.request.backbone_fingerprint[:16]}",
-        f"samples: {received.num_examples:,} of {len(classes)} classes: {', '.join(classes[:_CLASSES_SHOWN])}"
+        f"samples: {received.num_examples:,} of {len(classes)} {release.info.targets or 'classes'}: "
+        + ", ".join(classes[:_CLASSES_SHOWN])
         + (f", and {more} more" if more > 0 else ""),
         f"held back: {received.num_suppressed_classes} classes with too few samples, and {received.num_unreadable} "
         "unreadable samples",

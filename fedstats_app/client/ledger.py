@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import logging
+import math
 import os
 import secrets
 import sqlite3
@@ -28,7 +29,7 @@ from fedstats_app.base.ledger import Exhausted, LedgerError, LedgerFile
 from fedstats_app.data.clients import data_spec, own_dataset
 from fedstats_app.data.contents import sample_identities
 from fedstats_app.data.data_options import is_table
-from fedstats_app.data.differences import ReleasedSet, small_groups, smallest_group_of_squares
+from fedstats_app.data.differences import ReleasedSet, small_groups, smallest_group_of_squares, withheld_in
 from fedstats_app.data.feature_cache import default_cache_root
 from fedstats_app.data.persons import place_samples
 from fedstats_app.settings.app_config import AppConfig
@@ -185,6 +186,14 @@ class Ledger:
             ).fetchall()
         found = [(self._path(number), made) for number, made in rows]
         return [(path, made) for path, made in found if path.is_file()]
+
+    def withheld(self, new: ReleasedSet, chosen: str) -> list[int]:
+        """Return the targets that a release must withhold, unless the owner allows it; see :func:`withheld_in`."""
+        with self._file.transaction() as connection:
+            rows = connection.execute("select body from release").fetchall()
+            if connection.execute("select 1 from fact where name = ?", (f"release-allowed|{chosen}",)).fetchone():
+                rows = []
+        return withheld_in([_from_bytes(body) for (body,) in rows], new, self._floor)
 
     def check_release(self, new: ReleasedSet, chosen: str) -> int | None:
         """Refuse a release that with earlier ones would tell of too few samples of a class, unless the owner allows it.
@@ -414,6 +423,8 @@ def _sent(path: Path) -> dict[str, Any]:
 def sample_keys(dataset: Dataset) -> NDArray[np.bytes_]:
     """Return (n,) S16, for each sample a digest of its class and of what it holds."""
     names = [name.encode("utf-8", "surrogatepass") + b"\0" for name in dataset.class_names]
+    if dataset.targets is not None:  # the same sample whatever its targets are
+        names = [b"\0"]
     keys = [
         hashlib.blake2b(names[label] + identity, digest_size=_KEY_BYTES).digest()
         for label, identity in zip(dataset.labels.tolist(), sample_identities(dataset), strict=True)
@@ -433,18 +444,26 @@ def _as_bytes(keys: NDArray[np.bytes_]) -> list[bytes]:
 
 
 def _to_bytes(released: ReleasedSet) -> bytes:
-    header = json.dumps([released.class_names, released.squares]).encode()
-    parts = (released.keys, released.persons, released.labels.astype("<i4"), released.rows.astype("<i4"))
-    return len(header).to_bytes(4, "little") + header + b"".join(part.tobytes() for part in parts)
+    shape = [] if released.sets is None else list(released.sets.shape)
+    header = json.dumps([released.class_names, released.squares, *shape]).encode()
+    parts = [released.keys, released.persons, released.labels.astype("<i4"), released.rows.astype("<i4")]
+    packed = b"" if released.sets is None else np.packbits(released.sets).tobytes()
+    return len(header).to_bytes(4, "little") + header + packed + b"".join(part.tobytes() for part in parts)
 
 
 def _from_bytes(body: bytes) -> ReleasedSet:
     end = 4 + int.from_bytes(body[:4], "little")
-    class_names, squares = json.loads(body[4:end])
+    class_names, squares, *shape = json.loads(body[4:end])
+    sets, begin = None, end
+    if shape:
+        cells = math.prod(shape)
+        end += (cells + 7) // 8
+        packed = np.frombuffer(body[begin:end], dtype=np.uint8)
+        sets = np.unpackbits(packed, count=cells).astype(np.bool_).reshape(shape)
     number = (len(body) - end) // (2 * _KEY_BYTES + 8)
     keys, persons = np.frombuffer(body, f"S{_KEY_BYTES}", 2 * number, end).reshape(2, -1)
     labels, rows = np.frombuffer(body, "<i4", offset=end + 2 * _KEY_BYTES * number).reshape(2, -1).astype(np.int64)
-    return ReleasedSet(keys, persons, labels, rows, tuple(class_names), squares)
+    return ReleasedSet(keys, persons, labels, rows, tuple(class_names), squares, sets)
 
 
 def _table_stamp(path: str) -> list[list[object]]:

@@ -38,7 +38,7 @@ def _info(release: Release, node: NodeConfig) -> NodeInfo:
 def _statistics(msg: Message, context: Context, client_id: int | None) -> Message:
     request, release = read_statistics_request(msg), read_release(node_of(context.node_config).release)
     floor = run_of(context.run_config).federation.min_class_count
-    if int(release.received.statistics.rows.counts.min()) < floor:
+    if release.fewest < floor:
         raise RefusedByPolicy(f"min-class-count: the run asks for {floor} samples a class, this release has fewer")
     try:
         content: RecordDict = release.answer(request)

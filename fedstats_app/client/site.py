@@ -188,6 +188,7 @@ class Site:
         split = self._above_floor(ClientSplit(dataset, kept, held_out))
         left = {dataset.class_names[label] for label in np.unique(dataset.labels[split.kept])}
         few = {own.class_names[label] for label in np.unique(own.labels)} - left
+        few = few if own.targets is None else set()
         return replace(split, suppressed=tuple(sorted(few)), keys=layout.keys[indices[split.kept]])
 
     @property

@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +24,16 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.ledger import DataWait, Ledger, digest_of_keys
 from fedstats_app.client.site import ClientSplit, Site
 from fedstats_app.data.clients import own_dataset
-from fedstats_app.data.differences import ReleasedSet
+from fedstats_app.data.differences import ReleasedSet, sets_of_targets
 from fedstats_app.data.persons import WAITS
 from fedstats_app.privacy import StatisticsAboveFloor, statistics_above_floor
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from fedstats_app.wire import QUERY_STATISTICS, NodeInfo, RejectedRequest
 from fedstats_app.wire.release import read_release, write_release
 from fedstats_app.wire.statistics import StatisticsRequest, read_statistics_request, statistics_reply
+
+# In place of a class, where samples have several labels or numbers.
+_EVERY_SAMPLE = "all samples"
 
 logger = logging.getLogger("fedstats_app")
 
@@ -130,20 +134,36 @@ def _made(
     assert keys is not None  # noqa: S101  # so with a ledger
     class_names = np.array(split.dataset.class_names, dtype=np.str_)[split.dataset.labels[split.kept]]
     names, labels = np.unique(class_names, return_inverse=True)
-    if not len(names):
-        raise RejectedRequest("this node has no class with as many samples as it must have to leave (min-class-count)")
-    known = tuple(map(str, names))
+    several = split.targets(spec.targets)
 
     def released(chosen: NDArray[np.int64], rows: NDArray[np.int64], *, squares: bool) -> ReleasedSet:
         whose = keys if split.dataset.persons is None else split.dataset.persons[split.kept]
-        return ReleasedSet(keys[chosen], whose[chosen], labels[chosen], rows, known, squares)
+        own = None if several is None else several.numpy()[chosen]
+        sets = None if own is None else sets_of_targets(own, labels=spec.targets == "labels")
+        of_rows = (_EVERY_SAMPLE,) if several is not None else known
+        return ReleasedSet(keys[chosen], whose[chosen], labels[chosen], rows, of_rows, squares, sets)
 
+    known, withheld = tuple(map(str, names)), set[str]()
+    if several is not None:
+        every = split.dataset.class_names
+        planned = released(np.arange(len(labels)), np.zeros_like(labels), squares=False)
+        withheld = {every[c] for c in ledger.withheld(planned, chosen)}
+        held = np.flatnonzero(split.dataset.subset(split.kept).class_counts)
+        known = tuple(sorted({every[c] for c in held} - withheld))
+        split = replace(split, dataset=split.dataset.with_class_names(known, drop=True))
+        several = split.targets(spec.targets)
+    if not known:
+        raise RejectedRequest("this node has no class with as many samples as it must have to leave (min-class-count)")
     # What is planned is checked before a sample is read, and what was read before it leaves.
     ledger.check_release(released(np.arange(len(labels)), np.zeros_like(labels), squares=False), chosen)
     collected = _collected(site, reader, split, request, torch.from_numpy(labels), len(known))
     positions, rows, statistics = collected.positions.numpy(), collected.rows.numpy(), collected.statistics
     expanded = reader.backbone.expands_features
     new = released(positions, rows, squares=expanded or _has_squares(spec, statistics))
+    if statistics.targets is not None and (more := ledger.withheld(new, chosen)):
+        left = torch.tensor([c for c in range(len(known)) if c not in more], dtype=torch.int64)
+        statistics.targets = statistics.targets.chosen(left).placed(left, len(known))
+        withheld |= {known[c] for c in more}
     smallest = ledger.check_release(new, chosen)
     if smallest is not None and not site.policy.shares_gram(smallest, dim):
         site.policy.check_gram(spec, smallest, dim, expanded=expanded)
@@ -154,10 +174,12 @@ def _made(
     fingerprint = reader.backbone.fingerprint
     own = StatisticsRequest(len(known), spec, request.wire_dtype, backbone_fingerprint=fingerprint, class_names=known)
     message = Message(own.to_content(), dst_node_id=0, message_type=QUERY_STATISTICS)
-    suppressed = {*split.suppressed, *(known[c] for c in collected.suppressed)}
+    suppressed = {*split.suppressed, *withheld, *(known[c] for c in collected.suppressed)}
     content = _reply(message, own, site, reader, suppressed, statistics, started).content
-    info, name = NodeInfo(class_names=known, client_name=site.node.client_name), reader.backbone.name
-    question = hashlib.sha256(json.dumps([network, chosen, spec.to_dict()], sort_keys=True).encode()).hexdigest()
+    info = NodeInfo(class_names=known, client_name=site.node.client_name, targets=spec.targets)
+    name = reader.backbone.name
+    asked = [network, chosen, spec.to_dict(), *([known] if several is not None else [])]
+    question = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     return ledger.keep_release(
         new, chosen, network, question, lambda path: write_release(path, info, own, content, name)
     )
@@ -173,8 +195,7 @@ def _has_squares(spec: StatisticsSpec, statistics: ClientStatistics) -> bool:
 def _answer_of(path: Path, request: StatisticsRequest, floor: int) -> RecordDict | None:
     """Answer from a release unless it lacks what is asked for, or has a class under the floor that the run raised."""
     release = read_release(path)
-    counts = release.received.statistics.rows.class_counts()
-    if bool(((counts > 0) & (counts < floor)).any()):
+    if release.fewest < floor:
         return None
     try:
         return release.answer(request)

@@ -245,11 +245,12 @@ class Dataset:
             targets=None if self.targets is None else self.targets.subset(indices),
         )
 
-    def with_class_names(self, class_names: Sequence[str]) -> "Dataset":
+    def with_class_names(self, class_names: Sequence[str], *, drop: bool = False) -> "Dataset":
         """Return the same samples with labels that index another list of classes.
 
         A site that holds a few of a federation's classes numbers them its own way; this gives it the federation's
-        numbers. Classes are matched by name; if they are the same already, it returns itself.
+        numbers. Classes are matched by name; if they are the same already, it returns itself. With ``drop`` labels that
+        are not in the list go.
 
         Raises
         ------
@@ -262,7 +263,7 @@ class Dataset:
         position = {name: new for new, name in enumerate(wanted)}
         held = np.flatnonzero(self.class_counts)
         unknown = [self.class_names[c] for c in held if self.class_names[c] not in position]
-        if unknown:
+        if unknown and not (drop and self.targets is not None):
             raise DatasetError(
                 f"{self.name} has samples of {len(unknown)} classes that are not among the {len(wanted)} allowed ones: "
                 f"{unknown[:_NAMED_IN_ERRORS]}; allowed are {list(wanted[:20])}{' ...' if len(wanted) > 20 else ''}"

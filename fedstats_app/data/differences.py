@@ -30,6 +30,8 @@ class ReleasedSet:
         Of the labels.
     squares : bool
         True if there is a sum of products of features too: a Gram matrix, or a factor of all its directions.
+    sets : ndarray or None
+        (n, 2, C) bool, of samples with several labels or numbers (:func:`sets_of_targets`).
     """
 
     keys: NDArray[np.bytes_]
@@ -38,6 +40,7 @@ class ReleasedSet:
     rows: NDArray[np.int64]
     class_names: tuple[str, ...]
     squares: bool
+    sets: NDArray[np.bool_] | None = None
 
 
 def sets_of_targets(targets: NDArray[np.float64], *, labels: bool) -> NDArray[np.bool_]:
@@ -50,7 +53,7 @@ def withheld_targets(
     sets: NDArray[np.bool_],
     floor: int,
     persons: NDArray[np.int64] | None = None,
-    earlier: NDArray[np.bool_] | None = None,
+    others: NDArray[np.bool_] | None = None,
 ) -> list[int]:
     """Return the targets to withhold, so that no two sums differ by fewer samples than the floor.
 
@@ -66,12 +69,11 @@ def withheld_targets(
         The fewest samples, or persons.
     persons : ndarray, optional
         (n,) int64, whose each sample is.
-    earlier : ndarray, optional
-        (n, e) bool, further sets of which sums have left already.
+    others : ndarray, optional
+        (n, e) bool, further sets of which sums leave, or have left; by default that of all samples.
     """
     number, _, num_targets = sets.shape
-    more = np.zeros((number, 0)) if earlier is None else earlier
-    fixed = np.concatenate([np.zeros((number, 1)), np.ones((number, 1)), more], axis=1)
+    fixed = np.concatenate([np.zeros((number, 1)), np.ones((number, 1)) if others is None else others], axis=1)
     whole = np.concatenate([fixed, sets[:, 0], sets[:, 1]], axis=1).astype(np.float64)
     apart = whole.T @ (1.0 - whole)
     if persons is not None:
@@ -80,7 +82,7 @@ def withheld_targets(
             pairs = np.unique(np.stack([left, persons[members][whose]]), axis=1)[0]
             apart[place] = np.bincount(pairs, minlength=whole.shape[1])
     few = (apart > 0) & (apart < floor)
-    few[: fixed.shape[1], : fixed.shape[1]] = False  # they have left already
+    few[: fixed.shape[1], : fixed.shape[1]] = False  # of all samples :func:`small_groups` tells
     few |= few.T
     target = np.concatenate([np.full(fixed.shape[1], -1), np.arange(num_targets), np.arange(num_targets)])
     sizes, withheld = sets[:, 1].sum(axis=0), list[int]()
@@ -91,6 +93,24 @@ def withheld_targets(
         few[target == rarest] = False
         few[:, target == rarest] = False
     return sorted(withheld)
+
+
+def withheld_in(earlier: Sequence[ReleasedSet], new: ReleasedSet, floor: int) -> list[int]:
+    """Return the targets that a release withholds, its sums and those of earlier ones taken together."""
+    releases = [*(found for found in earlier if found.sets is not None), new]
+    keys, position = np.unique(np.concatenate([found.keys for found in releases]), return_inverse=True)
+    columns, persons, begin = [], np.empty(len(keys), dtype=keys.dtype), 0
+    sets = np.zeros((len(keys), 2, 0), dtype=np.bool_)
+    for found in releases:
+        assert found.sets is not None  # noqa: S101  # of targets
+        here = position[begin : begin + len(found.keys)]
+        sets = np.zeros((len(keys), *found.sets.shape[1:]), dtype=np.bool_)
+        members = np.zeros((len(keys), 1), dtype=np.bool_)
+        sets[here], members[here], persons[here] = found.sets, True, found.persons
+        columns += [members, sets.reshape(len(keys), -1)]
+        begin += len(found.keys)
+    others = np.concatenate(columns[:-1], axis=1)
+    return withheld_targets(sets, floor, np.unique(persons, return_inverse=True)[1], others)
 
 
 def small_groups(earlier: Sequence[ReleasedSet], new: ReleasedSet, floor: int) -> dict[str, int]:

@@ -61,6 +61,19 @@ class Release:
         """Digest that identifies the statistics, as in a run's list of clients."""
         return client_digest(self.received.statistics)
 
+    @property
+    def fewest(self) -> int:
+        """Samples of the smallest class, or of the fewest positive, negative or unknown ones of a label."""
+        statistics = self.received.statistics
+        found, targets = statistics.rows.counts, statistics.targets
+        if targets is not None:
+            parts = [found.sum() - targets.known, targets.known]
+            if targets.kind == ("labels",):
+                positive = targets.sums.long()
+                parts += [positive, targets.known - positive]
+            found = torch.cat([found, *parts])
+        return int(found[found > 0].min())
+
     def covers(self, spec: StatisticsSpec) -> bool:
         """Return whether the file has what a specification asks for."""
         own = self.request.spec
@@ -98,6 +111,9 @@ class Release:
             )
         ids = torch.tensor([position[name] for name in own.class_names], dtype=torch.int64)
         spec = request.spec
+        if spec.targets != own.spec.targets:
+            kinds = (spec.targets or "one class", own.spec.targets or "one class")
+            raise RejectedRequest(f"asked for was {kinds[0]} a sample, this release has {kinds[1]}")
         if not self.covers(spec):
             raise RejectedRequest(f"{in_words(spec)}: not in this release, which has {in_words(own.spec)}")
         record = self._record(spec, ids, request.num_classes)
@@ -113,17 +129,25 @@ class Release:
             sums = client.rows.class_sums[order]
             rows = ClassMeanRows(class_ids[order], client.rows.counts[order], num_classes=num_classes, class_sums=sums)
             within = None if completed else client.within
-            kept = ClientStatistics(rows, scatter=client.scatter if completed else None, within=within)
+            scatter, targets = client.scatter if completed else None, client.targets
+            targets = targets if targets is None else targets.placed(ids, num_classes)
+            kept = ClientStatistics(rows, scatter=scatter, within=within, targets=targets)
             return statistics_record(kept, spec, self.request.wire_dtype, self.received.other_bytes)
         # The arrays as they are: those of rows, c..., alone or with the one kind of scatter that is there.
         whole = spec.gram or spec.sends_scatter
-        record = ArrayRecord({key: array for key, array in arrays.items() if whole or key[0] == "c"})
+        record = ArrayRecord({key: array for key, array in arrays.items() if whole or key[0] in "ct"})
         of_rows = {
             **{key: tensor for key, tensor in to_tensors(record).items() if key[0] == "c"},
             "class-ids": class_ids,
         }
         for key, tensor in of_rows.items():
             record[key] = to_array(tensor[order])
+        if spec.targets:
+            of_targets = {key: tensor for key, tensor in to_tensors(record).items() if key[0] == "t"}
+            targets = ids[of_targets["target-ids"]]
+            order = torch.argsort(targets)
+            for key, tensor in {**of_targets, "target-ids": targets}.items():
+                record[key] = to_array(tensor[order])
         return record
 
 

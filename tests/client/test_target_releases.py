@@ -1,0 +1,93 @@
+"""Sites with several labels a sample answer from releases, under floors that hold over all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from fedstats_app.cli import main
+from fedstats_app.wire.release import read_release
+from tests.support.made_targets import ATTRIBUTES, write_attributes
+from tests.support.simulation import head_bytes, read_json, simulate
+
+SETTINGS = "backbone='random:tiny' input-size=16 plots=false"
+SITES = ("east", "north", "south")
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give three sites' tables of images with 14 labels each, a tenth of them unknown, and a test set."""
+    folder = tmp_path_factory.mktemp("sites")
+    write_attributes(folder / "whole", 360)
+    table = pq.read_table(folder / "whole" / "train-0.parquet")
+    for place, site in enumerate(SITES):
+        (folder / site).mkdir()
+        pq.write_table(table.slice(120 * place, 120), folder / site / "train-0.parquet")
+    return folder
+
+
+def config(sites: Path, site: str, labels: str = ",".join(ATTRIBUTES), floor: int = 4) -> dict[str, object]:
+    return {
+        "data-path": str(sites / site),
+        "client-name": site,
+        "state-dir": str(sites / "state"),
+        "label-columns": labels,
+        "min-class-count": floor,
+        "min-gram-samples": 0,
+    }
+
+
+def release(sites: Path, site: str, out: Path, labels: str = ",".join(ATTRIBUTES)) -> Path:
+    own = {key: value for key, value in config(sites, site, labels).items() if key != "data-path"}
+    node = " ".join(f"{key}={value!r}" for key, value in own.items())
+    words = ["release", str(sites / site), "--out", str(out), "-c", f"{SETTINGS} method='fedncm,fed3r,fedcgs'"]
+    assert main([*words, "--node-config", node]) == 0
+    return out
+
+
+def test_a_merge_gives_the_bytes_of_the_run_over_the_nodes(sites: Path, tmp_path: Path) -> None:
+    test = {"test_dataset": f"parquet:{sites / 'whole'}", "label_columns": ",".join(ATTRIBUTES)}
+    nodes = [config(sites, site) for site in SITES]
+    over_nodes = simulate(tmp_path, node_configs=nodes, method="fedncm,fed3r,fedcgs", **test)
+    results = read_json(over_nodes, "results.json")
+    assert results["num_clients_merged"] == 3 and results["methods"]["fed3r"]["targets"]["mean_auroc"] > 0.55
+
+    files = [str(release(sites, site, tmp_path / f"{site}.fedstats")) for site in SITES]
+    words = ["merge", *files, "--out", str(tmp_path / "ours"), "-c", SETTINGS]
+    assert main([*words, "--test", str(sites / "whole"), "-c", f"label-columns='{','.join(ATTRIBUTES)}'"]) == 0
+    # Thresholds are chosen on the sites' samples, which files have not.
+    assert head_bytes(tmp_path / "ours")["fedncm"] == head_bytes(over_nodes)["fedncm"]
+
+
+def labels_in(path: Path) -> set[str]:
+    made = read_release(path)
+    targets = made.received.statistics.targets
+    assert targets is not None and made.fewest >= 4
+    return {name for name, known in zip(made.request.class_names, targets.known.tolist(), strict=True) if known}
+
+
+def test_a_release_leaves_out_the_labels_that_would_tell_of_few(
+    sites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = release(sites, "east", tmp_path / "east.fedstats")
+    assert set() < labels_in(path) < set(ATTRIBUTES)
+    assert read_release(path).received.num_suppressed_classes == len(ATTRIBUTES) - len(labels_in(path))
+    assert "120 of 14 labels" in capsys.readouterr().out
+
+
+def test_a_further_release_of_other_labels_withholds_what_would_tell_of_few(sites: Path, tmp_path: Path) -> None:
+    """A label that differs from one released before in a single sample would give this sample away."""
+    (tmp_path / "site").mkdir()
+    table = pq.read_table(sites / "east" / "train-0.parquet")
+    before = (np.array(table["for feet"].to_pylist()) == 1).astype(int)
+    after = before.copy()
+    after[np.flatnonzero(before)[0]] = 0
+    other = 1 - np.arange(len(before)) % 2
+    for name, values in (("feet before", before), ("feet after", after), ("other", other)):
+        table = table.append_column(name, [values.tolist()])
+    pq.write_table(table, tmp_path / "site" / "train-0.parquet")
+    assert labels_in(release(tmp_path, "site", tmp_path / "1.fedstats", "feet before")) == {"feet before"}
+    assert labels_in(release(tmp_path, "site", tmp_path / "2.fedstats", "feet after,other")) == {"other"}
