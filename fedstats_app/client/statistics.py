@@ -178,8 +178,8 @@ def _made(
     content = _reply(message, own, site, reader, suppressed, statistics, started).content
     info = NodeInfo(class_names=known, client_name=site.node.client_name, targets=spec.targets)
     name = reader.backbone.name
-    asked = [network, chosen, spec.to_dict(), *([known] if several is not None else [])]
-    question = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    parts = [network, chosen, spec.to_dict(), *([known] if several is not None else [])]
+    question = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return ledger.keep_release(
         new, chosen, network, question, lambda path: write_release(path, info, own, content, name)
     )

@@ -144,9 +144,9 @@ class Release:
             record[key] = to_array(tensor[order])
         if spec.targets:
             of_targets = {key: tensor for key, tensor in to_tensors(record).items() if key[0] == "t"}
-            targets = ids[of_targets["target-ids"]]
-            order = torch.argsort(targets)
-            for key, tensor in {**of_targets, "target-ids": targets}.items():
+            places = ids[of_targets["target-ids"]]
+            order = torch.argsort(places)
+            for key, tensor in {**of_targets, "target-ids": places}.items():
                 record[key] = to_array(tensor[order])
         return record
 
