@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
     from fedstats_app.heads.noisy import NoisyStatistics
     from fedstats_app.heads.scatter import SummedRows
-    from fedstats_app.statistics import StatisticsSpec
+    from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
     from fedstats_app.statistics.collected import StatisticsSum
 
 # Up to this dimension a solve is made on one thread of torch; above, all threads are worth the last bits.

@@ -370,7 +370,6 @@ def _targets(config: AppConfig, federation: Federation) -> str:
         return ""
     refused = {
         "fine-tune": bool(config.trainer),
-        "personalise": bool(config.personal.approaches),
         "dp-epsilon": config.federation.is_noisy,
         "secure-sums": config.federation.sums_only,
         "exact-sums": config.federation.exact_sums and targets == "numbers",
