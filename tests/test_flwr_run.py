@@ -21,10 +21,9 @@ BANDS |= {"fedroot": (0.848, 0.865)}
 def readme_command() -> str:
     """Return the README's first command, from where the app is installed."""
     blocks = re.findall(r"```(?:bash|sh)\n(.*?)```", (REPOSITORY / "README.md").read_text(), flags=re.DOTALL)
-    line = next(block for block in blocks if "flwr run ." in block).strip()
-    install = "pip install uv && uv pip install -e . && "
-    assert line.startswith(install), line
-    return line.removeprefix(install)
+    install, *lines = next(block for block in blocks if "flwr run ." in block).strip().splitlines()
+    assert install == "pip install uv && uv pip install -e ."
+    return "\n".join(lines)
 
 
 def _last_line(output: str) -> str:

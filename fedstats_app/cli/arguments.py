@@ -183,6 +183,22 @@ COMMANDS = {
             (("--folder-levels",), {"choices": ("auto", "class", "domain/class"), "default": "auto", "help": _LEVELS}),
         ),
     ),
+    "inspect": Command(
+        "inspect.run",
+        "list labels that may be wrong",
+        "On a site, order its samples by the margin of their labels under a head, the most doubtful first, as a table "
+        "and a page with pictures; name copies in two classes, and images unlike the others. Nothing is sent.",
+        (
+            _arg("data", "DATA", "as data-path of a node-config"),
+            _arg("--run", "RUN_FOLDER", _RUN, type=_run, dest="run_folder", default="latest"),
+            _arg("--method", "NAME", "whose head (default: fed3r)", default="fed3r"),
+            _arg("--weights", "PATH", _MOVED),
+            *_ENGINE,
+            _arg("--out", "FILE", "page to write (default: inspect.html)", default="inspect.html"),
+            _number("--top", "N", 100, "samples on the page (default: 100)"),
+            _flag("--csv", "print all samples as a CSV table, and write no page"),
+        ),
+    ),
     "check": Command(
         "check.run",
         "check settings and this machine before a run",

@@ -86,15 +86,13 @@ def _predictions(
         yield from zip(map(dataset.sample_name, read), rankings, strict=True)
 
 
+def plain(value: object) -> object:
+    """Put an apostrophe before a text that a spreadsheet would take for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
+
+
 def _write_csv(predictions: Iterator[tuple[str, Ranking]], top: int) -> None:
-    """Print a line per sample as soon as it is there, its likeliest class first.
-
-    A text that a spreadsheet would take for a formula has an apostrophe before it.
-    """
-
-    def plain(value: object) -> object:
-        return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
-
+    """Print a line per sample as soon as it is there, its likeliest class first."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     more = (f"{column}_{place}" for place in range(2, top + 1) for column in ("class", "probability"))
     writer.writerow(["sample", "class", "probability", *more])

@@ -188,6 +188,18 @@ def margin_bins(logits: Tensor) -> Tensor:
     return step.mul_((bits >> 15) | 1).add_(ZERO_BIN)  # times -1 or 1
 
 
+def label_margins(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return (n,) margins of (n, C) scores for the (n,) given labels; below 0 where another class has a larger score.
+
+    Raises
+    ------
+    ValueError
+        If a score is NaN or +inf.
+    """
+    scores = scores.to("cpu", torch.float64)
+    return _margins(scores, all_known(scores)).gather(1, labels.long().unsqueeze(1)).squeeze(1)
+
+
 def _margins(scores: Tensor, finite: bool) -> Tensor:
     """Return (n, C) float64 margins of (n, C) scores; -inf minus -inf is the lowest too."""
     if scores.shape[1] < 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +50,55 @@ def write_report(folder: Path, page: Path | None = None) -> Path:
 def report(run: RunRecord) -> str:
     """Render a run's page as HTML that needs no other file and no network; sections without a part are left out."""
     title = f"{run.kind.capitalize()} classifier of {len(run.class_names):,} classes"
-    sections = ((place, heading, list(parts_of(run))) for place, heading, parts_of in _SECTIONS)
-    return _ENVIRONMENT.get_template("page.html").render(
-        title=title if run.methods else f"Run {run.name}",
-        summary=summary(run),
-        sections=[section for section in sections if section[-1]],
-        name=run.name,
-        simulated=run.is_simulation,
-        state=run.status["state"],
+    return page_of(
+        title if run.methods else f"Run {run.name}",
+        summary(run),
+        ((place, heading, list(parts_of(run))) for place, heading, parts_of in _SECTIONS),
         facts=facts(run),
+        source="the run folder",
+        name=f"{'(simulation) ' if run.is_simulation else ''}{run.name}",
+        state=run.status["state"],
         tiles=_tiles(run),
+    )
+
+
+def page_of(
+    title: str,
+    summary: str,
+    sections: Iterable[tuple[str, str, Sequence[str]]],
+    *,
+    facts: Iterable[tuple[str, str]],
+    source: str,
+    name: str = "",
+    state: str = "",
+    tiles: Iterable[tuple[str, str]] = (),
+) -> str:
+    """Render a page.
+
+    Parameters
+    ----------
+    title, summary : str
+        Its heading, and the paragraph below it.
+    sections : iterable
+        For each its place, heading and :data:`parts`; those without a part are left out.
+    facts : iterable
+        Names and values below the summary.
+    source : str
+        What the page was made from.
+    name, state : str
+        Of the run, if it is about one.
+    tiles : iterable
+        Numbers and their meanings.
+    """
+    return _ENVIRONMENT.get_template("page.html").render(
+        title=title,
+        summary=summary,
+        sections=[section for section in sections if section[-1]],
+        facts=facts,
+        source=source,
+        name=name,
+        state=state,
+        tiles=tiles,
         version=__version__,
     )
 

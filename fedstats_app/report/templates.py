@@ -45,6 +45,9 @@ th:first-child, td:first-child, .left { text-align: left; }
 td:not(.left):not(:first-child) { white-space: nowrap; }
 figure { margin: 14px 0; }
 figure img { display: block; width: 100%; min-width: 620px; background: #ffffff; border-radius: 8px; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(130px, 1fr)); gap: 14px; margin: 14px 0; }
+.pictures img { display: block; max-width: 100%; border-radius: 6px; }
+.pictures small { display: block; line-height: 1.35; }
 @media (max-width: 640px) {
   main, header, footer { padding: 8px 14px; }
   .minor { display: none; }
@@ -87,6 +90,17 @@ PARTS = """
 
 {% macro code(text) %}<pre>{{ text }}</pre>{% endmacro %}
 
+{% macro pictures(items, kind) %}
+<div class="pictures">
+{% for sample, lines in items %}
+<div>
+{% if kind == "image" %}<img src="data:image/jpeg;base64,{{ sample }}" alt="">{% else %}<p>{{ sample }}</p>{% endif %}
+
+{% for one in lines %}<small>{{ one }}</small>{% endfor %}</div>
+{% endfor %}
+</div>
+{% endmacro %}
+
 {% macro figure(picture, what) %}
 <figure><div class="scroll"><img src="data:image/png;base64,{{ picture }}" alt="{{ what }}"></div></figure>
 {% endmacro %}
@@ -106,8 +120,8 @@ PAGE = """
 <body>
 <header>
 <p class="note">fedstats report
-<span class="badge {{ state }}">{{ state }}</span>
-{{ "(simulation)" if simulated }} {{ name }}</p>
+{% if state %}<span class="badge {{ state }}">{{ state }}</span>{% endif %}
+{{ name }}</p>
 <h1>{{ title }}</h1>
 <p>{{ summary }}</p>
 <div class="facts">
@@ -125,7 +139,7 @@ PAGE = """
 </section>
 {% endfor %}
 </main>
-<footer>Made by fedstats-app {{ version }} from the run folder alone. The page needs no network and runs no program.
+<footer>Made by fedstats-app {{ version }} from {{ source }} alone. The page needs no network and runs no program.
 </footer>
 </body>
 </html>

@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, recall_s
 from torch import Tensor
 
 from fedstats_app.heads import ConfusionMatrix, MarginHistograms, margin_bins
-from fedstats_app.heads.scores import BINS_PER_OCTAVE, LARGEST_EXPONENT, SMALLEST_EXPONENT, ZERO_BIN
+from fedstats_app.heads.scores import BINS_PER_OCTAVE, LARGEST_EXPONENT, SMALLEST_EXPONENT, ZERO_BIN, label_margins
 
 ZERO, NONE = torch.tensor([0, 0]), torch.zeros(2, 2, dtype=torch.int64)
 
@@ -170,3 +170,11 @@ def test_bins_are_those_of_the_formula_around_every_bound() -> None:
 
     assert bins.dtype == torch.int16 and torch.equal(bins[:, 0].to(torch.int64), ZERO_BIN - step)
     assert torch.equal(bins[:, 1].to(torch.int64), ZERO_BIN + step)
+
+
+def test_margins_of_labels_are_over_the_best_other_class() -> None:
+    scores = torch.tensor([[3.0, 1.0, -torch.inf], [0.5, 2.0, 2.0], [1.0, 4.0, -torch.inf]])
+    assert label_margins(scores, torch.tensor([0, 1, 2])).tolist() == [2.0, 0.0, -math.inf]
+    assert label_margins(scores, torch.tensor([1, 0, 0])).tolist() == [-2.0, -1.5, -3.0]
+    with pytest.raises(ValueError):
+        label_margins(torch.tensor([[math.nan, 1.0]]), torch.tensor([0]))
