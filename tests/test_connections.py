@@ -106,7 +106,6 @@ def use_every_command(folder: Path) -> None:
         ("evaluate", str(run), str(data), "--engine", "openvino"),
         ("export", str(run), "--onnx"),
         ("export", str(run), "--hub", "hub"),
-        ("remove", str(run), "--class", "a"),
         ("report", str(run)),
         ("runs", str(folder)),
         ("new", "app"),
@@ -114,6 +113,7 @@ def use_every_command(folder: Path) -> None:
     ]
     for words in commands:
         assert main(words) == 0, words
+    assert main(["remove", str(next(folder.glob("*/clients")).parent), "--client", "0"]) == 0
     load_backbone("timm:resnet18", weights="random", device="cpu")
     load_backbone("all-MiniLM-L6-v2", device="cpu")
 

@@ -289,14 +289,13 @@ COMMANDS = {
     ),
     "remove": Command(
         "run_folders.remove",
-        "take a site or a class out of a run",
+        "take sites out of a run",
         "Solve the heads of a run again without some of its clients, from what it kept of each "
-        "(save-statistics = clients), or without a class. The new heads are in a folder "
-        "of their own; those of the old one are marked as superseded.",
+        "(save-statistics = clients). The new heads are in a folder of their own; those of the old one are marked as "
+        "superseded.",
         (
             _RUN_FOLDER,
             _several("--client", metavar="ID", help="as in clients.jsonl, or RUN/ID; may be given several times"),
-            _several("--class", dest="classes", metavar="NAME", help="may be given several times"),
             _arg("--output-dir", "DIR", "of the new folder (default: the old one's)"),
             _JSON,
         ),

@@ -1,4 +1,4 @@
-"""`fedstats runs`, `report` and `remove`: what is in run folders, their pages, and heads without a client or class."""
+"""`fedstats runs`, `report` and `remove`: what is in run folders, their pages, and heads without a client."""
 
 from __future__ import annotations
 
@@ -126,18 +126,17 @@ def remove(arguments: argparse.Namespace) -> int:
     Raises
     ------
     CommandError, FileNotFoundError, ValueError
-        If neither or both are named, the run kept too little, or has no such client or class.
+        If none is named, the run kept too little, or has no such client.
     """
-    from fedstats_app.server.removal import remove_classes, remove_clients
+    from fedstats_app.server.removal import remove_clients
 
-    if bool(arguments.client) == bool(arguments.classes):
-        raise CommandError("say what to remove: --client or --class, not both")
+    if not arguments.client:
+        raise CommandError("say whom to remove: --client")
     folder = Path(arguments.run_folder).expanduser()
     output = str(Path(arguments.output_dir).expanduser().resolve()) if arguments.output_dir else ""
     with told("remove") as progress:
         with progress.doing("solving again without what is removed"):
-            solve_without = remove_clients if arguments.client else remove_classes
-            removal = solve_without(folder, arguments.client or arguments.classes, output)
+            removal = remove_clients(folder, arguments.client, output)
         with progress.doing("writing the report"):
             write_report(removal.folder)
     if arguments.json:
@@ -145,8 +144,7 @@ def remove(arguments: argparse.Namespace) -> int:
         return 0
     print(f"{removal.num_clients} clients, {removal.num_examples} samples are left")
     for heading, names in (
-        ("solved again", [name for name in removal.methods if name not in removal.masked]),
-        ("only masked, since samples of all classes are in one matrix", removal.masked),
+        ("solved again", removal.methods),
         ("not made again, since only a run can train them", removal.not_made),
     ):
         if names:

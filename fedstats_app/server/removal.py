@@ -1,4 +1,4 @@
-"""A run without some of its clients, or without a class: its heads solved again, in a folder of their own."""
+"""A run without some of its clients: its heads solved again, in a folder of their own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from fedstats_app.base.files import read_json_file, read_json_lines, write_atomically
 from fedstats_app.base.lock import lock_folder
@@ -30,7 +28,6 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics.collected import (
     CollectedStatistics,
     MergedClient,
-    sum_without_classes,
     sum_without_client,
 )
 
@@ -40,7 +37,7 @@ _OF_THE_SOLVE = ("format", "temperature", "calibrated-on", SUPERSEDED)
 
 @dataclass(frozen=True)
 class Removal:
-    """Result of removing a client or class from a run.
+    """Result of removing clients from a run.
 
     Attributes
     ----------
@@ -48,8 +45,6 @@ class Removal:
         The new run folder.
     methods : tuple of str
         Those whose heads were solved again.
-    masked : tuple of str
-        Those whose heads only never predict the removed classes any more.
     not_made : tuple of str
         Heads of the old folder that the new one lacks: those that were trained.
     num_clients, num_examples : int
@@ -58,7 +53,6 @@ class Removal:
 
     folder: Path
     methods: tuple[str, ...]
-    masked: tuple[str, ...]
     not_made: tuple[str, ...]
     num_clients: int
     num_examples: int
@@ -103,39 +97,7 @@ def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "
                 total = sum_without_client(total, statistics)
         rest = replace(collected, total=total, clients=left)
         description = "client " + ", ".join(f"{client.client} of run {client.run}" for client in removed)
-        return _written(run_folder, rest, description, removed, (), output_dir)
-
-
-def remove_classes(run_folder: Path, classes: Sequence[str], output_dir: str = "") -> Removal:
-    """Solve a run's heads again without the samples of some classes, whose names stay, as those of absent classes.
-
-    That is exact for methods that are solved from the rows alone. A Gram matrix or a factor of scatter has all classes
-    in one: such heads stay as they are and never predict the class any more.
-
-    Parameters
-    ----------
-    run_folder, output_dir
-        As for :func:`remove_clients`.
-    classes : sequence of str
-        Names.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the run kept no statistics.
-    ValueError
-        If there is no such class, or none is left.
-    """
-    with lock_folder(run_folder):
-        collected = load_statistics(run_folder)
-        unknown = [name for name in classes if name not in collected.class_names]
-        if unknown or set(classes) >= set(collected.class_names):
-            raise ValueError(
-                f"{run_folder}: must be some of {', '.join(collected.class_names)}, got {unknown or classes}"
-            )
-        ids = [collected.class_names.index(name) for name in classes]
-        rest = replace(collected, total=sum_without_classes(collected.total, ids))
-        return _written(run_folder, rest, f"class {', '.join(classes)}", (), ids, output_dir)
+        return _written(run_folder, rest, description, removed, output_dir)
 
 
 def _client_named(name: str, clients: Sequence[MergedClient]) -> MergedClient:
@@ -152,7 +114,6 @@ def _written(
     rest: CollectedStatistics,
     description: str,
     removed: Sequence[MergedClient],
-    classes: Sequence[int],
     output_dir: str,
 ) -> Removal:
     """Solve, write the new folder, and mark the heads of the old one."""
@@ -161,8 +122,6 @@ def _written(
     methods = config.configured_methods
     gone = {client.client for client in removed}
     clients = [line for line in read_json_lines(old / "clients.jsonl") if line["client"] not in gone]
-    specs = {name: method.specification for name, method in methods.items()}
-    masked = tuple(name for name, spec in specs.items() if classes and (spec.gram or spec.scatter is not None))
     run_id = json.loads((old / "status.json").read_text(encoding="utf-8"))["run_id"]
     folder = RunFolder.create(output_dir or str(old.resolve().parent), run_id)
     entries: dict[str, object] = {}
@@ -170,8 +129,8 @@ def _written(
         unfinished.callback(shutil.rmtree, folder.path)  # after a mistake or Ctrl-C
         folder.write_status("running")
         for name, method in methods.items():
-            head, header = read_head(old / "heads" / f"{name}.safetensors")
-            head = _masked(head, classes) if name in masked else method.head(rest.total)
+            _, header = read_head(old / "heads" / f"{name}.safetensors")
+            head = method.head(rest.total)
             result = _result(name, head, rest, results["methods"][name], description)
             common = {key: value for key, value in header.items() if key not in _OF_THE_SOLVE}
             own = head_metadata(result)
@@ -190,9 +149,8 @@ def _written(
                 "evaluated_on": "",
             }
         )
-        if not classes:
-            take_over(old, folder.path, rest.clients)
-            save_statistics(folder.path, rest)
+        take_over(old, folder.path, rest.clients)
+        save_statistics(folder.path, rest)
         unfinished.pop_all()
     paths = head_files(old)
     for path in paths:
@@ -201,7 +159,7 @@ def _written(
         write_atomically(path, head_to_bytes(head, {**header, SUPERSEDED: by}))
     folder.write_status("completed", f"{description} removed from {old}")
     not_made = tuple(path.stem for path in paths if path.stem not in methods)
-    return Removal(folder.path, tuple(methods), masked, not_made, len(rest.clients), rest.num_examples)
+    return Removal(folder.path, tuple(methods), not_made, len(rest.clients), rest.num_examples)
 
 
 def _result(
@@ -223,10 +181,3 @@ def _result(
         notes=[*report.notes, f"{description} was removed; the bytes are those of before"],
         parameters=dict(report.parameters),
     )
-
-
-def _masked(head: LinearHead, classes: Sequence[int]) -> LinearHead:
-    """Copy a head so that it never predicts some classes."""
-    present, weight, bias = head.present.clone(), head.weight.clone(), head.bias.clone()
-    present[list(classes)], weight[list(classes)], bias[list(classes)] = False, 0.0, -torch.inf
-    return replace(head, present=present, weight=weight, bias=bias)

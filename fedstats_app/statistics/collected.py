@@ -290,17 +290,6 @@ def _rows_without(kept: ClassMeanRows, rows: ClassMeanRows) -> ClassMeanRows:
     raise ValueError("a client to take out must be in the sum, got rows that were not folded")
 
 
-def sum_without_classes(total: StatisticsSum, ids: Sequence[int]) -> StatisticsSum:
-    """Copy a sum without the rows of some classes; Gram matrix and scatter mix all classes, and stay as they are."""
-    summed = total.summed()
-    summed.class_counts[ids], summed.class_sums[ids] = 0, 0.0
-    if not total.keeps_rows:
-        return total._changed(summed, None)
-    kept = total.rows()
-    rows = kept.chosen(~torch.isin(kept.class_ids, torch.tensor(ids)))
-    return total._changed(summed, rows, gone_rows=len(kept) - len(rows))
-
-
 @dataclass(frozen=True)
 class MergedClient:
     """One client in a sum.

@@ -13,9 +13,9 @@ from fedstats_app.client.site import Site
 from fedstats_app.report.head_file import SUPERSEDED, read_head
 from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.server import removal
-from fedstats_app.server.removal import remove_classes, remove_clients
+from fedstats_app.server.removal import remove_clients
 from fedstats_app.testing import FIRST_NODE_ID
-from tests.support.simulation import clients, nodes_of, read_json, simulate, site_folder
+from tests.support.simulation import clients, nodes_of, read_json, simulate
 
 SETTINGS: dict[str, Any] = {"num_clients": 5, "min_clients": 1, "means_per_class": 2, "nodes": 1}
 METHODS = ("fedncm", "fed3r", "fedcof", "fedcgs", "fedroot")
@@ -56,7 +56,7 @@ def test_heads_and_statistics_are_those_of_a_run_that_never_had_it(
     assert_same_heads(removal.folder, expected)
     found, wanted = (vars(load_statistics(run).total.summed()).values() for run in (removal.folder, expected))
     assert all(map(torch.equal, found, wanted))
-    assert removal.num_clients == 4 and removal.methods == METHODS and not removal.masked and not removal.not_made
+    assert removal.num_clients == 4 and removal.methods == METHODS and not removal.not_made
     assert [one["client"] for one in clients(removal.folder)] == [0, 1, 3, 4]
     assert read_json(removal.folder, "status.json")["state"] == "completed"
     # The old heads are the same heads, and say what took their place; whoever loads one is told.
@@ -102,45 +102,6 @@ def test_what_cannot_be_removed_is_a_clear_error(tmp_path: Path, whole: Path) ->
         remove_clients(whole, ["9"])
     with pytest.raises(FileNotFoundError, match="no statistics"):
         remove_clients(tmp_path, ["0"])
-
-
-def test_a_class_goes_from_rows_or_is_masked(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = load_statistics(whole).class_names
-    assert main(["remove", str(whole), "--class", names[3], "--output-dir", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
-    assert "solved again: fedncm, fedcof" in said
-    assert "only masked, since samples of all classes are in one matrix: fed3r, fedcgs, fedroot" in said
-    folder = Path(said.splitlines()[-1])
-    for name in METHODS:
-        before, after = (read_head(run / "heads" / f"{name}.safetensors")[0] for run in (whole, folder))
-        others = [index for index in range(10) if index != 3]
-        assert after.present.tolist() == [index != 3 for index in range(10)]
-        if name in ("fedncm", "fed3r", "fedcgs", "fedroot"):  # another class does not move its own row
-            assert torch.equal(after.weight[others], before.weight[others])
-    assert not (folder / "statistics.safetensors").exists()
-    with pytest.raises(ValueError, match=r"must be some of .* got \['unicorn'\]"):
-        remove_classes(whole, ["unicorn"])
-
-
-def test_a_class_removed_from_rows_is_as_if_it_had_never_been(tmp_path: Path) -> None:
-    two, three = ("ant", "cat"), ("ant", "bee", "cat")
-    site_folder(tmp_path / "data" / "train", two, seed=8)
-    site_folder(tmp_path / "data" / "test", two, seed=9)
-    data = f"folder:{tmp_path / 'data'}"  # with it nobody holds samples out
-    options: dict[str, Any] = {"method": "fedncm,fedcof", "min_clients": 1, "test_dataset": data}
-    full = simulate(tmp_path / "1", node_configs=nodes_of(tmp_path / "x", "abc", three), **options)
-    # The same pictures of the other classes: those of a class are drawn after those before it.
-    for site in "abc":
-        for path in (tmp_path / "x" / site / "bee").iterdir():
-            path.unlink()
-        (tmp_path / "x" / site / "bee").rmdir()
-    configs = [{"data-path": str(tmp_path / "x" / site)} for site in "abc"]
-    never = simulate(tmp_path / "2", node_configs=configs, **options)  # type: ignore[arg-type]
-    removal = remove_classes(full, ["bee"])
-    rows = [three.index(name) for name in two]
-    for name in ("fedncm", "fedcof"):
-        found, expected = (read_head(run / "heads" / f"{name}.safetensors")[0] for run in (removal.folder, never))
-        assert torch.equal(found.weight[rows], expected.weight) and torch.equal(found.bias[rows], expected.bias), name
 
 
 def test_who_harms_is_named_and_can_be_removed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
