@@ -128,7 +128,11 @@ def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> list[Made]:
     threads = torch.get_num_threads()
     workers = min(threads, len(jobs)) if isinstance(jobs, Sized) else threads
     if workers < 2:
-        return [alone(job) for job in jobs]
+        made = []
+        for job in jobs:
+            with one_thread():
+                made.append(job())
+        return made
     from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
     # One pool for all: what a thread has freed stays its own, and others' threads are not to take as much again.

@@ -38,7 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
         for own in others:
             whole_config(own)  # before the first run
         nodes = sites or [{**rules, **node} for node in simulated(arguments.supernodes)]
-        folders = [run_on(nodes, own) for own in configs]
+        folders = []
+        for own in configs:
+            folders.append(run_on(nodes, own))
         for line in compared(map(summary, folders)) if others else ():
             print(f"[fedstats] {line}", end="")
     except (ConfigError, UnknownFlower) as error:

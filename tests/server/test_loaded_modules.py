@@ -9,7 +9,7 @@ import pytest
 # Modules of the package that an in-process FedNCM run may load: lower it when the number falls.
 MOST_MODULES = 165
 # Calls of the package from `fedstats run` to the one that calls the solver.
-MOST_FRAMES = 13
+MOST_FRAMES = 10
 
 # Two runs: of FedNCM, to see what it loads, and of Fed3R, to see the calls.
 RUNS = """
