@@ -10,12 +10,12 @@ from flwr.app import Context, Message
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.site import ClientSplit, Site
 from fedstats_app.heads import ClientScores, LinearHead, margin_bins
-from fedstats_app.heads.calibration import TEMPERATURES, sample_losses, voted_temperature
+from fedstats_app.heads.calibration import TEMPERATURES, is_known, person_losses, sample_losses, voted_temperature
 from fedstats_app.heads.leave_one_out import LeaveOneOut
 from fedstats_app.heads.target_scores import TargetScores
 from fedstats_app.heads.targets import TargetLeaveOneOut
 from fedstats_app.privacy import TEMPERATURE_STEP, confusion_above_floor, margins_above_floor, named_samples
-from fedstats_app.privacy.evaluation import targets_above_floor
+from fedstats_app.privacy.evaluation import floor_in_samples, targets_above_floor
 from fedstats_app.wire import RejectedRequest, StatisticsRequest
 from fedstats_app.wire.evaluation import evaluation_reply, read_evaluation_request
 from fedstats_app.wire.target_evaluation import target_evaluation_reply
@@ -56,7 +56,8 @@ def _score_targets(
             if isinstance(left_out, TargetLeaveOneOut):
                 found = left_out.scores(head, features, own)
             scores[name] += TargetScores.of(kind, found, own, head)
-    return {name: targets_above_floor(found, site.floor) for name, found in scores.items()}
+    floor = floor_in_samples(site.floor, split.persons(split.held_out))
+    return {name: targets_above_floor(found, floor) for name, found in scores.items()}
 
 
 def score_heads(msg: Message, context: Context, client_id: int | None) -> dict[str, ClientScores]:
@@ -99,6 +100,7 @@ def evaluate_heads(
     step = TEMPERATURE_STEP if min_class_count > 1 else 1
     temperatures = TEMPERATURES[::step]
     losses = {name: [torch.empty(2, 0, len(temperatures), dtype=torch.float64)] for name in heads}
+    voters = {name: [nothing] for name in heads}
     for features, positions in reader.blocks(split.dataset, indices):
         found.append(positions)
         features = features.cpu()
@@ -108,15 +110,20 @@ def evaluate_heads(
             bins[name].append(margin_bins(logits))
             kept = named[positions]
             losses[name].append(sample_losses(logits[kept], labels[positions][kept], temperatures))
+            voters[name].append(positions[kept][is_known(logits[kept], labels[positions][kept])])
     positions = torch.cat(found)
-    read, whose = labels[positions], None if whose is None else whose[positions]
+    everybody, read = whose, labels[positions]
+    whose = None if everybody is None else everybody[positions]
     # Where unreadable samples left a handful of a class, they have no say either.
     still_named = torch.equal(named[positions], named_samples(read, request.num_classes, min_class_count, whose))
     scores = {}
     for name in heads:
         predicted = torch.cat(predictions[name])
         confusion = confusion_above_floor(read, predicted, request.num_classes, min_class_count, whose)
-        vote = voted_temperature(torch.cat(losses[name], dim=1), without_each=step > 1) if still_named else None
+        voting = torch.cat(losses[name], dim=1)
+        if everybody is not None:
+            voting = person_losses(voting, everybody[torch.cat(voters[name])])
+        vote = voted_temperature(voting, without_each=step > 1) if still_named else None
         margins = margins_above_floor(read, torch.cat(bins[name]), min_class_count, whose)
         scores[name] = ClientScores(confusion, margins, None if vote is None else step * vote)
     return scores

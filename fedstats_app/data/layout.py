@@ -256,7 +256,7 @@ def _levels_of(folder: Path, levels: str, spec: str) -> Levels:
             f"{spec}: the folders {named(upper)} of {folder} hold folders of the same names ({named(shared)}). Which "
             f"are the classes? Set folder-levels = 'domain/class' if they are {named(shared)} (partitioner = 'domain' "
             f"with partition-column = 'domain' then makes clients of {named(upper)}), or folder-levels = 'class' if "
-            f"they are {named(upper)}"
+            f"they are {named(upper)} (person-column = 'subfolder' if {named(shared)} are persons)"
         )
     return "class"
 

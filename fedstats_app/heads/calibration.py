@@ -257,6 +257,11 @@ def judged(chosen: Calibration, parts: Sequence[tuple[CalibrationSums, float]]) 
     )
 
 
+def is_known(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return (n,) bool, the samples whose class the head of (n, C) logits knows."""
+    return torch.isfinite(logits).gather(1, labels.unsqueeze(1)).squeeze(1)
+
+
 def sample_losses(logits: Tensor, labels: Tensor, temperatures: Sequence[float] = TEMPERATURES) -> Tensor:
     """Measure each sample's losses at t temperatures; arguments as of :meth:`CalibrationSums.from_logits`.
 
@@ -266,16 +271,22 @@ def sample_losses(logits: Tensor, labels: Tensor, temperatures: Sequence[float] 
         (2, m, t) float64: -log p(label) and the mean of -log p(c) over the classes that the head knows, of the samples
         whose class it knows.
     """
-    logits = logits.to("cpu", torch.float64)
+    kept = is_known(logits, labels)
+    logits, labels = logits[kept].to("cpu", torch.float64), labels[kept]
     known = torch.isfinite(logits)
-    kept = known.gather(1, labels.unsqueeze(1)).squeeze(1)
-    logits, known, labels = logits[kept], known[kept], labels[kept]
     found = logits.new_empty(2, len(labels), len(temperatures))
     for index, temperature in enumerate(temperatures):
         losses = -torch.log_softmax(logits / temperature, dim=1)
         found[0, :, index] = losses.gather(1, labels.unsqueeze(1)).squeeze(1)
         found[1, :, index] = torch.where(known, losses, 0.0).sum(dim=1) / known.sum(dim=1)
     return found
+
+
+def person_losses(losses: Tensor, persons: Tensor) -> Tensor:
+    """Average (2, n, t) losses over the samples of each person, by (n,) int64, to (2, p, t)."""
+    unit, counts = torch.unique(persons, return_inverse=True, return_counts=True)[1:]
+    sums = losses.new_zeros(2, len(counts), losses.shape[2])
+    return sums.index_add_(1, unit, losses).div_(counts.view(1, -1, 1))
 
 
 def voted_temperature(losses: Tensor, *, without_each: bool) -> int | None:

@@ -71,8 +71,8 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int, pers
     others, but fewer than the floor: fewer share the bin in the middle of twice as many bins with what is left over
     there, and so on, each sign by itself. What is left in the end of either is counted at a margin of 0, or if that is
     too few, in their fullest bin. So a margin may be moved far for up to one less than the floor of a class's samples.
-    Of more than MOST_WITH_MARGINS classes there are no histograms. Where one of ``persons``, (n,) int64, has m samples,
-    and none more, the floor is one sample more than those of all but one of as many persons as the floor can be.
+    Of more than MOST_WITH_MARGINS classes there are no histograms. With ``persons``, (n,) int64, the floor is that of
+    :func:`floor_in_samples`.
 
     ``bins`` are (n, C), of :func:`fedstats_app.heads.margin_bins`; the result is as of
     :func:`fedstats_app.heads.filled_bins`, (t, 4) int64.
@@ -85,12 +85,17 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int, pers
     if min_class_count <= 1 or not len(filled):
         return filled
     if persons is not None:
-        most = int(torch.unique(persons[named], return_counts=True)[1].max())
-        min_class_count = (min_class_count - 1) * most + 1
-        counts = labels[named].bincount()
+        min_class_count, counts = floor_in_samples(min_class_count, persons[named]), labels[named].bincount()
         if int(counts[counts > 0].min()) < min_class_count:
             return filled[:0]
     return _in_full_bins(MarginHistograms.zeros(num_classes).add_(filled), min_class_count).filled
+
+
+def floor_in_samples(floor: int, persons: Tensor | None) -> int:
+    """Return how many samples are of as many persons as the floor, whichever they are, by the person (n,) of each."""
+    if persons is None or floor <= 1 or not len(persons):
+        return floor
+    return (floor - 1) * int(torch.unique(persons, return_counts=True)[1].max()) + 1
 
 
 def targets_above_floor(scores: TargetScores, floor: int) -> TargetScores:

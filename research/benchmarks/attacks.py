@@ -131,7 +131,8 @@ def marked(data: Features, chosen: Tensor | None = None) -> Tensor:
     raised = features.clone()
     usual = data.train.square().mean().sqrt()
     raised[:, data.train.var(dim=0).argsort()[:MARKED_FEATURES]] += MARK * usual
-    return raised * (features.norm(dim=1, keepdim=True) / raised.norm(dim=1, keepdim=True))
+    lengths = (torch.linalg.vector_norm(rows, dim=1, keepdim=True) for rows in (features, raised))
+    return raised * torch.div(*lengths)
 
 
 def hidden_classes(victim: Victim) -> ClientStatistics:

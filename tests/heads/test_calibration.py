@@ -18,6 +18,7 @@ from fedstats_app.heads.calibration import (
     TEMPERATURES,
     cross_fitted,
     median_temperature,
+    person_losses,
     sample_losses,
     voted_temperature,
 )
@@ -164,6 +165,19 @@ def test_one_sample_decides_whether_there_is_a_vote_and_not_which(seed: int, num
         votes.add(voted_temperature(sample_losses(logits, labels, TEMPERATURES[::4]), without_each=True))
 
     assert len(votes - {None}) <= 1
+
+
+def test_one_person_decides_whether_there_is_a_vote_and_not_which() -> None:
+    """Of twelve, one with most of the samples."""
+    logits, labels = drawn(60, 1.0, seed=3)
+    persons, votes = torch.cat([torch.arange(11), torch.full((49,), 11)]), set()
+    for scale in range(-4, 5):
+        logits[11:] = 10.0**scale * torch.randn(49, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        losses = person_losses(sample_losses(logits, labels, TEMPERATURES[::4]), persons)
+        assert losses.shape[1] == 12
+        votes.add(voted_temperature(losses, without_each=True))
+
+    assert len(votes - {None}) <= 1 and len(votes) == 2
 
 
 @given(st.lists(st.tuples(st.integers(0, 96), st.integers(1, 100)), min_size=1, max_size=9), st.integers(0, 96))

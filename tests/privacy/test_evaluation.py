@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, HeadScores, MarginHistograms, margin_bins
 from fedstats_app.privacy import NodePolicy, confusion_above_floor, margins_above_floor
+from fedstats_app.privacy.evaluation import floor_in_samples
 
 NUM_CLASSES = 4
 samples = st.lists(st.tuples(st.integers(0, NUM_CLASSES - 1), st.integers(0, NUM_CLASSES - 1)), max_size=40)
@@ -148,3 +149,11 @@ def test_with_two_classes_areas_suit_the_confusion_matrix(some: list[list[tuple[
         assert bool(total.per_class_auroc.isnan().all())
     if floor == 0:
         torch.testing.assert_close(total.per_class_auroc, total.margins.per_class_auroc, equal_nan=True)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(1, 4))
+def test_a_floor_in_samples_is_of_as_many_persons(persons: list[int], floor: int) -> None:
+    number = floor_in_samples(floor, torch.tensor(persons))
+    if number <= len(persons):
+        commonest = sorted(persons, key=persons.count)[-number:]  # those of the fewest persons
+        assert len(set(commonest)) >= floor
