@@ -240,7 +240,6 @@ def test_three_of_four_are_summed_and_two_of_three_until_the_third_is_back(tmp_p
         assert time.monotonic() - begun < 300 and COMPLETED not in output
 
         federation.supernode("c", configs["c"])
-        again = folder_of(started(federation, words(3))(lambda: False, "the run is over"))
-        assert weights(again) == weights(of_three)
+        assert weights(folder_of(started(federation, words(3))(lambda: False, "the run is over"))) == weights(of_three)
     finally:
         federation.end()

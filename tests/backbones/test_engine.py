@@ -138,8 +138,7 @@ def test_without_an_export_torch_is_taken(
         features(unusual(tmp_path, "openvino"), IMAGES)
     monkeypatch.setattr(openvino_engine.OpenVINOEngine, "_exported", pytest.fail)  # it is remembered
     backbone = unusual(tmp_path, "auto")
-    assert backbone.engine == "torch"
-    assert "engine torch: OpenVINO's features differ" in caplog.text
+    assert backbone.engine == "torch" and "engine torch: OpenVINO's features differ" in caplog.text
     assert backbone.engine_in_words.startswith(f"torch {torch.__version__} (not OpenVINO: OpenVINO's features differ")
     assert torch.equal(features(backbone, IMAGES), features(unusual(tmp_path, "torch"), IMAGES))
 

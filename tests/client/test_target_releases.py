@@ -1,7 +1,5 @@
 """Sites with several labels a sample answer from releases, under floors that hold over all of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -16,8 +16,7 @@ def test_copies_in_two_classes_are_grouped_and_those_in_one_are_not() -> None:
     assert copies(found, np.array([0, 0, 1, 0, 0])) == [[0, 2]]
     assert copies(found, np.array([0, 0, 0, 0, 2])) == [[3, 4]]
     # The same bytes in another shape are another image.
-    turned = appearance_of(image((1, 2, 3)).transpose(Image.Transpose.ROTATE_90))
-    assert turned.digest != found[0].digest
+    assert appearance_of(image((1, 2, 3)).transpose(Image.Transpose.ROTATE_90)).digest != found[0].digest
 
 
 def test_brightness_and_grey_are_shares() -> None:
@@ -36,13 +35,10 @@ def test_what_differs_from_nearly_all_others_is_named() -> None:
         Appearance(b"", 0.5, 10_000, 1.0),
     ]
     words = {40: "dark", 41: "bright, large", 42: "grey"}
-    assert unlike([*usual, *strange]) == words
-    assert unlike(usual) == unlike([]) == {}
-    grey = [seen._replace(grey=1.0) for seen in usual]
-    assert unlike([*grey, usual[0]]) == {40: "coloured"}
+    assert unlike([*usual, *strange]) == words and unlike(usual) == unlike([]) == {}
+    assert unlike([*[seen._replace(grey=1.0) for seen in usual], usual[0]]) == {40: "coloured"}
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_grey_that_is_common_is_not_named(share: float) -> None:
-    found = [Appearance(b"", 0.5, 10_000, float(step < 100 * share)) for step in range(100)]
-    assert unlike(found) == {}
+    assert unlike([Appearance(b"", 0.5, 10_000, float(step < 100 * share)) for step in range(100)]) == {}

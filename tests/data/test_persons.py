@@ -1,7 +1,5 @@
 """Persons: never in two parts, counted by floors, and none gives more than it may."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from pathlib import Path
 

@@ -53,8 +53,7 @@ def test_typed_columns_give_class_names_in_their_own_order(tmp_path: Path) -> No
     train = load_dataset(f"parquet:{tmp_path}", "train")
     assert train.class_names == ("cat", "ant")
     np.testing.assert_array_equal(train.labels, [1, 0, 1])
-    assert train.sample(1).getpixel((0, 0)) == (6, 6, 6)
-    assert train.sample_name(2) == "train[2]"
+    assert train.sample(1).getpixel((0, 0)) == (6, 6, 6) and train.sample_name(2) == "train[2]"
     assert list(train.columns) == ["domain"]
     np.testing.assert_array_equal(train.columns["domain"], ["photo", "sketch", "photo"])
     assert load_dataset(f"parquet:{tmp_path}", "test") is None
@@ -65,8 +64,7 @@ def test_plain_columns_in_several_files_and_test_split(tmp_path: Path) -> None:
     write_table(tmp_path / "train-0.parquet", image=structs(png(1), png(2)), label=["dog", "ant"], user=[9, 8])
     write_table(tmp_path / "test-0.parquet", image=structs(png(4)), label=["dog"], user=[7])
     train, test = load_dataset(f"parquet:{tmp_path}", "train"), load_dataset(f"parquet:{tmp_path}", "test")
-    assert test is not None
-    assert train.class_names == test.class_names == ("ant", "bee", "dog")
+    assert test is not None and train.class_names == test.class_names == ("ant", "bee", "dog")
     np.testing.assert_array_equal(train.labels, [2, 0, 1])
     np.testing.assert_array_equal(test.labels, [2])
     assert [train.sample(i).getpixel((0, 0))[0] for i in range(3)] == [1, 2, 3]
@@ -112,15 +110,11 @@ def test_columns_are_detected_only_if_there_is_one_choice(tmp_path: Path) -> Non
     with pytest.raises(DatasetError, match=r"no label column 'labels'; the columns are \['image', 'label'"):
         load_dataset(spec, "train", label_column="labels")
     chosen = load_dataset(spec, "train", label_column="target", image_column="photo")
-    assert chosen.class_names == ("1",)
-    assert chosen.sample(0).getpixel((0, 0)) == (2, 2, 2)
+    assert chosen.class_names == ("1",) and chosen.sample(0).getpixel((0, 0)) == (2, 2, 2)
     assert set(chosen.columns) == {"label"}
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [([0, None, 1], "1 of 3 rows have no 'label'")],
-)
+@pytest.mark.parametrize(("labels", "message"), [([0, None, 1], "1 of 3 rows have no 'label'")])
 def test_labels_that_are_none(tmp_path: Path, labels: list[Any], message: str) -> None:
     write_table(tmp_path / "train.parquet", image=structs(png(1), png(1), png(1)), label=labels)
     with pytest.raises(DatasetError, match=message):
@@ -158,10 +152,8 @@ def test_hub_data_set_is_loaded_in_its_own_order(monkeypatch: pytest.MonkeyPatch
     spec = f"hub:{tmp_path / 'hub'}"
     train = load_dataset(spec, "train")
     np.testing.assert_array_equal(train.labels, range(20))
-    assert train.sample(7).getpixel((0, 0)) == (7, 7, 7)
-    assert len(train.fingerprint) == 64
-    assert load_dataset(spec, "train").fingerprint == train.fingerprint
-    assert load_dataset(spec, "test") is None
+    assert train.sample(7).getpixel((0, 0)) == (7, 7, 7) and len(train.fingerprint) == 64
+    assert load_dataset(spec, "train").fingerprint == train.fingerprint and load_dataset(spec, "test") is None
     write_table(tmp_path / "hub" / "test.parquet", image=structs(png(9)), label=[9])
     test = load_dataset(spec, "test")
     assert test is not None and test.class_names == train.class_names and test.labels.tolist() == [9]

@@ -1,7 +1,5 @@
 """Tables whose rows have several labels, or numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +87,5 @@ def test_a_test_split_has_the_labels_of_the_training_split(tmp_path: Path) -> No
 
 def test_samples_are_spread_over_clients_by_their_rarest_label(tmp_path: Path) -> None:
     dataset = load_dataset(table(tmp_path, label=[["a", "b"], ["a"], [], ["a"]]), "train")
-    assert dataset.class_counts.tolist() == [3, 1]
-    assert dataset.grouped().labels.tolist() == [1, 0, 2, 0]
+    assert dataset.class_counts.tolist() == [3, 1] and dataset.grouped().labels.tolist() == [1, 0, 2, 0]
     assert dataset.subset(np.array([2, 0])).targets.values.tolist() == [[0, 0], [1, 1]]  # type: ignore[union-attr]

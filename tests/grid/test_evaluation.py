@@ -45,8 +45,7 @@ def scoring_app(hostile: int | None = None, liar: int | None = None) -> ClientAp
         logits = {name: head.logits(features) for name, head in heads.items()}
         found = [HeadScores.zeros(NUM_CLASSES).count(one, labels, one.argmax(dim=1)) for one in logits.values()]
         vote = 0 if client_id == liar else 50 + int(client_id or 0)
-        votes = [ClientScores(one.confusion, one.margins.filled, vote) for one in found]
-        sent = dict(zip(logits, votes, strict=True))
+        sent = dict(zip(logits, [ClientScores(one.confusion, one.margins.filled, vote) for one in found], strict=True))
         reply = evaluation_reply(msg, sent)
         if client_id == hostile:
             reply.content["confusion.fedcgs"] = ArrayRecord({"cells": Array(torch.tensor([[0, 0, 10**12]]).numpy())})

@@ -1,7 +1,5 @@
 """Heads of several labels or numbers are those of scikit-learn on all data in one place."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -163,5 +161,4 @@ def test_a_label_that_all_or_no_samples_have_is_never_given(solve: object) -> No
     features, targets = labelled(3)
     targets[:, 0], targets[:, 2] = 1.0, torch.nan
     head = solve(statistics(features, targets))  # type: ignore[operator]
-    assert head.present.tolist() == [False, True, False]
-    assert bool(torch.isinf(head.logits(features)[:, [0, 2]]).all())
+    assert head.present.tolist() == [False, True, False] and bool(torch.isinf(head.logits(features)[:, [0, 2]]).all())

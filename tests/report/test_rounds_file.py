@@ -45,8 +45,7 @@ def test_a_run_that_goes_on_replaces_the_rounds_after_its_checkpoint(path: Path)
 def test_a_cut_last_line_is_left_out_and_the_next_line_is_whole(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     append(path, FEDCOF)
     path.write_bytes(path.read_bytes()[:-9])
-    assert read_rounds(path) == FEDCOF.rounds[:3]
-    assert "line 4 was cut off" in caplog.text
+    assert read_rounds(path) == FEDCOF.rounds[:3] and "line 4 was cut off" in caplog.text
     append(path, FEDCOF, first=3)
     assert read_rounds(path) == FEDCOF.rounds
     append(path, RANDOM)

@@ -1,7 +1,5 @@
 """Persons through the whole app: in a simulation and on nodes, whose owners alone say whose samples are whose."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

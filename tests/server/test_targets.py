@@ -1,7 +1,5 @@
 """Runs on samples with several labels, or numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -42,8 +42,7 @@ def test_there_are_few_options_and_each_is_a_key() -> None:
 
 def test_a_tables_keys_may_be_nested_dotted_or_keyword_arguments() -> None:
     dotted = AppConfig.from_run_config({"fedmezo.num-z": 2, "partition.flips": "random", "seed": 1})
-    nested = {"fedmezo": {"num-z": 2}, "partition": {"flips": "random"}, "seed": 1}
-    assert AppConfig.from_run_config(nested) == dotted
+    assert AppConfig.from_run_config({"fedmezo": {"num-z": 2}, "partition": {"flips": "random"}, "seed": 1}) == dotted
     assert AppConfig.of(fedmezo={"num_z": 2}, partition={"flips": "random"}, seed=1) == dotted
     assert AppConfig.from_run_config(dotted.to_run_config()) == dotted != AppConfig()
 
@@ -140,8 +139,7 @@ def test_what_an_owner_allows_is_read_from_node_config() -> None:
     node = NodeConfig.from_node_config(
         {"data-path": "/d", "min-class-count": 8, "min-gram-samples": 100, "allowed-methods": "fedncm, fedcof"}
     )
-    assert (node.min_class_count, node.min_gram_samples) == (8, 100)
-    assert node.allowed_methods == ("fedncm", "fedcof")
+    assert (node.min_class_count, node.min_gram_samples) == (8, 100) and node.allowed_methods == ("fedncm", "fedcof")
     assert NodeConfig.from_node_config({"data-path": "/d", "allowed-methods": "all"}).allowed_methods is None
 
 

@@ -1,7 +1,5 @@
 """Sums by target add up, whatever the order and the split, and an unknown target adds nothing."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Tables of the built-in sample with several labels an image, or numbers, made of its classes."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -173,7 +173,6 @@ def training_content() -> RecordDict:
     return content
 
 
-TASK = training.TrainingTask(REQUEST, 1, {}, {})
 FEDPROX = replace(REQUEST, options=replace(REQUEST.options, proximal_mu=0.1))
 
 
@@ -239,10 +238,7 @@ KINDS: dict[str, Kind] = {
     ),
     "mezo": _request(MEZO_REQUEST.to_content, mezo.read_mezo_request, MEZO_REQUEST, f"u p w x setup {OF_HEAD}"),
     "partition": _reply(
-        lambda: wire.node_info_reply(ASKED, PARTITION),
-        wire.read_node_info,
-        PARTITION,
-        "trains any-app process threads",
+        lambda: wire.node_info_reply(ASKED, PARTITION), wire.read_node_info, PARTITION, "trains any-app process threads"
     ),
     "classes": _reply(
         lambda: wire.node_info_reply(ASKED, CLASSES),

@@ -73,9 +73,7 @@ def test_one_head_is_judged_without_each_sample() -> None:
         read_evaluation_request(instruction(content, "evaluate.heads"))
 
 
-def test_classes_that_a_client_makes_up_cost_what_its_samples_fill(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_classes_that_a_client_makes_up_cost_what_its_samples_fill(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole histograms are 2,562 numbers a class: of every client and method, 2,000 names took a minute."""
     classes, names = 1500, ("fedncm", "fed3r")
     labels = torch.arange(40) % 2

@@ -33,9 +33,7 @@ def test_images_of_a_batch_do_not_touch_each_other() -> None:
     assert torch.equal(together, torch.cat([pillow_resize(one[None], 11, "bicubic", "by size") for one in pixels]))
 
 
-def test_another_filter_and_a_pillow_of_another_kind_are_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_another_filter_and_a_pillow_of_another_kind_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert order_of_pillow("lanczos") is None
     monkeypatch.setattr(module, "_ONE", 128.0)  # as if Pillow computed with more bits than we do
     assert order_of_pillow("bicubic") is None

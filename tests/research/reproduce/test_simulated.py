@@ -76,17 +76,9 @@ def test_an_unknown_simulation_is_refused() -> None:
 
 
 def test_a_simulated_average_is_the_training_of_a_run(small: Mapping[str, Any], tmp_path: Path) -> None:
-    settings = {
-        **{key: value for key, value in small.items() if not key.startswith("simulation.")},
-        "method": "fedncm",
-        "fine-tune": "full",
-        "start-head": "random",
-        "num-server-rounds": 2,
-        "temperature": 1.0,
-        "learning-rate": 0.05,
-        "training.clip": 0.0,
-        "training.max-share": 1.0,
-    }
+    settings = {**{key: value for key, value in small.items() if not key.startswith("simulation.")}}
+    settings |= {"method": "fedncm", "fine-tune": "full", "start-head": "random", "num-server-rounds": 2}
+    settings |= {"temperature": 1.0, "learning-rate": 0.05, "training.clip": 0.0, "training.max-share": 1.0}
     simulated = {**settings, "simulation.server": "average"}
     folders = [
         simulate({**run_of_app(one), "output-dir": str(tmp_path / str(number))})
