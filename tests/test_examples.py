@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import fedstats_app
 from fedstats_app.cli.demo.sites import make_sites
+from research.gallery import NOT_RUN, PAGE
 from tests.docs.markdown import REPOSITORY, Block, blocks
 
 EXAMPLES = REPOSITORY / "examples"
@@ -55,8 +57,20 @@ def test_three_hospitals() -> None:
     assert accuracy["together"] > max(share for who, share in accuracy.items() if who != "together")
 
 
-def test_scikit_learn() -> None:
+def test_scikit_learn(capsys: pytest.CaptureFixture[str]) -> None:
     assert min(example("scikit_learn").main().values()) > 0.9
+    shown = [block.code for block in blocks(PAGE, "text") if "in a pipeline" in block.code]
+    assert shown == [capsys.readouterr().out]
+
+
+def test_the_page_shows_each_with_its_output_and_the_picture_of_its_run() -> None:
+    entries = re.split(r"^## ", PAGE.read_text(), flags=re.M)[1:]
+    scripts = sorted(EXAMPLES.glob("*.py"))
+    assert len(entries) == len(scripts)
+    for entry, script in zip(entries, scripts, strict=True):
+        assert f"(../examples/{script.name})" in entry
+        assert ("```text" in entry) == (script.stem not in NOT_RUN)
+        assert ("![" in entry) == ("fedstats_app.simulate(" in script.read_text() and script.stem not in NOT_RUN)
 
 
 def test_remove_a_site(small: dict[str, Any]) -> None:

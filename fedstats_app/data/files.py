@@ -162,6 +162,8 @@ def _load(root: Path, spec: str) -> tuple[dict[str, datasets.Dataset], tuple[str
 def load_hub(name: str, split: str, reading: Reading) -> Dataset | None:
     """Load a data set of images or texts from the Hugging Face hub through flwr-datasets, in the hub's order.
 
+    ``NAME:SUBSET`` is one of several that the hub has under a name (there: a configuration).
+
     The splits are those called ``train`` and ``test`` on the hub, or those of `choose_splits`. With
     ``HF_HUB_OFFLINE=1`` in the environment only what was downloaded before is used, and nothing is asked of the
     network; without it, the hub is asked once for the data set before anything is loaded, so that a machine that cannot
@@ -173,12 +175,13 @@ def load_hub(name: str, split: str, reading: Reading) -> Dataset | None:
         If the hub cannot be reached or has no such data set, or for what `choose_column` and `read_labels` refuse.
     """
     spec = f"hub:{name}"
-    _ask_hub(name, spec)
+    repository, _, subset = name.partition(":")
+    _ask_hub(repository, spec)
     import datasets
     from flwr_datasets import FederatedDataset
 
     datasets.disable_progress_bars()
-    federated = FederatedDataset(dataset=name, partitioners={}, shuffle=False)
+    federated = FederatedDataset(dataset=repository, subset=subset or None, partitioners={}, shuffle=False)
     try:
         tables = {"train": federated.load_split("train")}
         chosen = choose_splits(tables["train"].info.splits or tables)

@@ -160,6 +160,20 @@ def test_hub_data_set_is_loaded_in_its_own_order(monkeypatch: pytest.MonkeyPatch
     assert test.fingerprint != train.fingerprint
 
 
+def test_a_subset_of_the_hub_is_named_behind_the_data_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(hub_module, "_ask_hub", lambda name, spec: asked.append(name))
+    place, configs = tmp_path / "hub", ""
+    for name, labels in {"cropped": [0, 1], "full": [0, 1, 2]}.items():
+        write_table(place / name / "train.parquet", image=structs(*map(png, labels)), label=labels)
+        configs += f"- config_name: {name}\n  data_files: {name}/train.parquet\n"
+    (place / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
+    assert [len(load_dataset(f"hub:{place}:{name}", "train")) for name in ("cropped", "full")] == [2, 3]  # type: ignore[arg-type]
+    assert asked == [str(place)] * 2
+    with pytest.raises(DatasetError, match=r"(?s)cannot be loaded.*cropped.*full"):
+        load_dataset(f"hub:{place}", "train")
+
+
 # Files that are small and would take much memory
 
 
