@@ -7,18 +7,28 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedstats_app.base.files import to_json
 from fedstats_app.base.progress import Progress
 from fedstats_app.cli import CommandError
-from fedstats_app.cli.inputs import calibration_note, head_entries, in_chunks, load_classifier, tell_unreadable
+from fedstats_app.cli.inputs import (
+    calibration_note,
+    head_entries,
+    in_chunks,
+    load_classifier,
+    targets_of_run,
+    tell_unreadable,
+)
 from fedstats_app.cli.terminal import WIDTH, printable, table, told
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.clients import data_spec
 from fedstats_app.heads import ConfusionMatrix, HeadScores
+from fedstats_app.heads.target_scores import TargetScores
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.method_result import quality, wilson_interval
+from fedstats_app.report.tables import heads_table, targets_table
 from fedstats_app.report.text_columns import area, percent
 
 # Scores of so many images are in memory at a time.
@@ -41,14 +51,17 @@ def run(arguments: argparse.Namespace) -> int:
     with told("evaluate") as progress:
         with progress.doing("reading the list of samples"):
             spec, levels = data_spec(str(Path(arguments.folder).expanduser().absolute())), arguments.folder_levels
-            dataset = load_dataset(spec, "test", folder_levels=levels)
-            dataset = load_dataset(spec, "train", folder_levels=levels) if dataset is None else dataset
+            reading = {**targets_of_run(arguments.run_folder), "folder_levels": levels}
+            dataset = load_dataset(spec, "test", **reading)
+            dataset = load_dataset(spec, "train", **reading) if dataset is None else dataset
         with progress.doing("loading the network and the head"):
             classifier = load_classifier(arguments)
         if dataset.kind != classifier.kind:
             raise CommandError(
                 f"head {classifier.method} classifies {classifier.kind}s, {dataset.name} has {dataset.kind}s"
             )
+        if classifier.targets or dataset.targets is not None:
+            return _evaluate_targets(arguments, classifier, dataset, progress)
         dataset = align_classes(dataset, classifier.class_names)
         unreadable: dict[str, str] = {}
         scores = evaluate(classifier, dataset, unreadable, progress)
@@ -63,6 +76,30 @@ def run(arguments: argparse.Namespace) -> int:
         print(to_json(document))
     else:
         print("\n\n".join(_sections(classifier, dataset, scores, len(unreadable))))
+    return tell_unreadable("evaluate", unreadable)
+
+
+def _evaluate_targets(
+    arguments: argparse.Namespace, classifier: Classifier, dataset: Dataset, progress: Progress
+) -> int:
+    """Print how good a head of several labels or numbers is."""
+    kind, unreadable = classifier.targets, dict[str, str]()
+    if dataset.targets is None or dataset.targets.kind != kind:
+        has = "one class" if dataset.targets is None else dataset.targets.kind
+        raise CommandError(f"head {classifier.method} is of {kind or 'one class'} a sample, {dataset.name} has {has}")
+    targets = dataset.targets.renamed(dataset.class_names, classifier.class_names)
+    scores = TargetScores.zeros(kind, len(classifier.class_names))
+    for samples, read in in_chunks(dataset, CHUNK, unreadable, progress):
+        found = classifier.scores(samples)  # fills the list of those that can be read
+        own = torch.from_numpy(targets.subset(np.array(read, dtype=np.int64)).values)
+        scores += TargetScores.of(kind, found, own, classifier.head)
+    entry = {"targets": scores.measures()}
+    if arguments.json:
+        print(to_json(head_entries(arguments, classifier) | {"data": dataset.name, **entry["targets"]}))
+    else:
+        print(f"head {classifier.method} on {scores.num_examples} {dataset.kind}s of {printable(dataset.name, 1000)}")
+        print(heads_table({classifier.method: entry}, 0))
+        print(targets_table(entry, classifier.class_names))
     return tell_unreadable("evaluate", unreadable)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.base.files import read_json_file
 from fedstats_app.base.progress import Progress
+from fedstats_app.base.runs import run_named
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.terminal import counted, printable
 from fedstats_app.data import Dataset, Sample, UnreadableSampleError
@@ -20,6 +21,7 @@ from fedstats_app.data.folder import to_convert
 from fedstats_app.data.layout import SUFFIXES, visible_files
 from fedstats_app.data.loading import TABLES, unlabelled_files, unlabelled_table
 from fedstats_app.report.classifier import Classifier, load
+from fedstats_app.settings.app_config import AppConfig
 
 
 def load_classifier(arguments: argparse.Namespace) -> Classifier:
@@ -97,6 +99,16 @@ def find_samples(
         else:
             found.append(unlabelled_files([path], kind))
     return found, problems
+
+
+def targets_of_run(run_folder: str) -> dict[str, Any]:
+    """Read how a run's settings say that a table has several labels or numbers a sample."""
+    path = Path(run_named(run_folder)).expanduser() / "config.json"
+    record = read_json_file(path) if path.is_file() else {}
+    if not record.get("targets"):
+        return {}
+    reading = AppConfig.from_run_config(record["run_config"]).data.reading
+    return {name: value for name, value in reading.items() if name not in ("image_column", "text_column")}
 
 
 def _columns_of_run(run_folder: str) -> Reading:

@@ -6,7 +6,7 @@ import argparse
 import csv
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fedstats_app.base.files import to_json
 from fedstats_app.base.progress import Progress
@@ -23,6 +23,7 @@ from fedstats_app.cli.inputs import (
 from fedstats_app.cli.terminal import WIDTH, printable, told
 from fedstats_app.data import Dataset
 from fedstats_app.data.loading import unlabelled_texts
+from fedstats_app.heads.targets import half_width
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.text_columns import percent
 
@@ -62,7 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
         predictions = itertools.chain.from_iterable(
             _predictions(classifier, dataset, arguments.top, unreadable, progress) for dataset in datasets
         )
-        if arguments.csv:
+        if classifier.targets:
+            _write_targets(arguments, classifier, datasets, unreadable, progress)
+        elif arguments.csv:
             _write_csv(predictions, min(arguments.top, len(classifier.class_names)))
         elif arguments.json:
             found = [
@@ -89,6 +92,70 @@ def _predictions(
 def plain(value: object) -> object:
     """Put an apostrophe before a text that a spreadsheet would take for a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
+
+
+def _write_targets(
+    arguments: argparse.Namespace,
+    classifier: Classifier,
+    datasets: Sequence[Dataset],
+    unreadable: dict[str, str],
+    progress: Progress,
+) -> None:
+    """Print the labels of each sample that score enough, or its numbers with the interval that holds 90 % of such."""
+    labels, names = classifier.targets == "labels", classifier.class_names
+    widths = [half_width(deviation) for deviation in classifier.head.report.deviations]
+
+    def found() -> Iterator[tuple[str, list[float]]]:
+        for dataset in datasets:
+            for samples, read in in_chunks(dataset, CHUNK, unreadable, progress):
+                values = classifier.probabilities(samples) if labels else classifier.scores(samples)
+                yield from zip(map(dataset.sample_name, read), values.tolist(), strict=True)
+
+    if arguments.json:
+        entries = [
+            {
+                "path": path,
+                **(
+                    {"labels": [name for name, value in zip(names, values, strict=True) if value >= 0.5]}
+                    if labels
+                    else {}
+                ),
+                "probabilities" if labels else "numbers": dict(zip(names, values, strict=True)),
+            }
+            for path, values in found()
+        ]
+        reasons = [{"path": path, "reason": reason} for path, reason in unreadable.items()]
+        document = {"targets": classifier.targets, "predictions": entries, "unreadable": reasons}
+        print(to_json(head_entries(arguments, classifier) | document))
+        return
+    if arguments.csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        more = names if labels else [part for name in names for part in (name, f"{name} from", f"{name} to")]
+        writer.writerow(map(plain, ["sample", *(["labels"] if labels else []), *more]))
+        for path, values in found():
+            held = ["|".join(name for name, value in zip(names, values, strict=True) if value >= 0.5)] if labels else []
+            cells = (
+                values
+                if labels
+                else [
+                    part
+                    for value, half in zip(values, widths, strict=True)
+                    for part in (value, value - half, value + half)
+                ]
+            )
+            writer.writerow(map(plain, [path, *held, *cells]))
+        return
+    print(f"head {classifier.method}; " + ("labels from 50 % on" if labels else "numbers, and what holds 90 % of such"))
+    for path, values in found():
+        if labels:
+            ranked = sorted(zip(names, values, strict=True), key=lambda entry: -entry[1])
+            _print_lines(path, [entry for entry in ranked if entry[1] >= 0.5] or [("none", 1.0 - ranked[0][1])])
+        else:
+            shown = (
+                f"{n} {v:.4g} ({v - half:.4g} to {v + half:.4g})"
+                for n, v, half in zip(names, values, widths, strict=True)
+            )
+            print(f"{printable(path, WIDTH // 2)}  {'; '.join(shown)}")
 
 
 def _write_csv(predictions: Iterator[tuple[str, Ranking]], top: int) -> None:

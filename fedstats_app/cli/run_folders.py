@@ -13,6 +13,7 @@ from fedstats_app.base.runs import DEFAULT_OUTPUT_DIR
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.terminal import printable, table, told
 from fedstats_app.data.paths import without_folders
+from fedstats_app.report.method_result import measure_of
 from fedstats_app.report.page import write_report
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.tables import head_title
@@ -39,6 +40,7 @@ def summary(folder: Path) -> dict[str, Any]:
             "methods": list(run.methods),
             "best": run.taken,
             "accuracy": run.entry.get("accuracy"),
+            "measure": list(measure_of(run.entry)),
             "wire_bytes": run.sent or None,
             "num_classes": len(run.class_names),
             "num_examples": int(next(iter(run.methods.values()), {}).get("num_examples", 0)),
@@ -98,11 +100,17 @@ def _cells(run: dict[str, Any]) -> tuple[str, ...]:
         run["status"],
         *(printable(text or "-", 24) for text in (run["data"], run["backbone"], methods)),
         head_title(run["best"]) or "-",
-        "-" if run["accuracy"] is None else f"{100 * run['accuracy']:.2f}",
+        _measured(*run.get("measure", ("accuracy", run["accuracy"]))),
         "-" if run["wire_bytes"] is None else three_figures(run["wire_bytes"] / 1e6),
         "-" if run["evidence"] is None else f"{run['evidence']['nats']:.4f}",
         printable(run["name"], 48),
     )
+
+
+def _measured(measure: str, value: float | None) -> str:
+    if value is None or measure == "accuracy":
+        return "-" if value is None else f"{100 * value:.2f}"
+    return f"{value:.3f} {'R2' if measure == 'R2' else 'mAP'}"
 
 
 def report(arguments: argparse.Namespace) -> int:

@@ -62,10 +62,12 @@ class Classifier:
         Scores are divided by it before the softmax that makes probabilities of them.
     calibrated_on : str
         Samples on which the temperature was chosen, in words; "" for a head that was not calibrated.
+    targets : {"", "labels", "numbers"}
+        What a sample has in place of one class.
 
     Attributes
     ----------
-    backbone, head, class_names, method, temperature, calibrated_on
+    backbone, head, class_names, method, temperature, calibrated_on, targets
         As given.
 
     Raises
@@ -91,6 +93,7 @@ class Classifier:
         *,
         temperature: float = 1.0,
         calibrated_on: str = "",
+        targets: str = "",
     ) -> None:
         num_classes, head_dim = head.weight.shape
         if len(class_names) != num_classes:
@@ -105,7 +108,7 @@ class Classifier:
         self.class_names = list(class_names)
         self.method = method
         self.temperature = temperature
-        self.calibrated_on = calibrated_on
+        self.calibrated_on, self.targets = calibrated_on, targets
         self.backbone = backbone
         self.head = head
 
@@ -125,7 +128,7 @@ class Classifier:
     def predict(self, samples: Iterable[SampleLike]) -> list[str]: ...
 
     def predict(self, samples: SampleLike | Iterable[SampleLike]) -> str | list[str]:
-        """Name the class of one sample, or of each of several.
+        """Name the class of one sample, or of each of several; of several labels those it has, with "|" between them.
 
         Parameters
         ----------
@@ -141,10 +144,18 @@ class Classifier:
         Raises
         ------
         FileNotFoundError, ValueError
-            If a file does not exist or cannot be read; the message names it.
+            If a file does not exist or cannot be read, which the message names; or the head predicts numbers, which
+            are its `scores`.
         TypeError
             If a sample has another type.
         """
+        if self.targets:
+            self._refuse_numbers("predict")
+            held = [
+                "|".join(name for name, has in zip(self.class_names, row, strict=True) if has)
+                for row in (self.scores(samples) >= 0).tolist()
+            ]
+            return held[0] if isinstance(samples, _ONE) else held
         names = [self.class_names[index] for index in self.scores(samples).argmax(dim=1).tolist()]
         return names[0] if isinstance(samples, _ONE) else names
 
@@ -171,6 +182,8 @@ class Classifier:
     def probabilities(self, samples: SampleLike | Iterable[SampleLike]) -> Tensor:
         """Give every class a probability: the softmax of the scores divided by the head's temperature.
 
+        Of several labels it is each one's sigmoid, so that a label is given from 1/2 on.
+
         They are calibrated for samples like those in `calibrated_on`; if it is empty, they are a softmax of scores of
         any scale.
 
@@ -184,7 +197,14 @@ class Classifier:
         FileNotFoundError, ValueError, TypeError
             As `predict`.
         """
+        if self.targets:
+            self._refuse_numbers("probabilities")
+            return torch.sigmoid(self.scores(samples))
         return torch.softmax(self.scores(samples) / self.temperature, dim=1)
+
+    def _refuse_numbers(self, method: str) -> None:
+        if self.targets == "numbers":
+            raise ValueError(f"{method}: head {self.method!r} predicts numbers, which are its scores")
 
     @overload
     def top(self, samples: SampleLike, k: int = 5) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
@@ -292,8 +312,12 @@ def load(
     if not isinstance(class_names, list) or not all(isinstance(class_name, str) for class_name in class_names):
         raise ValueError(f"head {name!r}: class-names must be a JSON list of strings, got {class_names!r:.200}")
     temperature = next(_numbers(metadata, "temperature", float, "1.0"))
-    calibrated_on = metadata.get("calibrated-on", "")
-    return Classifier(backbone, head, class_names, name, temperature=temperature, calibrated_on=calibrated_on)
+    calibrated_on, targets = metadata.get("calibrated-on", ""), metadata.get("targets", "")
+    deviations = tuple(map(float, json.loads(metadata.get("deviations", "[]"))))
+    head = replace(head, report=replace(head.report, deviations=deviations))
+    return Classifier(
+        backbone, head, class_names, name, temperature=temperature, calibrated_on=calibrated_on, targets=targets
+    )
 
 
 def _with_paths(head: Path, metadata: Mapping[str, str]) -> dict[str, str]:

@@ -14,12 +14,13 @@ from fedstats_app import __version__
 from fedstats_app.base.files import write_atomically
 from fedstats_app.base.progress import duration
 from fedstats_app.data.paths import without_folders
-from fedstats_app.report.method_result import wilson_interval
+from fedstats_app.report.method_result import measure_of, wilson_interval
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.report.tables import Table, head_title, heads_table, trainings_table
+from fedstats_app.report.tables import Table, head_title, heads_table, targets_table, trainings_table
 from fedstats_app.report.templates import TEMPLATES
-from fedstats_app.report.text_columns import bytes_with_unit, counted, interval_text, percent, size
+from fedstats_app.report.text_columns import area, bytes_with_unit, counted, interval_text, percent, size
 from fedstats_app.report.wording import (
+    evaluated_on,
     evidence_in_words,
     facts,
     left_out_in_words,
@@ -49,7 +50,7 @@ def write_report(folder: Path, page: Path | None = None) -> Path:
 
 def report(run: RunRecord) -> str:
     """Render a run's page as HTML that needs no other file and no network; sections without a part are left out."""
-    title = f"{run.kind.capitalize()} classifier of {len(run.class_names):,} classes"
+    title = f"{run.kind.capitalize()} classifier of {len(run.class_names):,} {run.targets or 'classes'}"
     return page_of(
         title if run.methods else f"Run {run.name}",
         summary(run),
@@ -126,8 +127,12 @@ parts: Any = _ENVIRONMENT.get_template("parts.html").module
 def _tiles(run: RunRecord) -> Iterator[tuple[str, str]]:
     if not run.is_scored:
         return
-    interval = interval_text(run.entry.get("accuracy_interval"))
-    yield percent(run.entry["accuracy"]), f"accuracy of {head_title(run.taken)}, {interval} %"
+    if run.targets:
+        measure, value = measure_of(run.entry)
+        yield area(value), f"{measure} of {head_title(run.taken)}"
+    else:
+        interval = interval_text(run.entry.get("accuracy_interval"))
+        yield percent(run.entry["accuracy"]), f"accuracy of {head_title(run.taken)}, {interval} %"
     yield bytes_with_unit(run.sent), f"sent for {head_title(run.taken)} by all sites together"
     yield f"{run.num_merged:,} of {run.results.get('num_clients_asked', 0):,}", "sites are in the result"
     if "seconds" in run.results:
@@ -154,10 +159,10 @@ def _figure(run: RunRecord, name: str, caption: str) -> Iterator[str]:
 def _methods(run: RunRecord) -> Iterator[str]:
     if not run.methods:
         return
+    accuracy = "" if run.targets else f"Accuracy is the share of test {run.kind}s that are classified correctly. "
     yield parts.note(
-        "Every method is a way to compute the classifier; one pass over the data served all. Accuracy is the share of "
-        f"test {run.kind}s that are classified correctly. Bytes are those that a method alone would have needed, of "
-        "trained heads up and down."
+        "Every method is a way to compute the classifier; one pass over the data served all. "
+        f"{accuracy}Bytes are those that a method alone would have needed, of trained heads up and down."
     )
     yield from _table(heads_table(run.all_heads, run.num_merged, run.taken))
     yield from map(parts.line, (run.results.get("advice") or {}).get("text", []))
@@ -181,6 +186,10 @@ def _shares(run: RunRecord, column: str, accuracies: Iterable[tuple[str, float, 
 
 
 def _classes(run: RunRecord) -> Iterator[str]:
+    if run.targets and run.is_scored:
+        yield parts.note(f"{head_title(run.taken)} on {evaluated_on(run)}, lowest first, with 95 % intervals.")
+        yield from _table(targets_table(run.entry, run.class_names))
+        return
     found = zip(run.entry.get("per_class_accuracy", []), run.entry.get("per_class_examples", []), strict=False)
     rows = ((run.class_name(index), share, number) for index, (share, number) in enumerate(found) if number)
     yield from _shares(run, "class", rows, f"the {run.kind}s of each class")

@@ -14,7 +14,7 @@ from fedstats_app.base.files import read_json_file, read_json_lines
 from fedstats_app.base.lock import is_running
 from fedstats_app.methods import method_order
 from fedstats_app.report.head_file import head_files, read_head
-from fedstats_app.report.method_result import head_to_take
+from fedstats_app.report.method_result import head_to_take, measure_of
 from fedstats_app.report.run_folder import DISCLOSURE_FILE
 from fedstats_app.report.training_record import TrainingResult, read_rounds
 
@@ -124,8 +124,13 @@ class RunRecord:
 
     @property
     def is_scored(self) -> bool:
-        """Return whether that head has an accuracy."""
-        return self.entry.get("accuracy") is not None
+        """Return whether that head has an accuracy, or what stands in its place."""
+        return measure_of(self.entry)[1] is not None
+
+    @property
+    def targets(self) -> str:
+        """What samples have in place of one class: "labels" or "numbers"; else ""."""
+        return str(self.config.get("targets", ""))
 
     @property
     def sent(self) -> int:

@@ -1,8 +1,9 @@
 """The statistics that a run collected as one safetensors file, `statistics.safetensors` in its folder.
 
 It holds `class-counts` (C,) int64, `class-sums` (C, d) float64, with a Gram matrix `gram` (d (d + 1) / 2,) float64, its
-upper triangle row by row, for FedCOF and FedRoot `row-class-ids` and `row-counts` (M,) int64 and `row-sums` (M, d) as
-they came, and for FedRoot `scatter` (d (d + 1) / 2,) float64, the sum of the factors' products, and `left-out` ()
+upper triangle row by row, with several labels or numbers a sample `target-...` (the fields of `TargetSums`), for FedCOF
+and FedRoot `row-class-ids` and `row-counts` (M,) int64 and `row-sums` (M, d) as they came, and for FedRoot `scatter`
+(d (d + 1) / 2,) float64, the sum of the factors' products, and `left-out` ()
 float64. Float64 because a later run adds to them, and is to end where one run would have.
 
 The file is sensitive: it holds the label histogram and class means of all clients together and, with rows, of each.
@@ -33,6 +34,7 @@ from fedstats_app.statistics import (
     FeatureStatistics,
     ScatterFactor,
     StatisticsSpec,
+    TargetSums,
     TriangularFactor,
 )
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
@@ -61,6 +63,8 @@ def save_statistics(folder: Path, collected: CollectedStatistics) -> Path:
         low_rank = total.low_rank(ClassMeanRows.zeros(total.num_classes, total.feature_dim))  # rows are there already
         tensors["scatter"] = pack_upper(low_rank.scatter)
         tensors["left-out"] = torch.tensor(low_rank.left_out, dtype=torch.float64)
+    if summed.targets is not None:
+        tensors |= _targets_to_tensors(summed.targets)
     metadata = {
         "format": STATISTICS_FORMAT,
         "sensitive": SENSITIVE,
@@ -105,6 +109,20 @@ def load_statistics(run_folder: str | Path) -> CollectedStatistics:
         )
 
 
+def _targets_to_tensors(targets: TargetSums) -> dict[str, Tensor]:
+    """Name the tensors of sums by target, and their kind by a letter."""
+    kind = torch.tensor(list(targets.kind[0].encode()), dtype=torch.uint8)
+    return {"target-kind": kind, **{f"target-{name}": tensor for name, tensor in targets.tensors.items()}}
+
+
+def _targets_from_tensors(found: Mapping[str, Tensor]) -> TargetSums | None:
+    """Read the sums by target that :func:`_targets_to_tensors` gave."""
+    if "target-kind" not in found:
+        return None
+    kind = bytes(found["target-kind"].tolist()).decode()
+    return TargetSums((kind,), **{name: found[f"target-{name}"] for name in TargetSums.zeros(kind, 0, 0).tensors})
+
+
 def _rows_to_tensors(rows: ClassMeanRows) -> dict[str, Tensor]:
     """Name the tensors of rows as the module's text does."""
     return {_IDS: rows.class_ids, "row-counts": rows.counts, "row-sums": rows.class_sums}
@@ -120,7 +138,7 @@ def _sum_from_tensors(found: Mapping[str, Tensor], num_rows: int, num_pairs: int
     if not all(bool(torch.isfinite(tensor).all()) for tensor in found.values()):
         raise ValueError("all numbers must be finite")
     return StatisticsSum.resumed(
-        FeatureStatistics(counts, sums, _square(found, "gram", sums.shape[1])),
+        FeatureStatistics(counts, sums, _square(found, "gram", sums.shape[1]), _targets_from_tensors(found)),
         _rows_from_tensors(found, len(counts)) if _IDS in found else None,
         num_rows=num_rows,
         num_pairs=num_pairs,
@@ -192,7 +210,10 @@ def load_client_statistics(folder: Path, client: MergedClient, class_names: Sequ
     position = {name: index for index, name in enumerate(class_names)}
     with refusing_others(path, "a client's statistics"):
         ids = torch.tensor([position[name] for name in json.loads(metadata["class-names"])], dtype=torch.int64)
-        return client_from_tensors({**tensors, _IDS: ids.index_select(0, tensors[_IDS])}, len(class_names))
+        found = client_from_tensors({**tensors, _IDS: ids.index_select(0, tensors[_IDS])}, len(class_names))
+        if found.targets is not None:
+            found.targets = found.targets.placed(ids, len(class_names))
+        return found
 
 
 def take_over(earlier: Path, folder: Path, clients: Sequence[MergedClient]) -> list[MergedClient]:
@@ -222,6 +243,8 @@ def _path_of(folder: Path, client: int, digest: str) -> Path:
 def client_to_tensors(statistics: ClientStatistics) -> dict[str, Tensor]:
     """Name the tensors of a client's statistics as this module's text does, those that came as float32 in float32."""
     tensors = _rows_to_tensors(statistics.rows)
+    if statistics.targets is not None:
+        tensors |= _targets_to_tensors(statistics.targets)
     if statistics.given_gram is not None:
         tensors["gram"] = _in_few_bytes(pack_upper(statistics.given_gram))
     elif isinstance(statistics.within, TriangularFactor):
@@ -248,4 +271,5 @@ def client_from_tensors(found: Mapping[str, Tensor], num_classes: int) -> Client
         within = TriangularFactor(found["within-factor"].to(torch.float64))
     if "left-out" in found:
         scatter = ScatterFactor(found["scatter-values"], found["scatter-directions"], float(found["left-out"]))
-    return ClientStatistics(rows, _square(found, "gram", rows.feature_dim), scatter, within=within)
+    gram, targets = _square(found, "gram", rows.feature_dim), _targets_from_tensors(found)
+    return ClientStatistics(rows, gram, scatter, within=within, targets=targets)

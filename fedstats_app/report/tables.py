@@ -135,6 +135,31 @@ def _targets_table(entries: Mapping[str, Mapping[str, Any]], num_sent: int, take
     return Table({**columns, "regulariser": "left minor"}, rows)
 
 
+def targets_table(entry: Mapping[str, Any], names: Sequence[str]) -> Table:
+    """Lay out one line per label or number of a head, the worst first, with 95 % intervals."""
+    found = entry["targets"]
+    examples = found["per_target_examples"]
+    if found["kind"] == "numbers":
+        measures = ["r2", "mean_absolute_error", "within_interval"]
+        columns = {"number": "", "samples": "", "R2": "", "mean absolute error": "", "within 90 % interval": ""}
+        parts = [[area(value) for value in found[f"per_target_{measure}"]] for measure in measures]
+    else:
+        columns = {"label": "", "positive samples": "", "average precision": "", "AUROC": "", "F1": ""}
+        parts = [
+            [
+                area(value) + (f" ({bounds[0]:.2f} to {bounds[1]:.2f})" if bounds else "")
+                for value, bounds in zip(found[f"per_target_{name}"], found[f"per_target_{name}_interval"], strict=True)
+            ]
+            for name in ("average_precision", "auroc")
+        ]
+        parts.append([area(value) for value in found["per_target_f1"]])
+        measures = ["average_precision"]
+    first = found[f"per_target_{measures[0]}"]
+    order = sorted(range(len(names)), key=lambda place: -1.0 if first[place] is None else first[place])
+    rows = [(names[place], f"{examples[place]:,}", *(part[place] for part in parts)) for place in order]
+    return Table(columns, rows)
+
+
 def trainings_table(results: Iterable[TrainingResult]) -> Table:
     """Lay out one line per training; bytes are up and down, of all clients, with those of the start."""
     columns = {"training": "", "start": "", "end": "", "best": "minor", "best round": "minor", "rounds": ""}

@@ -10,9 +10,10 @@ from typing import Any
 from fedstats_app.base.progress import duration
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import Need, display_name, head_parts, is_method, method_type
+from fedstats_app.report.method_result import measure_of
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.tables import head_title
-from fedstats_app.report.text_columns import bytes_with_unit, counted, interval_text, percent
+from fedstats_app.report.text_columns import area, bytes_with_unit, counted, interval_text, percent
 
 # With fewer test samples of a class its interval spans about 30 points and more.
 FEW_SAMPLES = 30
@@ -43,8 +44,12 @@ def _task(run: RunRecord) -> str:
         if run.num_merged == num_asked
         else f"{run.num_merged:,} of {counted(num_asked, 'site')}"
     )
+    what_for = f"tells {len(run.class_names):,} kinds of {run.kind}s apart"
+    if run.targets:
+        predicted = "says which of" if run.targets == "labels" else "predicts"
+        what_for = f"{predicted} {len(run.class_names):,} {run.targets} of {run.kind}s"
     return (
-        f"This classifier tells {len(run.class_names):,} kinds of {run.kind}s apart ({_listed(run.class_names)}). It "
+        f"This classifier {what_for} ({_listed(run.class_names)}). It "
         f"was made from the data of {sites}, of which no {run.kind} leaves its site: each site sends summary numbers, "
         "once, and the server computes the classifier from them."
     )
@@ -56,6 +61,10 @@ def _result(run: RunRecord) -> Iterator[str]:
     if not run.is_scored:
         unknown = "Nothing has been evaluated, so how good it is remains to be seen."
         yield left_out_in_words(run.results.get("leave_one_out"), run.kind) or unknown
+        return
+    if run.targets:
+        measure, value = measure_of(run.entry)
+        yield f"Its {measure} on {evaluated_on(run)} is {area(value)}."
         return
     bounds = run.entry.get("accuracy_interval")
     interval = f", and with 95 % confidence on {interval_text(bounds)} % of all such" if bounds else ""

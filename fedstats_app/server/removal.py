@@ -119,7 +119,7 @@ def _written(
     """Solve, write the new folder, and mark the heads of the old one."""
     record, results = read_json_file(old / "config.json"), read_json_file(old / "results.json")
     config = AppConfig.from_run_config(record["run_config"])
-    methods = config.configured_methods
+    methods = {name: method for name, method in config.configured_methods.items() if name in results["methods"]}
     gone = {client.client for client in removed}
     clients = [line for line in read_json_lines(old / "clients.jsonl") if line["client"] not in gone]
     run_id = json.loads((old / "status.json").read_text(encoding="utf-8"))["run_id"]

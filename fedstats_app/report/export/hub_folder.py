@@ -11,16 +11,17 @@ from fedstats_app.base.files import read_json_file, to_json, write_atomically
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import head_parts, is_method, method_type
 from fedstats_app.report.head_file import FILE_KEY, head_to_bytes, read_head
+from fedstats_app.report.method_result import measure_of
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.tables import head_title
-from fedstats_app.report.text_columns import percent
+from fedstats_app.report.text_columns import area, percent
 from fedstats_app.report.wording import evaluated_on, privacy_in_words
 
 CARD_NAME = "README.md"
 PREPROCESSING = "preprocessor_config.json"
 _CLASSES_LISTED = 50
 _CARD = """
-# {title} classifier of {num_classes} classes, from federated statistics
+# {title} classifier of {num_classes} {targets}, from federated statistics
 
 A head of {head}{paper} ({made_by}) on the features of a pre-trained network, `{network}`. {clients} sites have
 {examples} {kind}s of `{data}` for training. They sent statistics of the {kind}s' features, and no {kind}; the server
@@ -35,7 +36,7 @@ print(fedstats_app.load("/path/of/this/folder").predict({sample}))
 
 The network's weights are not in the folder unless training changed them; their fingerprint is, and others are refused.
 
-- Accuracy: {accuracy}, on {evaluated_on}
+- {measure}: {value}, on {evaluated_on}
 - Differential privacy: {privacy}. Without it, statistics are exact: the mean of a single {kind} is its features.
 - Licence of the network's weights, which the head needs: {licence}. That of the data applies too.
 - Made with {versions}, seed {seed}
@@ -99,7 +100,7 @@ def write_hub_folder(run_folder: Path, name: str, folder: Path, *, licence: str,
 def model_card(run: RunRecord, name: str, licence: str) -> str:
     """Write a head's card: Markdown behind a block of YAML, as the hub reads it."""
     head = defaultdict(lambda: "unknown", {"versions": "{}", **run.heads[name]})
-    kind, accuracy, on = run.kind, run.all_heads.get(name, {}).get("accuracy"), evaluated_on(run)
+    kind, on, (measure, value) = run.kind, evaluated_on(run), measure_of(run.all_heads.get(name, {}))
     classes, data = json.loads(head["class-names"]), head["dataset"]
     versions = json.loads(head["versions"]).items()
     task, hub = f"{kind}-classification", data.removeprefix("hub:")
@@ -111,8 +112,8 @@ def model_card(run: RunRecord, name: str, licence: str) -> str:
         **({"license": licence} if licence else {"license": "other", "license_name": "of-backbone-and-data"}),
         **({"datasets": [hub]} if data.startswith("hub:") else {}),
     }
-    if accuracy is not None:
-        metrics = [{"type": "accuracy", "value": round(accuracy, 6)}]
+    if value is not None:
+        metrics = [{"type": measure, "value": round(value, 6)}]
         result = {"task": {"type": task}, "dataset": {"name": f"{data}: {on}", "type": hub}, "metrics": metrics}
         matter["model-index"] = [{"name": name, "results": [result]}]
     # JSON is YAML, and quotes any name.
@@ -131,7 +132,9 @@ def model_card(run: RunRecord, name: str, licence: str) -> str:
         examples=head["num-examples"],
         classes=", ".join(map(_escaped, classes[:_CLASSES_LISTED])) + more,
         sample='"picture.png"' if kind == "image" else '"a text"',
-        accuracy=percent(accuracy),
+        measure=measure[0].upper() + measure[1:],
+        value=percent(value) if measure == "accuracy" else area(value),
+        targets=run.targets or "classes",
         evaluated_on=on,
         privacy=privacy_in_words(run.results.get("differential_privacy")),
         licence=_escaped(head["backbone-licence"]),

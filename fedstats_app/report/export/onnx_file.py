@@ -33,7 +33,7 @@ class _Network(nn.Module):
     """A backbone, and from its features to probabilities in float32: feature map, head, temperature, softmax.
 
     The mean of the rows is taken off the weights, and the temperature is divided into them, in float64: the softmax is
-    the same, with less to be lost to rounding.
+    the same, with less to be lost to rounding. Several labels take a sigmoid each, and numbers neither.
     """
 
     weight: Tensor
@@ -43,13 +43,21 @@ class _Network(nn.Module):
         super().__init__()
         self.backbone = classifier.backbone.module.eval().to("cpu").to(memory_format=torch.contiguous_format)
         head = classifier.head
-        known = head.present
+        known, self.targets = head.present, classifier.targets
+        if self.targets:
+            self.register_buffer("weight", head.weight.to(torch.float32))
+            bias = torch.where(known, head.bias, -torch.inf if self.targets == "labels" else torch.nan)
+            self.register_buffer("bias", bias.to(torch.float32))
+            return
         weight, bias = ((part - part[known].mean(dim=0)) / classifier.temperature for part in (head.weight, head.bias))
         self.register_buffer("weight", weight.masked_fill(~known[:, None], 0.0).to(torch.float32))
         self.register_buffer("bias", bias.masked_fill(~known, -torch.inf).to(torch.float32))
 
     def probabilities(self, *inputs: Tensor) -> Tensor:
-        return torch.softmax(self.backbone(*inputs) @ self.weight.T + self.bias, dim=1)
+        scores: Tensor = self.backbone(*inputs) @ self.weight.T + self.bias
+        if self.targets:
+            return torch.sigmoid(scores) if self.targets == "labels" else scores
+        return torch.softmax(scores, dim=1)
 
 
 class _ImageInput(nn.Module):
@@ -140,9 +148,9 @@ class OnnxModel:
 def to_onnx(classifier: Classifier) -> OnnxModel:
     """Export a classifier; :func:`compare` checks that the file gives the same probabilities.
 
-    The output `probabilities` is (N, C) float32. Images go into `images`, (N, H, W, 3) uint8; H and W are any where the
-    resize can be expressed, else the backbone's input size. Texts go into `input_ids` and `attention_mask`, (N, T)
-    int64.
+    The output `probabilities`, or `numbers`, is (N, C) float32. Images go into `images`, (N, H, W, 3) uint8; H and W
+    are any where the resize can be expressed, else the backbone's input size. Texts go into `input_ids` and
+    `attention_mask`, (N, T) int64.
 
     Parameters
     ----------
@@ -227,7 +235,7 @@ def _exported(
                 dynamo=True,
                 dynamic_shapes={name: dict(axes) for name in inputs},
                 input_names=list(inputs),
-                output_names=["probabilities"],
+                output_names=["numbers" if classifier.targets == "numbers" else "probabilities"],
                 opset_version=_OPSET,
                 verbose=False,
             )
@@ -251,6 +259,7 @@ def _exported(
 def _header(classifier: Classifier, preprocessing: Mapping[str, object]) -> dict[str, str]:
     return {
         "class-names": json.dumps(classifier.class_names),
+        **({"targets": classifier.targets} if classifier.targets else {}),
         "preprocessing": json.dumps(preprocessing),
         "method": classifier.method,
         "temperature": str(classifier.temperature),
@@ -305,13 +314,14 @@ def compare(classifier: Classifier, model: OnnxModel, samples: Iterable[Sample])
     num_examples, num_same, largest = 0, 0, 0.0
     stream = iter(samples)
     while chunk := list(itertools.islice(stream, _CHUNK)):
-        expected = classifier.probabilities(chunk).numpy()
+        numbers = classifier.targets == "numbers"
+        expected = (classifier.scores(chunk) if numbers else classifier.probabilities(chunk)).numpy()
         for positions, inputs in _batches(chunk, model):
             [made] = session.run(None, inputs)
             wanted = expected[positions]
             num_examples += len(positions)
             num_same += int((made.argmax(axis=1) == wanted.argmax(axis=1)).sum())
-            difference = float(np.abs(made - wanted).max())
+            difference = float((np.abs(made - wanted) / np.maximum(np.abs(wanted), 1.0)).max())
             largest = max(largest, float("inf") if np.isnan(difference) else difference)
     return Agreement(num_examples, num_same, largest)
 
