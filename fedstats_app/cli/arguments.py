@@ -300,6 +300,20 @@ COMMANDS = {
             _JSON,
         ),
     ),
+    "edit": Command(
+        "run_folders.edit",
+        "merge, rename or leave out classes of a run",
+        "Solve the heads of a run again from the statistics that it kept, without asking a site, with other classes. "
+        "The new heads are in a folder of their own; those of the old one are marked as superseded.",
+        (
+            _RUN_FOLDER,
+            _several("--merge", metavar="A,B", help="classes that are one, by the first's name; several times"),
+            _several("--rename", metavar="OLD=NEW", help="may be given several times"),
+            _several("--drop", metavar="NAME", help="a class to leave out; may be given several times"),
+            _arg("--output-dir", "DIR", "of the new folder (default: the old one's)"),
+            _JSON,
+        ),
+    ),
     "report": Command(
         "run_folders.report",
         "make a run's page again",

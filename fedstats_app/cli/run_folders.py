@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedstats_app.base.files import to_json
 from fedstats_app.base.runs import DEFAULT_OUTPUT_DIR
@@ -18,6 +18,9 @@ from fedstats_app.report.page import write_report
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.tables import head_title
 from fedstats_app.report.text_columns import three_figures
+
+if TYPE_CHECKING:
+    from fedstats_app.server.removal import Removal
 
 _HEADING = ("date (UTC)", "status", "data", "backbone", "methods", "best", "accuracy", "MB", "evidence", "folder")
 
@@ -140,11 +143,35 @@ def remove(arguments: argparse.Namespace) -> int:
 
     if not arguments.client:
         raise CommandError("say whom to remove: --client")
+    return _solved_again(arguments, lambda folder, output: remove_clients(folder, arguments.client, output))
+
+
+def edit(arguments: argparse.Namespace) -> int:
+    """Make the new folder of a run whose classes are merged, renamed or left out.
+
+    Raises
+    ------
+    CommandError, FileNotFoundError, ValueError
+        If nothing is named, the run kept no statistics, or has no such class.
+    """
+    from fedstats_app.server.removal import edit_classes
+
+    merged = [[name.strip() for name in group.split(",")] for group in arguments.merge]
+    pairs = [pair.partition("=") for pair in arguments.rename]
+    if not (merged or pairs or arguments.drop) or not all(old and new for old, _, new in pairs):
+        raise CommandError('say what to change: --merge "A,B", --rename OLD=NEW or --drop NAME')
+    renamed = {old.strip(): new.strip() for old, _, new in pairs}
+    return _solved_again(
+        arguments, lambda folder, output: edit_classes(folder, merged, renamed, arguments.drop, output)
+    )
+
+
+def _solved_again(arguments: argparse.Namespace, solve: Callable[[Path, str], Removal]) -> int:
     folder = Path(arguments.run_folder).expanduser()
     output = str(Path(arguments.output_dir).expanduser().resolve()) if arguments.output_dir else ""
-    with told("remove") as progress:
-        with progress.doing("solving again without what is removed"):
-            removal = remove_clients(folder, arguments.client, output)
+    with told(arguments.command) as progress:
+        with progress.doing("solving again"):
+            removal = solve(folder, output)
         with progress.doing("writing the report"):
             write_report(removal.folder)
     if arguments.json:
@@ -158,6 +185,7 @@ def remove(arguments: argparse.Namespace) -> int:
         if names:
             print(f"{heading}: {', '.join(names)}")
     print("the new heads are neither evaluated nor calibrated: fedstats evaluate does the former")
-    print(f"{folder} still holds what was removed; its heads are marked, delete it when you can")
+    if arguments.command == "remove":
+        print(f"{folder} still holds what was removed; its heads are marked, delete it when you can")
     print(removal.folder)
     return 0

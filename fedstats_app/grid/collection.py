@@ -5,14 +5,16 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+import torch
 from flwr.app import Message
+from torch import Tensor
 
 from fedstats_app.base.rank_rule import OverBudget
 from fedstats_app.privacy import RefusedByPolicy, says_much_about_samples
-from fedstats_app.statistics import StatisticsSpec, client_digest
+from fedstats_app.statistics import StatisticsSpec, TargetSums, client_digest
 from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, StatisticsSum
 from fedstats_app.wire import Limits, ReceivedStatistics, RejectedReply, StatisticsRequest, read_statistics_reply
 from fedstats_app.wire.statistics_records import WireBytes
@@ -158,6 +160,9 @@ class Collection:
         Replies beyond them are rejected.
     names : mapping
         As of :class:`Members`.
+    spec : StatisticsSpec, optional
+        Of the sum, by default the request's. Where it is another, clients add sums by target to those of their samples
+        that are in the sum already.
 
     Attributes
     ----------
@@ -180,13 +185,18 @@ class Collection:
         earlier: CollectedStatistics | None = None,
         limits: Limits = Limits(),  # noqa: B008  # frozen
         names: Mapping[int, str] = MappingProxyType({}),
+        spec: StatisticsSpec | None = None,
     ) -> None:
+        self._spec = request.spec if spec is None else spec
         self.request, self._keep_rows, self._feature_dim, self._limits = request, keep_rows, feature_dim, limits
         self.outcomes: list[ClientOutcome] = []
         self._total: StatisticsSum | None = None
+        self._held: Tensor | None = None
+        self._added: set[int] = set()
         if earlier is not None:
-            _check_kind(earlier, request, keep_rows)
-            self._total = earlier.total
+            _check_kind(earlier, replace(request, spec=self._spec), keep_rows)
+            self._total, targets = earlier.total, earlier.total.summed(gram=False).targets
+            self._held = None if targets is None else targets.known > 0
         self.members = Members(names, () if earlier is None else earlier.clients)
         self._num_earlier = self._total.num_examples if self._total is not None else 0
         self._sizes: list[ReplySize] = []
@@ -201,7 +211,15 @@ class Collection:
                 raise RejectedReply("this client's statistics are in the sum already")
             received = read_statistics_reply(reply, self.request, feature_dim=self._feature_dim, limits=self._limits)
             digest = client_digest(received.statistics)
-            if before := self.members.known(digest):
+            before = self.members.known(digest)
+            if self._spec != self.request.spec and before is None:
+                raise RejectedReply(
+                    "its samples are not in the statistics to extend, which it would only add labels to"
+                )
+            if before is not None and received.statistics.targets is not None:
+                outcome = self._with_more_targets(server_round, client, received, received.statistics.targets)
+                received = None
+            elif before is not None:
                 reason = f"these very statistics are in those to extend already, as {_named(before)}"
                 logger.info("client %d not counted twice: %s", client, reason)
                 number, seconds = received.num_examples, received.seconds
@@ -232,6 +250,30 @@ class Collection:
         self.outcomes.append(outcome)
         return outcome, received
 
+    def _with_more_targets(
+        self, server_round: int, client: int, received: ReceivedStatistics, targets: TargetSums
+    ) -> ClientOutcome:
+        """Add a client's targets that the earlier statistics lack; its samples are in them already."""
+        if client in self._added:
+            raise RejectedReply("this client's statistics are in the sum already")
+        self._added.add(client)
+        new = (~self._held).nonzero().squeeze(1) if self._held is not None else torch.arange(len(targets.known))
+        self.total.add_targets(targets.chosen(new).placed(new, len(targets.known)))
+        self._bytes_received += received.wire_bytes
+        self._sizes.append(ReplySize(received.other_bytes, received.size))
+        reason = (
+            f"its samples are in the statistics to extend; {int((targets.known[new] > 0).sum())} more of their labels"
+        )
+        return ClientOutcome(
+            client,
+            server_round,
+            "known",
+            reason,
+            received.num_examples,
+            wire_bytes=received.wire_bytes,
+            seconds=received.seconds,
+        )
+
     def take_sum(self, total: StatisticsSum, merged: Iterable[int], bytes_received: int) -> None:
         """Take a sum over clients of which no one's part is seen; their outcomes are for the caller to add."""
         self._total, self.members.digests = total, dict.fromkeys(merged, "")
@@ -248,7 +290,7 @@ class Collection:
             If no client was merged yet.
         """
         fingerprint, clients = self.request.backbone_fingerprint, self.members.listed(run)
-        return CollectedStatistics(tuple(class_names), self.request.spec, self.total, fingerprint, clients)
+        return CollectedStatistics(tuple(class_names), self._spec, self.total, fingerprint, clients)
 
     @property
     def num_merged(self) -> int:

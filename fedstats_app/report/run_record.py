@@ -129,7 +129,7 @@ class RunRecord:
 
     @property
     def targets(self) -> str:
-        """What samples have in place of one class: "labels" or "numbers"; else ""."""
+        """Kind of targets, "labels" or "numbers", where a sample has not one class; else ""."""
         return str(self.config.get("targets", ""))
 
     @property

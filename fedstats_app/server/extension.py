@@ -26,6 +26,8 @@ class Extension:
         The classes that there are already.
     num_clients, num_examples : int
         Clients and samples that are in the sums already.
+    num_added : int
+        Labels that the run adds of those samples, if it adds nothing else; else 0.
 
     Raises
     ------
@@ -46,6 +48,7 @@ class Extension:
         self._clients = earlier.clients if earlier is not None else ()
         self.num_clients = len(self._clients)
         self.num_examples = earlier.num_examples if earlier is not None else 0
+        self.num_added = 0
 
     @property
     def min_clients(self) -> int:
@@ -60,6 +63,7 @@ class Extension:
         ValueError
             If names conflict; both lists are in the message.
         """
+        self.num_added = len(class_names) if self.adds_labels(class_names) else 0
         _, refused = align_class_lists({0: ClassList(class_names)}, self.class_names)
         if refused:
             raise ValueError(f"extend: {refused[0]}")
@@ -67,6 +71,11 @@ class Extension:
             if set(others) <= set(names):
                 return names
         return tuple(sorted({*class_names, *self.class_names}))
+
+    def adds_labels(self, class_names: tuple[str, ...]) -> bool:
+        """Return whether these labels are all others than those of the earlier run: of the same samples, then."""
+        labels = self._earlier is not None and self._earlier.spec.targets
+        return bool(labels) and not set(class_names) & set(self.class_names)
 
     def apply(self, strategy: StatisticsStrategy, class_names: tuple[str, ...]) -> None:
         """Start a strategy from the earlier statistics.
@@ -81,8 +90,11 @@ class Extension:
             self._earlier = None  # the strategy has its own copy, and one can be large
 
     def take_over_clients(self, folder: Path, say: Callable[[str], None]) -> None:
-        """Link the files of earlier single clients into this run's folder, and print how many are missing."""
-        if not self._clients:
+        """Link the files of earlier single clients into this run's folder, and print how many are missing.
+
+        Those of a run that only adds labels lack them.
+        """
+        if not self._clients or self.num_added:
             return
         earlier = Path(self._folder).expanduser()
         missing = take_over(earlier if earlier.is_dir() else earlier.parent, folder, self._clients)

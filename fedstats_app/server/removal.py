@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+
+import torch
 
 from fedstats_app.base.files import read_json_file, read_json_lines, write_atomically
 from fedstats_app.base.lock import lock_folder
@@ -100,6 +103,73 @@ def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "
         return _written(run_folder, rest, description, removed, output_dir)
 
 
+def edit_classes(
+    run_folder: Path,
+    merged: Sequence[Sequence[str]] = (),
+    renamed: Mapping[str, str] = MappingProxyType({}),
+    dropped: Sequence[str] = (),
+    output_dir: str = "",
+) -> Removal:
+    """Solve a run's heads again with classes made one, renamed or left out, from its statistics alone.
+
+    Merging is exact: the sums of classes add up, and the Gram matrix is of all samples in any case. No head predicts a
+    class that is left out, whose samples stay in the statistics; the new folder then keeps none. Labels cannot be
+    merged: how many samples have two of them is not known.
+
+    Parameters
+    ----------
+    run_folder, output_dir
+        As for :func:`remove_clients`.
+    merged : sequence of sequence of str
+        Classes that are one, by the name of the first.
+    renamed : mapping
+        From old names to new ones.
+    dropped : sequence of str
+        Names of classes to leave out.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the run kept no statistics.
+    ValueError
+        If there is no such class, a name comes twice, labels are to be merged, or nothing is left.
+    """
+    with lock_folder(run_folder):
+        collected = load_statistics(run_folder)
+        names, targets = collected.class_names, collected.total.summed(gram=False).targets
+        named = [*(name for group in merged for name in group), *renamed, *dropped]
+        if unknown := [name for name in named if name not in names]:
+            raise ValueError(f"{run_folder}: must be some of {', '.join(names)}, got {unknown}")
+        if len(set(named)) < len(named):
+            raise ValueError("each class can be merged, renamed or dropped once")
+        if merged and targets is not None:
+            raise ValueError("labels cannot be merged: how many samples have two of them is not known")
+        first = {name: group[0] for group in merged for name in group}
+        new_names = {name: renamed.get(name, first.get(name, name)) for name in names}
+        kept = tuple(dict.fromkeys(name for name in new_names.values()))
+        if len(kept) < len(names) - sum(len(group) - 1 for group in merged):
+            raise ValueError("a new name must not be that of another class: --merge makes two classes one")
+        new_ids = torch.tensor([kept.index(new_names[name]) for name in names], dtype=torch.int64)
+        total = collected.total.renumbered(new_ids, len(kept))
+        ids = [kept.index(name) for name in dropped]
+        if len(ids) >= len(kept):
+            raise ValueError(f"{run_folder}: no class is left")
+        rest = replace(collected, class_names=kept, total=total)
+        parts = [f"{' and '.join(group)} as one class" for group in merged]
+        parts += [f"{old} renamed {new}" for old, new in renamed.items()]
+        parts += [f"class {', '.join(dropped)}"] if dropped else []
+        return _written(run_folder, rest, "; ".join(parts), (), output_dir, ids)
+
+
+def _masked(head: LinearHead, dropped: Sequence[int]) -> LinearHead:
+    """Copy a head so that it never predicts some classes."""
+    if not dropped:
+        return head
+    present, weight, bias = head.present.clone(), head.weight.clone(), head.bias.clone()
+    present[list(dropped)], weight[list(dropped)], bias[list(dropped)] = False, 0.0, -torch.inf
+    return replace(head, present=present, weight=weight, bias=bias)
+
+
 def _client_named(name: str, clients: Sequence[MergedClient]) -> MergedClient:
     run, _, client = name.rpartition("/")
     found = [merged for merged in clients if str(merged.client) == client and run in ("", merged.run)]
@@ -115,13 +185,15 @@ def _written(
     description: str,
     removed: Sequence[MergedClient],
     output_dir: str,
+    dropped: Sequence[int] = (),
 ) -> Removal:
-    """Solve, write the new folder, and mark the heads of the old one."""
+    """Solve, write the new folder, and mark the heads of the old one; no head predicts the classes that are dropped."""
     record, results = read_json_file(old / "config.json"), read_json_file(old / "results.json")
     config = AppConfig.from_run_config(record["run_config"])
     methods = {name: method for name, method in config.configured_methods.items() if name in results["methods"]}
     gone = {client.client for client in removed}
     clients = [line for line in read_json_lines(old / "clients.jsonl") if line["client"] not in gone]
+    record = {**record, "class_names": list(rest.class_names)}
     run_id = json.loads((old / "status.json").read_text(encoding="utf-8"))["run_id"]
     folder = RunFolder.create(output_dir or str(old.resolve().parent), run_id)
     entries: dict[str, object] = {}
@@ -130,7 +202,8 @@ def _written(
         folder.write_status("running")
         for name, method in methods.items():
             _, header = read_head(old / "heads" / f"{name}.safetensors")
-            head = method.head(rest.total)
+            header["class-names"] = json.dumps(list(rest.class_names))
+            head = _masked(method.head(rest.total), dropped)
             result = _result(name, head, rest, results["methods"][name], description)
             common = {key: value for key, value in header.items() if key not in _OF_THE_SOLVE}
             own = head_metadata(result)
@@ -149,8 +222,10 @@ def _written(
                 "evaluated_on": "",
             }
         )
-        take_over(old, folder.path, rest.clients)
-        save_statistics(folder.path, rest)
+        if removed:
+            take_over(old, folder.path, rest.clients)
+        if not dropped:
+            save_statistics(folder.path, rest)
         unfinished.pop_all()
     paths = head_files(old)
     for path in paths:

@@ -192,6 +192,7 @@ class Run:
             client_names=self.federation.client_names,
             exact_samples=self.most_samples if federation.exact_sums else 0,
             targets=self.targets,
+            only_targets=bool(self.extension.num_added),
             **shared,
         )
 

@@ -19,6 +19,7 @@ from fedstats_app.statistics.client_statistics import ClientStatistics
 from fedstats_app.statistics.factors import LowRankStatistics
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 from fedstats_app.statistics.specification import StatisticsSpec
+from fedstats_app.statistics.target_sums import TargetSums
 
 
 class StatisticsSum:
@@ -120,13 +121,13 @@ class StatisticsSum:
         Parameters
         ----------
         new_ids : Tensor
-            (C,) int64, different, in [0, num_classes).
+            (C,) int64 in [0, num_classes); classes of one id are one class, whose sums add up. Targets must differ.
         num_classes : int
-            At least C.
+            Of the copy.
         """
         old, new = self.summed(), FeatureStatistics.zeros(num_classes, self.feature_dim, gram=False)
-        new.class_counts[new_ids] = old.class_counts
-        new.class_sums[new_ids] = old.class_sums
+        new.class_counts.index_add_(0, new_ids, old.class_counts)
+        new.class_sums.index_add_(0, new_ids, old.class_sums)
         targets = None if old.targets is None else old.targets.placed(new_ids, num_classes)
         rows = self.rows() if self.keeps_rows else None
         if rows is not None:
@@ -183,6 +184,11 @@ class StatisticsSum:
         self.num_pairs += len(set(rows.class_ids.tolist()))  # a client has few
         if self.keeps_rows:
             self._parts.append(rows)
+
+    def add_targets(self, targets: TargetSums) -> None:
+        """Add sums by target of samples that are in the sum already: targets that it had not."""
+        own = self._total.targets
+        self._total = replace(self._total, targets=targets if own is None else own + targets)
 
     @property
     def has_targets(self) -> bool:

@@ -106,6 +106,7 @@ class StrategyOptions(TypedDict, total=False):
     client_names: Mapping[int, str]
     exact_samples: int
     targets: str
+    only_targets: bool
     wait_timeout: float
     settle_seconds: float
     reply_timeout: float
@@ -153,6 +154,8 @@ class StatisticsStrategy(OwnRounds):
         have the same bits for any split. 0 for sums of the features as they are.
     targets : {"", "labels", "numbers"}
         What the classes name if not one class a sample: several labels, or numbers.
+    only_targets : bool
+        Ask for sums by target alone, of samples whose other statistics are in those to extend.
     wait_timeout, settle_seconds, reply_timeout : float
         Seconds to wait for nodes, for no new one to come, and for a reply.
     window_bytes : int
@@ -199,6 +202,7 @@ class StatisticsStrategy(OwnRounds):
         client_names: Mapping[int, str] = MappingProxyType({}),
         exact_samples: int = 0,
         targets: str = "",
+        only_targets: bool = False,
         wait_timeout: float = 120.0,
         settle_seconds: float = 3.0,
         reply_timeout: float = 600.0,
@@ -225,6 +229,9 @@ class StatisticsStrategy(OwnRounds):
             class_names=tuple(class_names),
             holdout=holdout,
         )
+        self._spec = self.request.spec
+        if only_targets:
+            self.request = replace(self.request, spec=replace(spec, gram=False, scatter=None, means_per_class=1))
         self._methods = {method.full_name: method for method in methods}
         self.num_classes, self.feature_dim, self._limits = num_classes, feature_dim, limits
         self.num_clients, self.min_clients, self.fraction_train = num_clients, min_clients, fraction_train
@@ -259,7 +266,7 @@ class StatisticsStrategy(OwnRounds):
         """
         keep_rows = any(method.keeps_rows for method in self._methods.values())
         self.collection = Collection(
-            self.request, keep_rows, self.feature_dim, earlier, self._limits, self._client_names
+            self.request, keep_rows, self.feature_dim, earlier, self._limits, self._client_names, self._spec
         )
 
     def methods(self) -> Mapping[str, Method[Any]]:

@@ -15,6 +15,7 @@ from fedstats_app.report.statistics_file import load_statistics
 from fedstats_app.server import removal
 from fedstats_app.server.removal import remove_clients
 from fedstats_app.testing import FIRST_NODE_ID
+from tests.support.made_targets import write_classes
 from tests.support.simulation import clients, nodes_of, read_json, simulate
 
 SETTINGS: dict[str, Any] = {"num_clients": 5, "min_clients": 1, "means_per_class": 2, "nodes": 1}
@@ -54,7 +55,7 @@ def test_heads_and_statistics_are_those_of_a_run_that_never_had_it(
     removal = remove_clients(whole, ["2"], str(tmp_path / "removed"))
 
     assert_same_heads(removal.folder, expected)
-    found, wanted = (vars(load_statistics(run).total.summed()).values() for run in (removal.folder, expected))
+    found, wanted = (list(vars(load_statistics(run).total.summed()).values())[:3] for run in (removal.folder, expected))
     assert all(map(torch.equal, found, wanted))
     assert removal.num_clients == 4 and removal.methods == METHODS and not removal.not_made
     assert [one["client"] for one in clients(removal.folder)] == [0, 1, 3, 4]
@@ -148,3 +149,38 @@ def test_ctrl_c_leaves_all_whole(
     assert main(["remove", str(whole), "--client", "1"]) == 130
     assert capsys.readouterr().err == "fedstats remove: stopped by Ctrl-C\n"
     assert {path: path.read_bytes() for path in whole.parent.rglob("*") if path.is_file()} == before
+
+
+def test_classes_merged_afterwards_give_the_heads_of_data_that_had_one_name(tmp_path: Path) -> None:
+    names = {"a": "Cat", "b": "cat", "c": "dog", "d": "bird"}
+    write_classes(tmp_path / "data", names)
+    same = {"num_clients": 3, "partitioner": "iid", "exact_sums": True, "dataset": f"parquet:{tmp_path / 'data'}"}
+    fine = simulate(tmp_path / "1", **same, label_column="fine", method="fedncm,fed3r,fedcgs")
+    coarse = simulate(tmp_path / "2", **same, label_column="coarse", method="fedncm,fed3r,fedcgs")
+    words = ["edit", str(fine), "--merge", "Cat,cat", "--rename", "dog=hound", "--output-dir", str(tmp_path / "new")]
+    assert main(words) == 0
+    (folder,) = (tmp_path / "new").iterdir()
+    assert load_statistics(folder).class_names == ("Cat", "bird", "hound")
+    assert load_statistics(coarse).class_names == ("Cat", "bird", "hound")
+    for name in ("fedncm", "fed3r", "fedcgs"):
+        found, expected = (read_head(run / "heads" / f"{name}.safetensors")[0] for run in (folder, coarse))
+        assert torch.equal(found.weight, expected.weight) and torch.equal(found.bias, expected.bias), name
+    assert fedstats_app.load(folder, "fed3r").class_names == ["Cat", "bird", "hound"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((), "say what to change"),
+        (("--merge", "1,none"), "must be some of"),
+        (("--merge", "1,2", "--drop", "1"), "can be merged, renamed or dropped once"),
+        (("--rename", "1=2"), "must not be that of another class"),
+    ],
+)
+def test_an_edit_that_makes_no_sense_is_refused(
+    whole: Path, words: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = load_statistics(whole).class_names
+    given = [word.replace("1", names[1]).replace("2", names[2]) for word in words]
+    assert main(["edit", str(whole), *given]) == 2
+    assert reason in capsys.readouterr().err

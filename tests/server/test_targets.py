@@ -1,11 +1,13 @@
 """Runs on samples with several labels, or numbers."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from fedstats_app.cli import main
 from fedstats_app.report.head_file import read_head
 from tests.support.made_targets import ATTRIBUTES, write_attributes
 from tests.support.simulation import read_json, simulate
@@ -73,3 +75,42 @@ def test_a_site_withholds_labels_that_would_tell_of_few_samples(tmp_path: Path, 
     assert set() < rows[0] < rows[1] == set(ATTRIBUTES)
     assert read_json(folder, "results.json")["policy"]["num_with_suppressed_classes"] == 2
     assert np.isfinite(read_json(folder, "results.json")["methods"]["fed3r"]["targets"]["micro_f1"])
+
+
+def by_label(folder: Path, method: str) -> dict[str, torch.Tensor]:
+    head, header = read_head(folder / "heads" / f"{method}.safetensors")
+    return dict(zip(json.loads(header["class-names"]), head.weight, strict=True))
+
+
+def test_other_labels_of_the_same_samples_come_later_without_a_second_gram_matrix(
+    tmp_path: Path, made: dict[str, str]
+) -> None:
+    """A run that asks for half of the labels, extended by the other half, has the bits of one that asks for all."""
+    names = list(ATTRIBUTES)
+    same = {"dataset": made["dataset"], "num_clients": 3, "partitioner": "iid", "exact_sums": True, "method": "fed3r"}
+    first = simulate(tmp_path / "1", **same, label_columns=",".join(names[:7]))
+    later = simulate(tmp_path / "2", **same, label_columns=",".join(names[7:]), extend=str(first))
+    once = simulate(tmp_path / "3", **same, label_columns=",".join(names))
+    found, expected = by_label(later, "fed3r"), by_label(once, "fed3r")
+    assert found.keys() == set(names)
+    for name in names:
+        assert torch.equal(found[name], expected[name]), name
+    sent = [read_json(run, "results.json")["wire_bytes_received"] for run in (first, later)]
+    assert sent[1] < sent[0]
+    stranger = {**same, "num_clients": 4, "label_columns": ",".join(names[7:]), "extend": str(first)}
+    with pytest.raises(RuntimeError, match="its samples are not in the statistics to extend"):
+        simulate(tmp_path / "4", **stranger)
+
+
+def test_labels_are_renamed_and_dropped_afterwards(
+    tmp_path: Path, made: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = simulate(tmp_path, **made, num_clients=2, method="fedncm,fed3r")
+    words = ["edit", str(run), "--rename", "worn=clothing", "--drop", "carried", "--output-dir", str(tmp_path / "new")]
+    assert main(words) == 0
+    (folder,) = (tmp_path / "new").iterdir()
+    before, after = by_label(run, "fed3r"), by_label(folder, "fed3r")
+    assert list(after) == [name if name != "worn" else "clothing" for name in ATTRIBUTES]
+    assert torch.equal(after["clothing"], before["worn"]) and not after["carried"].any()
+    assert main(["edit", str(run), "--merge", "laces,buttons"]) == 2
+    assert "labels cannot be merged" in capsys.readouterr().err

@@ -52,3 +52,18 @@ def write_attributes(folder: Path, number: int = 300, *, tests: int = 100, unkno
         sizes = {"size": (values == 1).sum(axis=1).astype(float).tolist()}
         pq.write_table(pa.table({"image": images, **columns, **sizes}), folder / f"{split}-0.parquet")
     return {"dataset": f"parquet:{folder}", "label_columns": ",".join(ATTRIBUTES)}
+
+
+def write_classes(folder: Path, names: dict[str, str], number: int = 120) -> None:
+    """Write a parquet file of images with two columns of classes: names, and names that two of them share."""
+    folder.mkdir(parents=True, exist_ok=True)
+    dataset = load_dataset("builtin", "train")
+    images, fine, coarse = [], [], []
+    for index in range(number):
+        buffer = io.BytesIO()
+        dataset.sample(index).save(buffer, format="PNG")
+        images.append({"bytes": buffer.getvalue()})
+        name = list(names.values())[int(dataset.labels[index]) % len(names)]
+        fine.append(name)
+        coarse.append({"cat": "Cat", "dog": "hound"}.get(name, name))
+    pq.write_table(pa.table({"image": images, "fine": fine, "coarse": coarse}), folder / "train-0.parquet")
