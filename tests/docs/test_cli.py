@@ -59,7 +59,7 @@ def test_commands_run(
 def test_all_commands_are_shown() -> None:
     assert {command.split()[1] for command in COMMANDS} == {
         "predict", "evaluate", "export", "check", "run", "new", "demo", "remove", "node", "report", "runs",
-        "release", "merge", "inspect",
+        "release", "merge", "inspect", "edit",
     }  # fmt: skip
 
 
