@@ -144,8 +144,8 @@ def _given_away(release: Release) -> list[str]:
     if says_much_about_samples(number, dim):
         how_much = "MUCH, since these are fewer than 2 d"
         if not whole and SAMPLES_PER_DIRECTION * directions <= number - len(client.rows):
-            # Measured with `python -m research.benchmarks.separation --sites 3x16 10x20 --seeds 2`.
-            how_much = "enough to pick 20 to 38 % of them out of 8,000 images"
+            # Measured with `python -m research.benchmarks.separation --sites 3x16 3x64 --seeds 2`.
+            how_much = "enough to pick 20 to 54 % of them out of 8,000 images"
     return [*lines, f"of single samples: the {name} of {number:,} samples in d = {dim:,} dimensions says {how_much}"]
 
 

@@ -105,7 +105,7 @@ def test_what_is_in_a_release_is_said(sites: Path, capsys: Capture) -> None:
         "held back: 1 classes",
         "class means, a Gram matrix; enough for FedNCM, Fed3R, FedCOF, FedCGS, FedRoot",
         "the mean of the fewest is of 12",
-        "the 2 directions of 24 samples in d = 32 dimensions says enough to pick 20 to 38 % of them out of 8,000",
+        "the 2 directions of 24 samples in d = 32 dimensions says enough to pick 20 to 54 % of them out of 8,000",
     ):
         assert words in said, said
     assert "rare" not in said
