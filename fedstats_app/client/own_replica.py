@@ -10,14 +10,15 @@ from torch import Tensor, nn
 
 from fedstats_app.client.replica import PREFIX, NodeReplica
 from fedstats_app.fedmezo.setup import MezoSetup, load_start
+from fedstats_app.statistics.accumulation import ArrayLike, as_tensor
 from fedstats_app.training.samples import TensorSamples
 from fedstats_app.wire.mezo import mezo_reply, read_mezo_request
 
 
 def mezo_answer(
     msg: Message,
-    inputs: Tensor,
-    labels: Tensor,
+    inputs: ArrayLike,
+    labels: ArrayLike,
     folder: Path | str,
     model: nn.Module | None = None,
     *,
@@ -31,7 +32,7 @@ def mezo_answer(
     ----------
     msg : Message
         The message.
-    inputs, labels : Tensor
+    inputs, labels : Tensor or ndarray
         (n, ...) and (n,) int64 in [0, C): the client's samples, the same in every round.
     folder : Path or str
         Of this client alone; the replica is kept there from message to message.
@@ -46,7 +47,7 @@ def mezo_answer(
         If the server's start does not fit the model.
     """
     request = read_mezo_request(msg)
-    samples = TensorSamples(inputs, labels)
+    samples = TensorSamples(as_tensor(inputs), as_tensor(labels))
 
     def at_start(setup: MezoSetup, start: Mapping[str, Tensor]) -> tuple[nn.Module, int]:
         tuned = nn.Linear(inputs.shape[1], setup.request.num_classes) if model is None else model

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import numpy as np
-import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
@@ -15,5 +14,4 @@ app = ClientApp(mods=[guard])
 def mezo(msg: Message, context: Context) -> Message:
     file = Path(str(context.node_config["features"]))
     data = np.load(file)
-    features, labels = torch.from_numpy(data["features"]), torch.from_numpy(data["labels"])
-    return mezo_answer(msg, features, labels, folder=file.parent / f"{file.stem}-mezo")
+    return mezo_answer(msg, data["features"], data["labels"], folder=file.parent / f"{file.stem}-mezo")
