@@ -160,8 +160,8 @@ def method_results(strategy: StatisticsStrategy, scores: Scores) -> list[MethodR
         for result in results:
             if getattr(strategy.methods()[result.method].options, "class_balance", True) is False:
                 result.notes.append(
-                    f"the largest class has {ratio:.0f} times the samples of the smallest: if classes are equally frequent "
-                    f"where the head is used, {result.method}@class-balance=true may be more accurate"
+                    f"the largest class has {ratio:.0f} times the samples of the smallest: if classes are equally "
+                    f"frequent where the head is used, {result.method}@class-balance=true may be more accurate"
                 )
     return results
 
