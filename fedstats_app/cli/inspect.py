@@ -90,10 +90,12 @@ def run(arguments: argparse.Namespace) -> int:
     """
     unreadable: dict[str, str] = {}
     with told("inspect") as progress:
-        with progress.doing("reading the list of samples"):
-            dataset = load_dataset(data_spec(str(Path(arguments.data).expanduser().absolute())), "train")
         with progress.doing("loading the network and the head"):
             classifier = load_classifier(arguments)
+        if classifier.targets:
+            raise CommandError(f"head {classifier.method} gives {classifier.targets} to a sample, not one class")
+        with progress.doing("reading the list of samples"):
+            dataset = load_dataset(data_spec(str(Path(arguments.data).expanduser().absolute())), "train")
         if dataset.kind != classifier.kind:
             raise CommandError(f"head {classifier.method} classifies {classifier.kind}s, DATA has {dataset.kind}s")
         dataset = align_classes(dataset, classifier.class_names)

@@ -55,6 +55,11 @@ def test_labels_above_their_threshold_are_predicted(labels: Path, data: Path, ca
     assert "%" in printed(capsys, "predict", str(labels), test)
 
 
+def test_labels_are_inspected_of_heads_of_one_class_only(labels: Path, data: Path, capsys: Capture) -> None:
+    assert main(["inspect", str(data), "--run", str(labels)]) == 2
+    assert "head fed3r gives labels to a sample, not one class" in capsys.readouterr().err
+
+
 def test_numbers_are_predicted_with_an_interval(numbers: Path, data: Path, capsys: Capture) -> None:
     test = str(data / "test-0.parquet")
     rows = list(csv.DictReader(io.StringIO(printed(capsys, "predict", str(numbers), test, "--csv"))))
