@@ -12,7 +12,6 @@ from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.base.option import ConfigError
 from fedstats_app.client.site import Site
 from fedstats_app.heads import solve_fedcof, solve_gaussian, solve_ncm, solve_ridge
-from fedstats_app.methods import METHODS
 from fedstats_app.report.head_file import read_head
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.testing import FIRST_NODE_ID
@@ -70,19 +69,6 @@ def test_failing_clients_are_named(
     failed = [one for one in clients(folder) if one["outcome"] == "failed"]
     assert [one["client"] for one in failed] == [3, 7] and failed[0]["reason"] == "OSError: disk of client 3 is gone"
     assert "site 7 failed: OSError: disk of client 7 is gone" in capsys.readouterr().out
-
-
-def test_rounds_end_at_the_same_head_and_are_noted(default: Path, tmp_path: Path) -> None:
-    folder = simulate(tmp_path, fraction_train=0.3, wire_dtype="float64")
-    for name in METHODS:
-        found, whole = (read_head(run / "heads" / f"{name}.safetensors")[0] for run in (folder, default))
-        assert torch.allclose(found.weight, whole.weight, rtol=1e-4, atol=1e-5 * float(whole.weight.abs().max()))
-    rounds = read_json(folder, "results.json")["rounds"]
-    assert [one["round"] for one in rounds] == [1, 2, 3, 4]
-    spent = [one["methods"]["fed3r"]["wire_bytes"] for one in rounds]
-    assert spent == sorted(spent) and spent[0] > 0
-    final = read_json(folder, "results.json")["methods"]["fed3r"]["accuracy"]
-    assert rounds[-1]["methods"]["fed3r"]["accuracy"] == final
 
 
 def test_clients_without_samples_and_absent_classes(tmp_path: Path) -> None:

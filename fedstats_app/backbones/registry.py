@@ -31,10 +31,8 @@ from fedstats_app.backbones.names import (
     is_text_backbone,
     parse_arguments,
 )
-from fedstats_app.backbones.timm_models import timm_architecture
 from fedstats_app.backbones.torchvision_models import TORCHVISION_NAMES, torchvision_architecture
 from fedstats_app.backbones.transform import ImageTransform
-from fedstats_app.backbones.vision import vision_architecture
 from fedstats_app.backbones.weights import WeightsError, load_strictly, read_state_file
 
 logger = logging.getLogger("fedstats_app")
@@ -201,10 +199,14 @@ def _find(name: str, arguments: str, pooling: str) -> Architecture:
     if pooling not in POOLINGS:
         raise ValueError(f"backbone-pooling must be one of {', '.join(POOLINGS)}, got {pooling!r}")
     if name.startswith(TIMM):
+        from fedstats_app.backbones.timm_models import timm_architecture
+
         return timm_architecture(name.removeprefix(TIMM), arguments=parse_arguments(arguments), pooling=pooling)
     if arguments:
         raise ValueError(f"backbone-arguments are for {TIMM}NAME, got {arguments!r} with backbone {name!r}")
     if name.startswith(VISION):
+        from fedstats_app.backbones.vision import vision_architecture
+
         return vision_architecture(name.removeprefix(VISION), pooling=pooling)
     if pooling != "auto":
         raise ValueError(f"backbone-pooling is for {TIMM}NAME and {VISION}NAME, got {pooling!r} with backbone {name!r}")

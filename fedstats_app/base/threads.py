@@ -129,9 +129,9 @@ def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> list[Made]:
     workers = min(threads, len(jobs)) if isinstance(jobs, Sized) else threads
     if workers < 2:
         made = []
-        for job in jobs:
+        for only in jobs:
             with one_thread():
-                made.append(job())
+                made.append(only())
         return made
     from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 

@@ -32,8 +32,6 @@ class ClientOutcome:
     ----------
     client : int
         The node id with a plain Grid, else as :class:`ClientGrid` numbers them.
-    server_round : int
-        In which it was asked.
     outcome : str
         "merged"; "known" (its very statistics are in those of the run that this one extends); "refused" (by its owner's
         policy); "failed" (it said so, or no reply came in time); "rejected" (its reply must not be used).
@@ -61,7 +59,6 @@ class ClientOutcome:
     """
 
     client: int
-    server_round: int
     outcome: str
     reason: str = ""
     num_examples: int = 0
@@ -203,7 +200,7 @@ class Collection:
         # Of all of them, because it is asked for after every client.
         self._num_received = self._bytes_received = 0
 
-    def fold(self, server_round: int, reply: Message) -> tuple[ClientOutcome, ReceivedStatistics | None]:
+    def fold(self, reply: Message) -> tuple[ClientOutcome, ReceivedStatistics | None]:
         """Check a reply and add it, or note why not; the sum is as before then."""
         client, received = int(reply.metadata.src_node_id), None
         try:
@@ -223,14 +220,13 @@ class Collection:
                 reason = f"these very statistics are in those to extend already, as {_named(before)}"
                 logger.info("client %d not counted twice: %s", client, reason)
                 number, seconds = received.num_examples, received.seconds
-                outcome, received = ClientOutcome(client, server_round, "known", reason, number, seconds=seconds), None
+                outcome, received = ClientOutcome(client, "known", reason, number, seconds=seconds), None
             else:
                 self.members.check_name(client)
                 self._add(received)
                 self.members.digests[client] = digest
                 outcome = ClientOutcome(
                     client,
-                    server_round,
                     "merged",
                     num_examples=received.num_examples,
                     num_unreadable=received.num_unreadable,
@@ -245,7 +241,7 @@ class Collection:
             # A reason begins with the type of what was raised on the node.
             refused = str(error).startswith(tuple(f"{kind.__name__}: " for kind in (RefusedByPolicy, OverBudget)))
             kind = "rejected" if not reply.has_error() else "refused" if refused else "failed"
-            outcome, received = ClientOutcome(client, server_round, kind, str(error)), None
+            outcome, received = ClientOutcome(client, kind, str(error)), None
             logger.warning("client %d %s: %s", client, outcome.outcome, error)
         self.outcomes.append(outcome)
         return outcome, received

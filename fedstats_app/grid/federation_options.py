@@ -58,7 +58,6 @@ class FederationOptions(Options):
         "sample", one_of("sample", "person"), "what noise hides: a sample | a person (person-column)"
     )
     dp_per_person: int = option(1, whole(1, 1_000_000), "samples that a person gives (dp-unit = person)")
-    fraction_train: float = option(1.0, number(0.0, 1.0, open_low=True), "share of clients asked per round")
     min_clients: int = option(2, whole(1, 1_000_000), "fewer answers than this fail the run")
     wait_timeout: float = option(120.0, number(0.0, 1e7, open_low=True), "seconds to wait for SuperNodes")
     settle_seconds: float = option(10.0, number(0.0, 1e7), "seconds without a new SuperNode before a run starts")
@@ -127,7 +126,6 @@ class FederationOptions(Options):
             ("resume", config.run.resume, not config.run.resume, "empty"),
             ("extend", self.extend, not self.extend, "empty"),
             ("min-class-count", self.min_class_count, not self.min_class_count, "0"),
-            ("fraction-train", self.fraction_train, self.fraction_train == 1.0, "1"),
         ):
             if not is_allowed:
                 yield f"{because}: {key} must be {allowed}, because only sums over clients are used, got {found!r}"

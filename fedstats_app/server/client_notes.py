@@ -75,15 +75,12 @@ class ClientNotes:
         Statistics of every client.
     label_counts : dict
         From client to (C,) samples per class, if the table is not too large; some sites would rather not show them.
-    rounds : list
-        An entry per round for results.json, if there are several.
     """
 
     def __init__(self, run: Run, strategy: StatisticsStrategy) -> None:
         num_classes = len(run.class_names)
         self.kept = KeptStatistics(num_classes, run.folder.path, max_bytes=MAX_KEPT_BYTES)
         self.label_counts: dict[int, np.ndarray] = {}
-        self.rounds: list[dict[str, object]] = []
         self._run, self._strategy = run, strategy
         self._keeps_labels = len(run.federation.hosts) * num_classes <= MAX_LABEL_CELLS
 

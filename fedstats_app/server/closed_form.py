@@ -57,8 +57,7 @@ def solve_heads(run: Run, state: State) -> State:
     strategy, phases = run.statistics_strategy(), Phases(lambda: run.progress.seconds)
     phases.end("preparation")
     notes = collect(run, strategy)
-    if not strategy.heads:  # with several rounds and a test set, each round has solved
-        strategy.solve()
+    strategy.solve()
     keep(run, strategy)
     phases.end("statistics and solving")
     scores = evaluate(run, strategy)
@@ -70,10 +69,9 @@ def solve_heads(run: Run, state: State) -> State:
 def collect(run: Run, strategy: StatisticsStrategy) -> ClientNotes:
     """Ask all clients for statistics, and fold these into the strategy's sums."""
     notes = _begun(run, strategy)
-    rounds = strategy.num_rounds if strategy.num_rounds > 1 else 0  # within one round, the clients are counted
-    with run.progress.doing("statistics", rounds) as step:
-        strategy.on_reply, after_round = _watching(run, strategy, notes, step)
-        strategy.collect(run.grid, after_round=after_round)
+    with run.progress.doing("statistics") as step:
+        strategy.on_reply = _watching(run, strategy, notes, step)
+        strategy.collect(run.grid)
     give_back_memory()
     return notes
 
@@ -139,7 +137,6 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
                     "influential_clients": examined.lines,
                     "without_influential": examined.without,
                     **scores.to_json(),
-                    "rounds": notes.rounds,
                     "seconds": round(progress.seconds, 3),
                     "seconds_by_phase": phases.seconds,
                 }
@@ -167,8 +164,8 @@ def _begun(run: Run, strategy: StatisticsStrategy) -> ClientNotes:
 
 def _watching(
     run: Run, strategy: StatisticsStrategy, notes: ClientNotes, step: Step
-) -> tuple[Callable[[ClientOutcome, ReceivedStatistics | None], None], Callable[[int], None]]:
-    """Make the callbacks of the strategy for every client and every round."""
+) -> Callable[[ClientOutcome, ReceivedStatistics | None], None]:
+    """Make the strategy's callback for every client."""
     progress, num_clients = run.progress, len(run.federation.hosts)
     failed = 0
 
@@ -185,25 +182,7 @@ def _watching(
             progress.say(f"{answered} of {num_clients} sites answered, {counts}, {progress.elapsed}")
             step.at(step.done, "solving")
 
-    def after_round(server_round: int) -> None:
-        """Note accuracy against bytes after every round."""
-        if strategy.num_rounds == 1 or not strategy.collection.num_merged:
-            return
-        step.at(server_round, "statistics")
-        if run.test_set is None:
-            return
-        strategy.solve()
-        confusion = run.test_set.evaluate(strategy.heads)
-        scores = {name: matrix.accuracy for name, matrix in confusion.items()}
-        entries = {
-            name: {"accuracy": accuracy, "wire_bytes": strategy.wire_bytes(name)} for name, accuracy in scores.items()
-        }
-        merged = strategy.collection.num_merged
-        notes.rounds.append({"round": server_round, "num_clients": merged, "methods": entries})
-        accuracies = ", ".join(f"{name} {100 * accuracy:.2f}%" for name, accuracy in scores.items())
-        progress.say(f"round {server_round} of {strategy.num_rounds}: {accuracies}")
-
-    return on_reply, after_round
+    return on_reply
 
 
 def _draw(run: Run, results: Sequence[MethodResult], label_counts: Mapping[int, np.ndarray], scores: Scores) -> None:

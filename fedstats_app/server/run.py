@@ -187,7 +187,6 @@ class Run:
         return StatisticsStrategy(
             classes,
             methods,
-            fraction_train=federation.fraction_train,
             wire_dtype=federation.wire_dtype,
             client_names=self.federation.client_names,
             exact_samples=self.most_samples if federation.exact_sums else 0,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +11,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypedDict
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
@@ -96,7 +94,6 @@ class StrategyOptions(TypedDict, total=False):
     feature_dim: int | None
     num_clients: int | None
     min_clients: int
-    fraction_train: float
     seed: int
     wire_dtype: str
     backbone_fingerprint: str
@@ -131,11 +128,9 @@ class StatisticsStrategy(OwnRounds):
     num_clients : int, optional
         How many nodes to wait for; by default all that are there once no new one has come for ``settle_seconds``.
     min_clients : int
-        Fewer merged clients than this are an error at the end of the last round.
-    fraction_train : float
-        Share of the clients asked per round, without replacement: ``ceil(1 / fraction_train)`` rounds cover all.
+        Fewer merged clients than this are an error.
     seed : int
-        Draws the clients of a round, and which samples share a mean where there are several per class.
+        Draws which samples share a mean where there are several per class.
     wire_dtype : {"float16", "float32", "float64"}
         Of sums and Gram matrices on the wire; they are added in float64 in any case.
     backbone_fingerprint : str
@@ -192,7 +187,6 @@ class StatisticsStrategy(OwnRounds):
         feature_dim: int | None = None,
         num_clients: int | None = None,
         min_clients: int = 1,
-        fraction_train: float = 1.0,
         seed: int = 0,
         wire_dtype: str = "float32",
         backbone_fingerprint: str = "",
@@ -212,8 +206,6 @@ class StatisticsStrategy(OwnRounds):
             raise ValueError(
                 f"there must be at least one method, of different names, got {[method.full_name for method in methods]}"
             )
-        if not 0.0 < fraction_train <= 1.0:
-            raise ValueError(f"fraction_train must lie in (0, 1], got {fraction_train}")
         if min_clients < 1:
             raise ValueError(f"min_clients must be at least 1, got {min_clients}")
         spec = merge_specs(method.specification for method in methods)
@@ -234,8 +226,8 @@ class StatisticsStrategy(OwnRounds):
             self.request = replace(self.request, spec=replace(spec, gram=False, scatter=None, means_per_class=1))
         self._methods = {method.full_name: method for method in methods}
         self.num_classes, self.feature_dim, self._limits = num_classes, feature_dim, limits
-        self.num_clients, self.min_clients, self.fraction_train = num_clients, min_clients, fraction_train
-        self.seed, self.window_bytes, self._client_names = seed, window_bytes, dict(client_names)
+        self.num_clients, self.min_clients = num_clients, min_clients
+        self.window_bytes, self._client_names = window_bytes, dict(client_names)
         self.wait_timeout, self.settle_seconds, self.reply_timeout = wait_timeout, settle_seconds, reply_timeout
         self.extend(None)
         self.heads: dict[str, LinearHead] = {}
@@ -243,7 +235,6 @@ class StatisticsStrategy(OwnRounds):
         self._summed_rows: SummedRows | None = None
         self.solve_seconds: dict[str, float] = {}
         self.on_reply: Callable[[ClientOutcome, ReceivedStatistics | None], None] | None = None
-        self._asked: set[int] = set()
 
     def __repr__(self) -> str:
         """Return the class, the number of classes and the methods."""
@@ -274,13 +265,8 @@ class StatisticsStrategy(OwnRounds):
         return self._methods
 
     @property
-    def num_rounds(self) -> int:
-        """Rounds after which every client was asked."""
-        return math.ceil(1 / self.fraction_train)
-
-    @property
     def outcomes(self) -> list[ClientOutcome]:
-        """One per client asked, in the order of rounds and clients."""
+        """One per client asked, in the order of the clients."""
         return self.collection.outcomes
 
     @property
@@ -308,25 +294,15 @@ class StatisticsStrategy(OwnRounds):
         """Return the bytes, of all that was received, that a method needed: what it alone would have cost."""
         return self.collection.wire_bytes(self._methods[method].specification)
 
-    def collect(
-        self,
-        grid: Grid,
-        num_rounds: int | None = None,
-        timeout: float | None = None,
-        after_round: Callable[[int], None] = lambda server_round: None,
-    ) -> None:
-        """Ask the clients in rounds, and fold their replies; nothing is solved.
+    def collect(self, grid: Grid, timeout: float | None = None) -> None:
+        """Ask every client once, and fold the replies; nothing is solved.
 
         Parameters
         ----------
         grid : Grid
             Flower's, or a :class:`ClientGrid`.
-        num_rounds : int, optional
-            By default as many as cover all clients.
         timeout : float, optional
-            Seconds for each round, beside the limit of every request; none by default.
-        after_round : callable
-            Called with the number of each round that has ended.
+            Seconds, beside the limit of every request; none by default.
 
         Raises
         ------
@@ -335,10 +311,8 @@ class StatisticsStrategy(OwnRounds):
         """
         sizes = {"window_bytes": self.window_bytes, "expected_reply_bytes": self.expected_reply_bytes}
         grid = self.connected(grid, max(self.min_clients - self.collection.num_merged, 1), **sizes)
-        for server_round in range(1, (self.num_rounds if num_rounds is None else num_rounds) + 1):
-            messages = self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid)
-            self._fold(server_round, grid.send_and_receive(messages, timeout=timeout))
-            after_round(server_round)
+        messages = self.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
+        self._fold(grid.send_and_receive(messages, timeout=timeout))
         failed = [
             f"site {outcome.client} {outcome.outcome}: {outcome.reason}"
             for outcome in self.outcomes
@@ -346,14 +320,14 @@ class StatisticsStrategy(OwnRounds):
         ]
         if self.collection.num_merged < self.min_clients or len(failed) == len(self.outcomes):
             raise TooFewClients(
-                f"{self.collection.num_merged} of {len(self._asked)} sites were merged, "
+                f"{self.collection.num_merged} of {len(self.outcomes)} sites were merged, "
                 f"{self.min_clients} are needed (min-clients); {first_reasons(failed)}"
             )
 
-    def _fold(self, server_round: int, replies: Iterable[Message]) -> None:
+    def _fold(self, replies: Iterable[Message]) -> None:
         """Fold replies in the order they come; a :class:`ClientGrid` yields them in client order."""
         for reply in replies:
-            outcome, received = self.collection.fold(server_round, reply)
+            outcome, received = self.collection.fold(reply)
             if self.on_reply is not None:
                 self.on_reply(outcome, received)
             del reply, received  # frees the reply before the next is made
@@ -391,72 +365,61 @@ class StatisticsStrategy(OwnRounds):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run all rounds and return Flower's Result, whose ``arrays`` are the head (``weight`` and ``bias``).
+        """Ask every client once, solve, and return Flower's Result, whose ``arrays`` are the head's weight and bias.
 
         Parameters
         ----------
-        grid, num_rounds, timeout
+        grid, timeout
             As of :meth:`collect`.
         evaluate_config : ConfigRecord, optional
-            Entries of the config with which every client's ``@app.evaluate()`` scores the head after each round, as
-            with Flower's FedAvg; without it no client is asked.
+            Entries of the config with which every client's ``@app.evaluate()`` scores the head, as with Flower's
+            FedAvg; without it no client is asked.
         evaluate_fn : callable, optional
-            As Flower's, after each round.
-        initial_arrays, train_config
-            Not used: there is nothing to start from.
+            As Flower's.
+        initial_arrays, num_rounds, train_config
+            Not used: there is nothing to start from, and one round.
 
         Raises
         ------
         TooFewClients
             If fewer than ``min_clients`` came or were merged.
         """
+        self.collect(grid, timeout)
+        arrays, metrics = self.aggregate_train(1, ())
         result = Result()
-
-        def solved(server_round: int) -> None:
-            arrays, metrics = self.aggregate_train(server_round, ())
-            if arrays is None or metrics is None:
-                return
-            result.arrays, result.train_metrics_clientapp[server_round] = arrays, metrics
-            scores = None if evaluate_fn is None else evaluate_fn(server_round, arrays)
-            if scores is not None:
-                result.evaluate_metrics_serverapp[server_round] = scores
-            if evaluate_config is not None:
-                self.evaluate(result, server_round, arrays, evaluate_config, grid)
-
-        self.collect(grid, num_rounds, timeout, solved)
+        if arrays is None or metrics is None:
+            return result
+        result.arrays, result.train_metrics_clientapp[1] = arrays, metrics
+        if evaluate_fn is not None and (scores := evaluate_fn(1, arrays)) is not None:
+            result.evaluate_metrics_serverapp[1] = scores
+        if evaluate_config is not None:
+            self.evaluate(result, 1, arrays, evaluate_config, grid)
         return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Make one request for each client of this round: those not asked yet, drawn by (seed, round)."""
+        """Make a request for each client that was not asked before."""
         self.refuse_noise()
-        clients = sorted(grid.get_node_ids())
-        left = [client for client in clients if client not in self._asked]
-        size = min(math.ceil(len(clients) * self.fraction_train), len(left))
-        if size < len(left):
-            draw = np.random.default_rng([self.seed, server_round])
-            left = sorted(int(client) for client in draw.choice(np.array(left, dtype=object), size, replace=False))
-        self._asked.update(left)
+        asked = {outcome.client for outcome in self.outcomes}
         content = replace(self.request, server_round=server_round).to_content()
         return [
             Message(content, dst_node_id=client, message_type=QUERY_STATISTICS, group_id=str(server_round))
-            for client in left
+            for client in sorted({*grid.get_node_ids()} - asked)
         ]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold replies, and solve."""
-        self._fold(server_round, replies)
+        self._fold(replies)
         if not self.collection.num_merged:
             return None, None
         self.solve()
-        of_round = [outcome for outcome in self.outcomes if outcome.server_round == server_round]
         metrics = MetricRecord(
             {
                 "num-clients": self.collection.num_merged,
-                "num-failed": sum(not outcome.in_heads for outcome in of_round),
+                "num-failed": sum(not outcome.in_heads for outcome in self.outcomes),
                 "num-examples": self.collection.num_examples,
                 "wire-bytes": self.collection.total_wire_bytes,
             }
@@ -469,7 +432,7 @@ class StatisticsStrategy(OwnRounds):
 
     def summary(self) -> None:
         """Log what is asked for."""
-        logger.info("methods %s, %d rounds, %s", ", ".join(self._methods), self.num_rounds, self.request)
+        logger.info("methods %s, %s", ", ".join(self._methods), self.request)
 
 
 def _timed(

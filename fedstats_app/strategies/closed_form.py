@@ -66,8 +66,8 @@ class FedNCM(ClosedForm):
 
     Examples
     --------
-    >>> FedNCM(10, fraction_train=0.25).num_rounds
-    4
+    >>> FedNCM(10, min_clients=2)
+    FedNCM(10)
     """
 
     def __init__(self, num_classes: int, **options: Unpack[StrategyOptions]) -> None:

@@ -350,14 +350,8 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         spread = any(method.keeps_rows for method in methods)
         self._layout = SecureLayout(self.feature_dim, exact_samples, self._limits.norm, self.request.spec.gram, spread)
 
-    def collect(
-        self,
-        grid: Grid,
-        num_rounds: int | None = None,
-        timeout: float | None = None,
-        after_round: Callable[[int], None] = lambda server_round: None,
-    ) -> None:
-        """Sum over all clients in one round; arguments as of :meth:`StatisticsStrategy.collect`.
+    def collect(self, grid: Grid, timeout: float | None = None) -> None:
+        """Sum over all clients; arguments as of :meth:`StatisticsStrategy.collect`.
 
         Raises
         ------
@@ -367,7 +361,6 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         clients = sorted(grid.get_node_ids())
         self._asked = set(clients)
         self._sum(grid, clients)
-        after_round(1)
 
     def _sum(self, grid: Grid, clients: Sequence[int]) -> None:
         """Take a sum over clients into the collection."""
@@ -413,6 +406,6 @@ class SecureStatisticsStrategy(StatisticsStrategy):
 def _outcome(client: int, reason: str, sent: int, *, merged: bool) -> ClientOutcome:
     if merged:
         warning = f"lost after its class sums were summed: {reason}" if reason else ""
-        return ClientOutcome(client, 1, "merged", wire_bytes=sent, warning=warning)
+        return ClientOutcome(client, "merged", wire_bytes=sent, warning=warning)
     kind = "refused" if reason.startswith(("RefusedByPolicy: ", "RejectedRequest: ")) else "failed"
-    return ClientOutcome(client, 1, kind, reason or "it was lost before its class sums were summed")
+    return ClientOutcome(client, kind, reason or "it was lost before its class sums were summed")

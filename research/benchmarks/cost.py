@@ -77,7 +77,7 @@ def _server_seconds(size: Size, method: str) -> tuple[float, float]:
     strategy, replies, _ = size.messages(method)
     started = time.process_time()
     for reply in replies:
-        outcome, _ = strategy.collection.fold(1, reply)
+        outcome, _ = strategy.collection.fold(reply)
         if outcome.outcome != "merged":
             raise RuntimeError(outcome.reason)
     summed = time.process_time()

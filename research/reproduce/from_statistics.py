@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,29 @@ def _covariance(statistics: FeatureStatistics) -> Tensor:
     return (statistics.gram - number * torch.outer(mean, mean)) / max(number - 1, 1)
 
 
+def participation(config: AppConfig, fraction: float) -> dict[str, Entry]:
+    """Return each head's accuracy after every round that asks a share of the clients, drawn without replacement."""
+    methods, seed, num_classes = config.configured_methods, config.run.seed, len(training_set(config.data).class_names)
+    totals: dict[str, StatisticsSum] = {}
+    found: dict[str, Entry] = {}
+    left = [*range(len(partitions(config.data, config.partition, seed)))]
+    size = math.ceil(fraction * len(left))
+    for number in range(1, math.ceil(1 / fraction) + 1):
+        drawn = np.random.default_rng([seed, number]).choice(left, min(size, len(left)), replace=False).tolist()
+        left = [client for client in left if client not in drawn]
+        for client in sorted(drawn):
+            if not (blocks := [*_features_of(config, client)]):
+                continue
+            features, labels = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+            for name, method in methods.items():
+                spec = method.specification
+                sent = spec.from_features(features, labels, num_classes, seed=seed)
+                kinds = {"gram": spec.gram, "keep_rows": method.keeps_rows, "scatter": spec.scatter is not None}
+                totals.setdefault(name, StatisticsSum(num_classes, features.shape[1], **kinds)).add(sent)
+        found[str(number)] = {name: _accuracy(config, methods[name].head(total)) for name, total in totals.items()}
+    return found
+
+
 def _accuracy(config: AppConfig, head: LinearHead) -> float:
     features, labels = _test_features(config)
     return float((head.predict(features) == labels).double().mean())
@@ -132,8 +156,12 @@ def _test_features(config: AppConfig) -> tuple[Tensor, Tensor]:
 def _client_features(config: AppConfig) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the features (b, d) and labels (b,) of all samples that clients have, mirror images among them."""
     for client in range(len(partitions(config.data, config.partition, config.run.seed))):
-        site = Site(config, NODE, client)
-        split = site.split((), holdout=0.0, seed=config.run.seed)
-        labels = torch.from_numpy(np.array(split.dataset.labels[split.kept]))
-        for features, positions in site.reader("").blocks(split.dataset, split.kept):
-            yield features.cpu(), labels[positions]
+        yield from _features_of(config, client)
+
+
+def _features_of(config: AppConfig, client: int) -> Iterator[tuple[Tensor, Tensor]]:
+    site = Site(config, NODE, client)
+    split = site.split((), holdout=0.0, seed=config.run.seed)
+    labels = torch.from_numpy(np.array(split.dataset.labels[split.kept]))
+    for features, positions in site.reader("").blocks(split.dataset, split.kept):
+        yield features.cpu(), labels[positions]

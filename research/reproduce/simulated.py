@@ -37,7 +37,7 @@ from research.baselines.personal_models import Client, PersonalFederation, align
 from research.baselines.prompts import initial_prompts, prompt_adam, prompt_model, taking_prompts
 from research.baselines.server_adam import ServerAdam
 from research.reproduce.catalogue import PresetError
-from research.reproduce.from_statistics import NODE, from_statistics
+from research.reproduce.from_statistics import NODE, from_statistics, participation
 
 PREFIX = "simulation."
 # Approaches to personal models: heads in closed form, then networks that clients train.
@@ -71,6 +71,8 @@ class Simulation:
         :class:`research.baselines.batch_norm.AdaptingModel` has it.
     prompts : int
         Trained among the tokens of a frozen transformer, in place of its weights, with Adam on the clients; 0 is none.
+    participation : float
+        Share of the clients that a round asks, without replacement: results.json gets the accuracy after each round.
     statistics : str
         Computation from the statistics that the run has saved: one of :data:`STATISTICS`.
     covariance : str
@@ -90,6 +92,7 @@ class Simulation:
     server_rate: float = 1e-3
     batch_norm: Literal["frozen", "kept", "averaged"] = "frozen"
     prompts: int = 0
+    participation: float = 1.0
     statistics: str = ""
     covariance: str = "full"
     noise: str = "uniform"
@@ -154,6 +157,9 @@ def complete(folder: Path, settings: Mapping[str, Any], say: Callable[[str], Non
         say(f"  simulated: {entry}")
         found = from_statistics(config, simulation.statistics, simulation.options, folder)
         results.add_results("simulated", {entry: found})
+    if simulation.participation < 1.0 and "participation" not in results.read_results():
+        say("  simulated: participation")
+        results.add_results("participation", participation(config, simulation.participation))
     for approach in filter(None, simulation.personal.split(",")):
         if approach not in results.read_results().get("personal", {}):
             say(f"  simulated: {approach}")

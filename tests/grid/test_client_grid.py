@@ -194,9 +194,9 @@ def test_a_strategy_holds_one_reply_at_a_time() -> None:
     grid.inner.app = witness.watch(clients.app())  # type: ignore[attr-defined]
     fold = strategy.collection.fold
 
-    def noted(server_round: int, reply: Message) -> object:
+    def noted(reply: Message) -> object:
         witness.note(reply.content["statistics"]["class-sums"])
-        return fold(server_round, reply)
+        return fold(reply)
 
     strategy.collection.fold = noted  # type: ignore[assignment, method-assign]
     strategy.start(grid)

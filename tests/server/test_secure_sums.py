@@ -123,7 +123,6 @@ def test_of_too_few_nothing_is_unmasked(tmp_path: Path) -> None:
     [
         ("method", "fedroot", "fedroot sends factors, which stack and do not add up: take fed3r"),
         ("fine_tune", "probe", "fine-tune must be none"),
-        ("fraction_train", 0.5, "fraction-train must be 1,"),
         ("save_statistics", "clients", "save-statistics must be sum or none"),
         ("extend", "/x", "extend must be empty"),
         ("min_class_count", 5, "min-class-count must be 0"),

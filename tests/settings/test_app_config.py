@@ -73,7 +73,6 @@ def test_all_problems_are_reported_together() -> None:
         ("fed3r.ridge-lambda", 1, 1.0),
         ("fedcof.shrinkage", "inf", float("inf")),
         ("fedcgs.shrinkage", 0, 0.0),
-        ("fraction-train", "0.3", 0.3),
     ],
 )
 def test_numbers_may_be_numbers_or_text(key: str, value: object, expected: object) -> None:
@@ -87,7 +86,6 @@ def test_numbers_may_be_numbers_or_text(key: str, value: object, expected: objec
         *(("method", f"fed3r@kernel-width={value}") for value in ("0", "much")),
         ("fedcgs.shrinkage", "inf"),
         ("dirichlet-alpha", 0),
-        *(("fraction-train", value) for value in (0.0, 1.5)),
         ("wire-dtype", "int4"),
         *(("method", value) for value in ("fedncm,fedncm", "fedavg", "")),
         ("wait-timeout", -1),

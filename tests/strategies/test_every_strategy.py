@@ -99,40 +99,6 @@ def test_the_spread_over_hosts_changes_no_byte(name: str) -> None:
     assert heads[1:] == heads[:1] * 2
 
 
-def test_rounds_cover_every_client_once_with_the_head_of_one_round(name: str) -> None:
-    clients = Clients(10)
-    once, strategy, grid = strategy_for(name), strategy_for(name, fraction_train=0.3), clients.client_grid()
-    once.start(clients.client_grid())
-
-    result = strategy.start(grid)
-
-    rounds = [outcome.server_round for outcome in strategy.outcomes]
-    assert [rounds.count(number) for number in range(1, strategy.num_rounds + 1)] == [3, 3, 3, 1]
-    assert sorted(outcome.client for outcome in strategy.outcomes) == list(range(10))
-    assert grid.inner.clients_requested == 10  # type: ignore[attr-defined]
-    assert [metrics["num-clients"] for metrics in result.train_metrics_clientapp.values()] == [3, 6, 9, 10]
-    for method, head in once.heads.items():
-        assert relative_difference(strategy.heads[method].weight, head.weight) < 1e-9
-        assert relative_difference(strategy.heads[method].bias, head.bias, scale=1.0) < 1e-9
-
-
-def test_the_seed_draws_the_clients_of_a_round() -> None:
-    def drawn(seed: int) -> list[tuple[int, int]]:
-        strategy = strategy_for("fedncm", fraction_train=0.3, seed=seed)
-        strategy.start(CLIENTS.client_grid())
-        return [(outcome.server_round, outcome.client) for outcome in strategy.outcomes]
-
-    assert drawn(0) == drawn(0) and len({tuple(drawn(seed)) for seed in range(5)}) == 5
-
-
-@pytest.mark.parametrize("fraction", [0.34, 0.07, 0.01])
-def test_any_fraction_covers_all_in_its_rounds(fraction: float) -> None:
-    strategy = strategy_for("fedncm", fraction_train=fraction)
-    strategy.start(CLIENTS.client_grid())
-
-    assert sorted(outcome.client for outcome in strategy.outcomes) == list(range(CLIENTS.num_clients))
-
-
 def garbage(reply: object) -> object:
     reply.content["statistics"] = ArrayRecord()  # type: ignore[attr-defined]
     return reply
@@ -242,8 +208,6 @@ def test_the_hook_sees_each_client_as_it_is_folded() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"fraction_train": 0.0}, r"fraction_train must lie in \(0, 1\], got 0"),
-        ({"fraction_train": float("nan")}, "fraction_train must lie in"),
         ({"min_clients": 0}, "min_clients must be at least 1"),
         ({"wire_dtype": "float8"}, "wire_dtype must be one of"),
         ({"seed": -1}, "seed must lie in"),

@@ -66,9 +66,9 @@ def test_two_runs_are_one(method: str, tmp_path: Path) -> None:
     """The earlier run knows five classes; the later one has them in another order, a new one among them."""
     assert EARLY and LATE
     before, after = NAMES[:-1], ("f", "e", "d", "c", "b", "a")
-    save_statistics(tmp_path, run(method, EARLY, before, fraction_train=0.4).collection.collected(before, "17"))
+    save_statistics(tmp_path, run(method, EARLY, before).collection.collected(before, "17"))
 
-    second = strategy_for(method, after, fraction_train=0.4)
+    second = strategy_for(method, after)
     second.extend(load_statistics(tmp_path).with_class_names(after))
     second.start(federation(LATE, after))
     whole = run(method, ALL, NAMES)

@@ -269,17 +269,17 @@ def test_the_sums_are_those_of_the_honest_clients(name: str, feature_dim: int | 
     keep_rows, n = [request.spec.sends_scatter], FEW if "few" in name else NUM_SAMPLES
     honest, attacked = (Collection(request, keep_rows, feature_dim) for _ in range(2))
     before, after = honest_reply(request, seed=0, node=1), honest_reply(request, seed=2, node=3)
-    honest.fold(1, before)
-    honest.fold(1, after)
+    honest.fold(before)
+    honest.fold(after)
 
-    attacked.fold(1, before)
+    attacked.fold(before)
     rows = [(record, *row) for (other, record), rows in IMPOSSIBLE.items() if other == name for row in rows]
     for record, key, value, _ in rows:
         reply = honest_reply(request, seed=1, node=2, n=n)
         forge(reply.content, record, key, value)
-        outcome, received = attacked.fold(1, reply)
+        outcome, received = attacked.fold(reply)
         assert (outcome.client, outcome.outcome, received) == (2, "rejected", None), (record, key)
-    attacked.fold(1, after)
+    attacked.fold(after)
 
     assert attacked.num_merged == 2 and attacked.total_wire_bytes == honest.total_wire_bytes
     if request.spec.gram:

@@ -282,7 +282,7 @@ def test_an_error_reply_fails_with_its_reason_on_one_short_line(error: Error, re
     reply = Message(error, reply_to=instruction(REQUEST.to_content(), node=2))
     collection = Collection(REQUEST, [False])
 
-    outcome, _ = collection.fold(1, reply)
+    outcome, _ = collection.fold(reply)
 
     assert outcome.outcome == "failed"
     assert len(outcome.reason) <= 500 and outcome.reason.isprintable()
@@ -291,7 +291,7 @@ def test_an_error_reply_fails_with_its_reason_on_one_short_line(error: Error, re
 
 def test_the_same_reply_five_times_counts_once() -> None:
     collection = Collection(REQUEST, [True], DIM)
-    outcomes = [collection.fold(1, honest_reply(REQUEST, node=2))[0].outcome for _ in range(5)]
+    outcomes = [collection.fold(honest_reply(REQUEST, node=2))[0].outcome for _ in range(5)]
 
     assert outcomes == ["merged"] + 4 * ["rejected"] and "already" in collection.outcomes[1].reason
     assert collection.num_examples == 30 and collection.total.num_rows == 4

@@ -1,5 +1,6 @@
 """Simulations: numpy finds the same errors, and their numbers come from the statistics of one run."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -89,3 +90,16 @@ def test_a_simulated_average_is_the_training_of_a_run(small: Mapping[str, Any], 
     assert [one.round for one in theirs] == [0, 1, 2]
     assert [one.loss for one in theirs] == pytest.approx([one.loss for one in mine], rel=1e-4)
     assert mine[0].loss != pytest.approx(mine[2].loss, rel=1e-3)
+
+
+def test_after_the_last_round_of_some_clients_the_heads_are_those_of_the_run(
+    small: Mapping[str, Any], tmp_path: Path
+) -> None:
+    keys = {key: value for key, value in small.items() if not key.startswith("simulation.")}
+    settings = {**keys, "method": "fedncm,fed3r", "wire-dtype": "float64", "simulation.participation": 0.5}
+    folder = simulate({**run_of_app(settings), "output-dir": str(tmp_path)})
+    complete(folder, settings, print)
+    results = json.loads((folder / "results.json").read_text())
+    assert list(results["participation"]) == ["1", "2"]
+    final = {name: entry["accuracy"] for name, entry in results["methods"].items()}
+    assert results["participation"]["2"] == final != results["participation"]["1"]
