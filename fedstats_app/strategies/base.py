@@ -401,11 +401,11 @@ class StatisticsStrategy(OwnRounds):
     ) -> list[Message]:
         """Make a request for each client that was not asked before."""
         self.refuse_noise()
-        asked = {outcome.client for outcome in self.outcomes}
+        known = {outcome.client for outcome in self.outcomes}
         content = replace(self.request, server_round=server_round).to_content()
         return [
             Message(content, dst_node_id=client, message_type=QUERY_STATISTICS, group_id=str(server_round))
-            for client in sorted({*grid.get_node_ids()} - asked)
+            for client in sorted({*grid.get_node_ids()} - known)
         ]
 
     def aggregate_train(
