@@ -214,7 +214,7 @@ class Collection:
                     "its samples are not in the statistics to extend, which it would only add labels to"
                 )
             if before is not None and received.statistics.targets is not None:
-                outcome = self._with_more_targets(server_round, client, received, received.statistics.targets)
+                outcome = self._with_more_targets(client, received, received.statistics.targets)
                 received = None
             elif before is not None:
                 reason = f"these very statistics are in those to extend already, as {_named(before)}"
@@ -246,9 +246,7 @@ class Collection:
         self.outcomes.append(outcome)
         return outcome, received
 
-    def _with_more_targets(
-        self, server_round: int, client: int, received: ReceivedStatistics, targets: TargetSums
-    ) -> ClientOutcome:
+    def _with_more_targets(self, client: int, received: ReceivedStatistics, targets: TargetSums) -> ClientOutcome:
         """Add a client's targets that the earlier statistics lack; its samples are in them already."""
         if client in self._added:
             raise RejectedReply("this client's statistics are in the sum already")
@@ -262,7 +260,6 @@ class Collection:
         )
         return ClientOutcome(
             client,
-            server_round,
             "known",
             reason,
             received.num_examples,
