@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedstats_app.client import site
+from fedstats_app.data.clients import own_dataset
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.report.classifier import load
 from tests.support.simulation import clients, read_json, simulate, site_folder
@@ -122,3 +124,27 @@ def test_no_sample_is_left_out_of_its_own_person(tmp_path: Path, caplog: pytest.
     folder = simulate(tmp_path, node_configs=[{**node, "person-column": "subfolder"} for node in nodes], **options)
     assert read_json(folder, "results.json")["leave_one_out"] is None
     assert "leave-one-out leaves a sample out of the head, not its person" in caplog.text
+
+
+def test_few_new_persons_wait_however_many_images_they_bring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And new images of known persons, which a further release would tell alone."""
+    nodes = [{"data-path": persons_folder(tmp_path / n, 1, persons=6, images=2)} for n in "ab"]
+    nodes = [{**node, "person-column": "subfolder"} for node in nodes]
+    options: dict[str, Any] = {"node_configs": nodes, "method": "fedncm", "holdout_fraction": 0.0}
+
+    def samples() -> list[int]:
+        own_dataset.cache_clear()
+        site._split.cache_clear()
+        return [one["num_examples"] for one in clients(simulate(tmp_path, **options))]
+
+    assert samples() == [36, 36]
+    persons_folder(tmp_path / "a", 2, persons=4, images=9, start=6)
+    (tmp_path / "b" / "red" / "person 0" / "new.png").write_bytes(
+        (tmp_path / "a" / "red" / "person 6" / "0.png").read_bytes()
+    )
+    assert samples() == [36, 36]
+    assert "108 of its samples wait" in capsys.readouterr().out.replace("\n  ", " ")
+    persons_folder(tmp_path / "a", 3, persons=1, images=1, start=10)
+    assert samples() == [36 + 4 * 27 + 3, 36]
