@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -115,20 +115,21 @@ def place_samples(
         if given[person] <= most:
             places[index] = known.get(key, WAITS)
             new += [index] if key not in known else []
-    found = _by_class(samples, new)
-    new = [index for index in new if len(found[samples[index][1]]) >= floor]
-    of_person = defaultdict[bytes, Counter[int]](Counter)
+    found, of_person = defaultdict[int, set[bytes]](set), defaultdict[bytes, Counter[int]](Counter)
+    for index in new:
+        found[samples[index][1]].add(samples[index][2])
+    classes = {label: persons for label, persons in found.items() if len(persons) >= floor}
     for index in new:
         _, label, person = samples[index]
-        of_person[person][label] += 1
+        if label in classes:
+            of_person[person][label] += 1
     # A person of several classes is drawn among those of the one with most of its samples.
     at_home = defaultdict[int, list[bytes]](list)
     for person, labels in of_person.items():
         if person not in held:
             at_home[min(labels, key=lambda label: (-labels[label], label))].append(person)
-    drawn = {person for persons in at_home.values() for person in _held_out(persons, floor, fraction)}
+    drawn = {person for persons in at_home.values() for person in draw_holdout(persons, floor, fraction)}
     out = drawn | {person for person in of_person if held.get(person) == HELD_OUT}
-    classes = {label: persons for label, persons in found.items() if len(persons) >= floor}
     while few := {
         person
         for persons in classes.values()
@@ -136,20 +137,9 @@ def place_samples(
         for person in persons & drawn
     }:
         drawn, out = drawn - few, out - few
-    for label, persons in classes.items():
-        for place, part in ((HELD_OUT, persons & out), (0, persons - out)):
-            if len(part) >= floor:
-                places[[index for index in new if samples[index][1] == label and samples[index][2] in part]] = place
+    parts = {label: (persons - out, persons & out) for label, persons in classes.items()}
+    for index in new:
+        _, label, person = samples[index]
+        if label in parts and len(parts[label][person in out]) >= floor:
+            places[index] = HELD_OUT if person in out else 0
     return places
-
-
-def _held_out(persons: Sequence[bytes], floor: int, fraction: float) -> Collection[bytes]:
-    return draw_holdout(persons, floor, fraction) if len(persons) >= floor else ()
-
-
-def _by_class(samples: Sequence[tuple[bytes, int, bytes]], indices: Sequence[int]) -> dict[int, set[bytes]]:
-    """Return the persons of some samples by class."""
-    found = defaultdict[int, set[bytes]](set)
-    for index in indices:
-        found[samples[index][1]].add(samples[index][2])
-    return found
