@@ -156,7 +156,8 @@ class FeatureCache:
                 return
             with closing(sqlite3.connect(self.file, timeout=_PATIENCE)) as connection, connection:
                 connection.execute("pragma synchronous = off")  # damage by a crash of the machine is found out
-                connection.executescript(_TABLES)
+                if create or not connection.execute("pragma schema_version").fetchone()[0]:
+                    connection.executescript(_TABLES)
                 connection.execute("begin")
                 work(connection)
         except (OSError, sqlite3.OperationalError) as error:

@@ -21,6 +21,8 @@ from fedstats_app.statistics.accumulation import Addable, check_labels, check_te
 # with their slopes, to 1e-5 nats, and the calibration error without them, to 0.004 (as seen on 2,000 test images).
 PER_DECADE, DECADES = 16, 3
 TEMPERATURES = tuple(10.0 ** (step / PER_DECADE) for step in range(-DECADES * PER_DECADE, DECADES * PER_DECADE + 1))
+# Neighbours on either side of a guess that are measured first, and samples that a guess is made from.
+NEIGHBOURS, SAMPLES_OF_GUESS = 3, 512
 # Equal intervals of confidence, as in Guo et al. 2017.
 NUM_BINS = 15
 NUM_LOSSES = 4
@@ -147,6 +149,19 @@ class CalibrationSums(Addable):
             sums.gaps[index].index_add_(0, bins, confidences - correct)
         return cls(sums.losses, sums.gaps, len(labels), sums.temperatures)
 
+    @property
+    def has_least(self) -> bool:
+        """True if no temperature of TEMPERATURES outside the list can have a smaller loss than the best of it.
+
+        The loss is convex in 1 / temperature: one that is less than both neighbours' is the least.
+        """
+        if self.num_examples == 0:
+            return True
+        nearest = int((self.losses[0] + self.losses[2] / self.num_examples).argmin())
+        place = TEMPERATURES.index(self.temperatures[nearest])
+        around = TEMPERATURES[max(place - 1, 0) : place + 2]
+        return around == self.temperatures[max(nearest - (place > 0), 0) : nearest + 2]
+
     def mean_nll(self, temperature: float) -> float:
         """Return the mean negative log-likelihood in nats at one of the temperatures; NaN without samples.
 
@@ -215,6 +230,13 @@ class CalibrationSums(Addable):
         if temperature not in self.temperatures:
             raise ValueError(f"temperature must be one of the {len(self.temperatures)} measured, got {temperature}")
         return self.temperatures.index(temperature)
+
+
+def temperatures_around(logits: Tensor, labels: Tensor) -> tuple[float, ...]:
+    """Return 1 and the temperatures around the best for a few samples, as of :meth:`CalibrationSums.from_logits`."""
+    guess = CalibrationSums.from_logits(logits, labels, TEMPERATURES[::NEIGHBOURS])
+    best = NEIGHBOURS * int((guess.losses[0] + guess.losses[2] / max(guess.num_examples, 1)).argmin())
+    return tuple(sorted({1.0, *TEMPERATURES[max(best - NEIGHBOURS, 0) : best + NEIGHBOURS + 1]}))
 
 
 def cross_fitted(halves: Sequence[CalibrationSums]) -> Calibration | None:

@@ -12,7 +12,7 @@ from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.data import Dataset
 from fedstats_app.grid.evaluation import Scores
 from fedstats_app.heads import ConfusionMatrix, HeadScores, LinearHead
-from fedstats_app.heads.calibration import cross_fitted
+from fedstats_app.heads.calibration import SAMPLES_OF_GUESS, TEMPERATURES, cross_fitted, temperatures_around
 from fedstats_app.heads.influence import evenly_spaced
 from fedstats_app.heads.target_scores import TargetScores
 from fedstats_app.training.samples import Samples, TensorSamples
@@ -60,17 +60,21 @@ class ServerTestSet:
                 total[name] += ConfusionMatrix.from_predictions(labels, predictions, num_classes)
         return total
 
-    def score(self, heads: Mapping[str, LinearHead]) -> Scores:
-        """Measure every head on all test samples, choose its temperature, and note the samples that it gets right."""
+    def score(self, heads: Mapping[str, LinearHead], *, every_temperature: bool = False) -> Scores:
+        """Measure every head on all test samples, choose its temperature, and note the samples that it gets right.
+
+        Scores are those of the head as it is saved, in float32. Temperatures far from the best are measured only with
+        ``every_temperature``; the choice is the same.
+        """
         found, calibrations, right = {}, {}, {}
-        for name, head in heads.items():
-            scores, correct = HeadScores.zeros(len(self.dataset.class_names)), [torch.zeros(0, dtype=torch.bool)]
-            for features, labels in self.blocks:
-                logits = head.logits(features)
-                predictions = logits.argmax(dim=1)
-                scores.count(logits, labels, predictions)
-                correct.append(predictions == labels)
-            found[name], right[name] = scores, torch.cat(correct)
+        for name, exact in heads.items():
+            head, every = exact.to(dtype=torch.float32), every_temperature or self.num_readable < 4 * SAMPLES_OF_GUESS
+            some, of_some = self.evenly_spaced(SAMPLES_OF_GUESS)
+            near = TEMPERATURES if every else temperatures_around(head.logits(some), of_some)
+            scores, right[name] = self._counted(head, near)
+            if not all(sums.has_least for sums in (scores.even, scores.odd, scores.calibration)):
+                scores, right[name] = self._counted(head, TEMPERATURES)
+            found[name] = scores
             if self.dataset.persons is not None and self._read:
                 whose = np.unique(self.dataset.persons[torch.cat(self._read).numpy()], return_inverse=True)[1]
                 scores.confusion += ConfusionMatrix.of_persons(right[name], torch.from_numpy(whose), len(head.present))
@@ -78,6 +82,16 @@ class ServerTestSet:
         return Scores(
             "server", found, right=right, calibrations=calibrations, num_unreadable=self._reader.num_unreadable
         )
+
+    def _counted(self, head: LinearHead, temperatures: tuple[float, ...]) -> tuple[HeadScores, Tensor]:
+        """Return a head's scores at some temperatures, and (n,) bool for the samples that it gets right."""
+        scores, correct = HeadScores.zeros(head.num_classes, temperatures), [torch.zeros(0, dtype=torch.bool)]
+        for features, labels in self.blocks:
+            logits = head.logits(features)
+            predictions = logits.argmax(dim=1)
+            scores.count(logits, labels, predictions)
+            correct.append(predictions == labels)
+        return scores, torch.cat(correct)
 
     def score_targets(self, heads: Mapping[str, LinearHead], kind: str) -> Scores:
         """Measure every head of several labels or numbers on all test samples."""

@@ -33,7 +33,8 @@ def score(run: Run, strategy: StatisticsStrategy) -> Scores:
     test_set, progress = run.test_set, run.progress
     if test_set is not None:
         progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
-        return test_set.score(strategy.heads)
+        # Without a hold-out the ridge's temperature comes from training samples, wherever it is.
+        return test_set.score(strategy.heads, every_temperature=not run.config.data.holdout_fraction)
     if not (able := _able(run, strategy)):
         progress.say("not evaluated: releases hold no samples (test-dataset, or --test of fedstats merge, names some)")
         return Scores("")

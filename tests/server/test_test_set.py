@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.heads import HeadScores, LinearHead
-from fedstats_app.heads.calibration import cross_fitted
+from fedstats_app.heads.calibration import TEMPERATURES, cross_fitted
 from fedstats_app.server.evaluation_data import ServerTestSet
 
 N, C, D = 3000, 6, 8
@@ -81,3 +81,20 @@ def test_heads_that_lack_a_class_are_scored_as_they_predict() -> None:
     assert int(scores.right["one"].sum()) == whole.confusion.num_correct
     assert torch.equal(scores.heads["one"].confusion.matrix, whole.confusion.matrix)
     assert torch.equal(scores.heads["one"].margins.negatives, whole.margins.negatives)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+@pytest.mark.parametrize("by_class", [False, True])
+def test_the_temperature_is_that_of_all_temperatures(scale: float, by_class: bool) -> None:
+    test_set, head = a_test_set_and_a_head(scale, by_class=by_class)
+    quick, slow = test_set.score({"one": head}), test_set.score({"one": head}, every_temperature=True)
+    assert quick.calibrations == slow.calibrations
+    assert len(quick.heads["one"].even.temperatures) < 10 < len(slow.heads["one"].even.temperatures)
+
+
+def test_a_guess_far_from_the_best_temperature_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    test_set, head = a_test_set_and_a_head(1.0, by_class=False)
+    slow = test_set.score({"one": head}, every_temperature=True)
+    far = (1.0, *TEMPERATURES[-4:])
+    monkeypatch.setattr("fedstats_app.server.evaluation_data.temperatures_around", lambda logits, labels: far)
+    assert test_set.score({"one": head}).calibrations == slow.calibrations
