@@ -102,3 +102,9 @@ def test_the_apps_of_the_page_are_those_of_the_folder(block: Block) -> None:
     assert block.file is not None
     code = block.code.removeprefix(f"# {block.file}\n")
     assert code and (EXAMPLES / "own-flower-app" / "own_app" / block.file).read_text().endswith(code)
+
+
+def test_several_findings(tmp_path: Path, small: dict[str, Any]) -> None:
+    module = example("several_findings")
+    found = module.main(module.make_tables(tmp_path / "findings", 120), **small)
+    assert len(found) == 3 and {name for names in found for name in names.split("|")} <= {*module.FINDINGS, ""}
