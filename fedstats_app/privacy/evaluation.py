@@ -46,7 +46,8 @@ def confusion_above_floor(
     matrix = ConfusionMatrix.from_predictions(true[disclosed], predicted[disclosed], num_classes).matrix
     elsewhere = torch.bincount(true[~disclosed], minlength=num_classes)
     right, num_pooled = labels == predictions, int((~named).sum())
-    if num_pooled < max(min_class_count, 1):
+    enough = num_pooled if persons is None else len(torch.unique(persons[~named]))
+    if enough < max(min_class_count, 1):
         found, counted = ConfusionMatrix(matrix, elsewhere=elsewhere), named
     else:
         num_right = int(right[~named].sum())

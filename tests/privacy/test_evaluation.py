@@ -157,3 +157,23 @@ def test_a_floor_in_samples_is_of_as_many_persons(persons: list[int], floor: int
     if number <= len(persons):
         commonest = sorted(persons, key=persons.count)[-number:]  # those of the fewest persons
         assert len(set(commonest)) >= floor
+
+
+@given(samples, st.integers(2, 6), st.lists(st.integers(0, 7), min_size=40, max_size=40))
+def test_floors_of_evaluation_count_persons(pairs: list[tuple[int, int]], floor: int, whose: list[int]) -> None:
+    labels, predictions = split(pairs)
+    persons = torch.tensor(whose[: len(pairs)], dtype=torch.int64)
+
+    found = confusion_above_floor(labels, predictions, NUM_CLASSES, floor, persons)
+
+    named = found.class_examples > 0
+    for label in range(NUM_CLASSES):
+        assert bool(named[label]) == (len(set(persons[labels == label].tolist())) >= floor)
+    pooled = set(persons[~named[labels]].tolist())
+    assert found.pooled_examples == (int((~named[labels]).sum()) if len(pooled) >= floor else 0)
+    counted = named[labels] if not found.pooled_examples else torch.ones_like(labels, dtype=torch.bool)
+    assert found.persons == len(set(persons[counted].tolist())) and found.persons not in range(1, floor)
+    right = (labels == predictions)[counted].double()
+    shares = [right[persons[counted] == person].mean() for person in set(persons[counted].tolist())]
+    assert abs(found.person_shares / found.SHARE - float(sum(shares))) <= 0.5 + 1e-5
+    assert found.person_shares % found.SHARE == 0
