@@ -26,13 +26,22 @@ _PERSONS_STAY = "leave-one-out leaves a sample out of the head, not its person: 
 def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score heads on the samples that the client kept for evaluation, or a ridge on the others, each left out."""
     request, heads, left_out = read_evaluation_request(msg)
+    site = Site.of(context, client_id)
+    site.check(request)
+    split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
+    if left_out is not None and split.dataset.persons is not None:
+        raise RejectedRequest(_PERSONS_STAY)
     if request.spec.targets:
-        return target_evaluation_reply(msg, _score_targets(Site.of(context, client_id), request, heads, left_out))
-    return evaluation_reply(msg, score_heads(msg, context, client_id))
+        return target_evaluation_reply(msg, _score_targets(site, split, request, heads, left_out))
+    assert not isinstance(left_out, TargetLeaveOneOut)  # noqa: S101  # of one class a sample
+    reader = site.reader(request.backbone_fingerprint)
+    scores = evaluate_heads(reader, split, request, heads, min_class_count=site.floor, left_out=left_out)
+    return evaluation_reply(msg, scores)
 
 
 def _score_targets(
     site: Site,
+    split: ClientSplit,
     request: StatisticsRequest,
     heads: Mapping[str, LinearHead],
     left_out: LeaveOneOut | TargetLeaveOneOut | None,
@@ -41,10 +50,6 @@ def _score_targets(
 
     Under a floor no bin of a label's positive or negative samples is of fewer, and a number known for fewer has none.
     """
-    site.check(request)
-    split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
-    if left_out is not None and split.dataset.persons is not None:
-        raise RejectedRequest(_PERSONS_STAY)
     reader, kind, held_out = site.reader(request.backbone_fingerprint), request.spec.targets, left_out is None
     targets = split.targets(kind, held_out=held_out)
     assert targets is not None  # noqa: S101  # of this kind
@@ -58,19 +63,6 @@ def _score_targets(
             scores[name] += TargetScores.of(kind, found, own, head)
     floor = floor_in_samples(site.floor, split.persons(split.held_out))
     return {name: targets_above_floor(found, floor) for name, found in scores.items()}
-
-
-def score_heads(msg: Message, context: Context, client_id: int | None) -> dict[str, ClientScores]:
-    """Score the heads of a request as far as the node's owner allows; see :func:`evaluate_heads`."""
-    request, heads, left_out = read_evaluation_request(msg)
-    site = Site.of(context, client_id)
-    site.check(request)
-    split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
-    if left_out is not None and split.dataset.persons is not None:
-        raise RejectedRequest(_PERSONS_STAY)
-    reader = site.reader(request.backbone_fingerprint)
-    assert not isinstance(left_out, TargetLeaveOneOut)  # noqa: S101  # of one class a sample
-    return evaluate_heads(reader, split, request, heads, min_class_count=site.floor, left_out=left_out)
 
 
 def evaluate_heads(

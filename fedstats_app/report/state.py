@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedstats_app.base.files import read_json_file, read_json_lines, refusing_others
-from fedstats_app.heads import LinearHead, SolveReport
+from fedstats_app.heads import LinearHead
 from fedstats_app.report.head_file import read_head
 
 
@@ -33,7 +33,7 @@ class SolvedHead:
     Attributes
     ----------
     head : LinearHead
-        As its file has it; its report names the regulariser and the parameters.
+        As its file has it.
     accuracy : float or None
         None where nothing was evaluated.
     wire_bytes : int
@@ -81,8 +81,6 @@ def read_state(folder: Path) -> State:
         heads = {}
         for name, result in record["methods"].items():
             head, _ = read_head(folder / "heads" / f"{name}.safetensors")
-            parameters = {key: float(value) for key, value in result.get("parameters", {}).items()}
-            head = replace(head, report=SolveReport(result["regulariser"], parameters))
             sent, step = int(result["wire_bytes"]), result["probe_step"]
             heads[name] = SolvedHead(head, result["accuracy"], sent, step)
         outcomes = read_json_lines(folder / "clients.jsonl")
