@@ -104,6 +104,7 @@ def use_every_command(folder: Path) -> None:
         ),
         ("predict", str(run), picture, "--engine", "openvino"),
         ("evaluate", str(run), str(data), "--engine", "openvino"),
+        ("inspect", str(data), "--run", str(run)),
         ("export", str(run), "--onnx"),
         ("export", str(run), "--hub", "hub"),
         ("report", str(run)),
