@@ -200,3 +200,29 @@ def test_rows_by_an_order_are_large_and_alike(values: list[int], means: int, lea
     assert all(int((class_ids == label).sum()) <= means for label in values)
     mixed = torch.randperm(len(labels), generator=draw)
     assert torch.equal(rows_of_persons(labels[mixed], order[mixed], means, least)[1], rows[mixed])
+
+
+@given(st.integers(0, 10**6), st.integers(2, 5), st.integers(1, 20))
+def test_every_row_that_leaves_is_of_as_many_persons_as_the_floor(seed: int, floor: int, number: int) -> None:
+    """Also where samples cannot be read; and a class that has enough readable persons does leave."""
+    site = random_site(seed)
+    persons = torch.from_numpy(np.random.default_rng(seed).integers(0, number, len(site.labels)))
+    found = statistics_above_floor(
+        NodePolicy(floor),
+        SPEC,
+        site.labels,
+        site.blocks,
+        num_classes=NUM_CLASSES,
+        feature_dim=DIM,
+        persons=persons,
+    )
+    rows = found.statistics.rows
+    for row in range(len(rows)):
+        assert len(set(persons[found.positions[found.rows == row]].tolist())) >= floor
+    by_person = {tuple(pair) for pair in zip(persons[found.positions].tolist(), found.rows.tolist(), strict=True)}
+    labels = {(person, int(rows.class_ids[row])) for person, row in by_person}
+    assert len(labels) == len(by_person)  # a person's samples of a class are in one row
+    readable = [n for n in range(len(site.labels)) if n not in site.unreadable]
+    for label in range(NUM_CLASSES):
+        there = {int(persons[n]) for n in readable if site.labels[n] == label}
+        assert (label in rows.class_ids.tolist()) == (len(there) >= floor)
