@@ -168,6 +168,15 @@ COMMANDS = {
             _several("--text", metavar="TEXT", help="a text itself; may be given several times"),
             _flag("--csv", "print a CSV table instead of text"),
             _number("--top", "K", 5, "classes per sample (default: 5)"),
+            (
+                ("--coverage",),
+                {
+                    "metavar": "SHARE",
+                    "type": float,
+                    "default": None,
+                    "help": "in place of K, as many classes as hold the right one for this share of samples: 0.9",
+                },
+            ),
         ),
     ),
     "evaluate": Command(

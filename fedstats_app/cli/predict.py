@@ -57,35 +57,56 @@ def run(arguments: argparse.Namespace) -> int:
             classifier = load_classifier(arguments)
         if arguments.text and classifier.kind == "image":
             raise CommandError(f"head {classifier.method} is for images: --text is for heads that classify texts")
+        promise = _promise(classifier, arguments.coverage)
         with progress.doing("looking for samples"):
             datasets, unreadable = find_samples(arguments.paths, classifier.kind, arguments)
         datasets.append(unlabelled_texts(arguments.text))
         predictions = itertools.chain.from_iterable(
-            _predictions(classifier, dataset, arguments.top, unreadable, progress) for dataset in datasets
+            _predictions(classifier, dataset, arguments, unreadable, progress) for dataset in datasets
         )
         if classifier.targets:
             _write_targets(arguments, classifier, datasets, unreadable, progress)
         elif arguments.csv:
-            _write_csv(predictions, min(arguments.top, len(classifier.class_names)))
+            top = 1 if promise else min(arguments.top, len(classifier.class_names))
+            _write_csv(predictions, top, with_set=bool(promise))
         elif arguments.json:
             found = [
                 {"path": path, "top": [{"class": name, "probability": value} for name, value in ranking]}
                 for path, ranking in predictions
             ]
             reasons = [{"path": path, "reason": reason} for path, reason in unreadable.items()]
-            print(to_json(head_entries(arguments, classifier) | {"predictions": found, "unreadable": reasons}))
+            head = head_entries(arguments, classifier) | ({"coverage": arguments.coverage} if promise else {})
+            print(to_json(head | {"predictions": found, "unreadable": reasons}))
         else:
-            print(f"head {classifier.method}; {calibration_note(classifier)}")
+            print(f"head {classifier.method}; {promise or calibration_note(classifier)}")
             for path, ranking in predictions:
                 _print_lines(path, ranking)
     return tell_unreadable("predict", unreadable)
 
 
+def _promise(classifier: Classifier, coverage: float | None) -> str:
+    """Say what a set of classes promises; "" where none is wanted."""
+    if coverage is None:
+        return ""
+    if classifier.margins is None:
+        raise CommandError(
+            f"head {classifier.method} was scored on no samples, so that no set has a promised coverage: give the run "
+            "a test-dataset, or fedstats merge --test"
+        )
+    classifier.margins.lowest_bins(coverage)  # refuses before a sample is read
+    share = f"{100 * coverage:g} % of samples like the {classifier.margins.samples}"
+    return f"with the right class among those named for {share}"
+
+
 def _predictions(
-    classifier: Classifier, dataset: Dataset, top: int, unreadable: dict[str, str], progress: Progress
+    classifier: Classifier,
+    dataset: Dataset,
+    arguments: argparse.Namespace,
+    unreadable: dict[str, str],
+    progress: Progress,
 ) -> Iterator[tuple[str, Ranking]]:
     for samples, read in in_chunks(dataset, CHUNK, unreadable, progress):
-        rankings = classifier.top(samples, top)
+        rankings = classifier.top(samples, arguments.top, coverage=arguments.coverage)
         yield from zip(map(dataset.sample_name, read), rankings, strict=True)
 
 
@@ -158,13 +179,14 @@ def _write_targets(
             print(f"{printable(path, WIDTH // 2)}  {'; '.join(shown)}")
 
 
-def _write_csv(predictions: Iterator[tuple[str, Ranking]], top: int) -> None:
-    """Print a line per sample as soon as it is there, its likeliest class first."""
+def _write_csv(predictions: Iterator[tuple[str, Ranking]], top: int, *, with_set: bool) -> None:
+    """Print a line per sample as soon as it is there, its likeliest class first; a set has "|" between its classes."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     more = (f"{column}_{place}" for place in range(2, top + 1) for column in ("class", "probability"))
-    writer.writerow(["sample", "class", "probability", *more])
+    writer.writerow(["sample", "class", "probability", *more, *(["set"] if with_set else [])])
     for name, ranking in predictions:
-        writer.writerow(map(plain, [name, *itertools.chain.from_iterable(ranking)]))
+        classes = ["|".join(of_set for of_set, _ in ranking)] if with_set else []
+        writer.writerow(map(plain, [name, *itertools.chain.from_iterable(ranking[:top]), *classes]))
 
 
 def _print_lines(path: str, ranking: Ranking) -> None:

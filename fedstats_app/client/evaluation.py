@@ -15,7 +15,7 @@ from fedstats_app.heads.leave_one_out import LeaveOneOut
 from fedstats_app.heads.target_scores import TargetScores
 from fedstats_app.heads.targets import TargetLeaveOneOut
 from fedstats_app.privacy import TEMPERATURE_STEP, confusion_above_floor, margins_above_floor, named_samples
-from fedstats_app.privacy.evaluation import floor_in_samples, targets_above_floor
+from fedstats_app.privacy.evaluation import floor_in_samples, label_margins_above_floor, targets_above_floor
 from fedstats_app.wire import RejectedRequest, StatisticsRequest
 from fedstats_app.wire.evaluation import evaluation_reply, read_evaluation_request
 from fedstats_app.wire.target_evaluation import target_evaluation_reply
@@ -116,6 +116,8 @@ def evaluate_heads(
         if everybody is not None:
             voting = person_losses(voting, everybody[torch.cat(voters[name])])
         vote = voted_temperature(voting, without_each=step > 1) if still_named else None
-        margins = margins_above_floor(read, torch.cat(bins[name]), min_class_count, whose)
-        scores[name] = ClientScores(confusion, margins, None if vote is None else step * vote)
+        of_samples = torch.cat(bins[name])
+        margins = margins_above_floor(read, of_samples, min_class_count, whose)
+        of_labels = label_margins_above_floor(read, of_samples, min_class_count, whose)
+        scores[name] = ClientScores(confusion, margins, None if vote is None else step * vote, of_labels)
     return scores

@@ -330,12 +330,15 @@ class HeadScores(Addable):
         Sums for the choice of a temperature, of every other sample each, so that one half judges the other's.
     margins : MarginHistograms
         Ranking by class (AUROC) of the samples that the confusion matrix counts by class.
+    of_labels : Tensor
+        (NUM_MARGIN_BINS,) int64, margins for their right classes of the samples that ``margins`` does not hold.
     """
 
     confusion: ConfusionMatrix
     even: CalibrationSums
     odd: CalibrationSums
     margins: MarginHistograms
+    of_labels: Tensor = field(default_factory=lambda: torch.zeros(NUM_MARGIN_BINS, dtype=torch.int64))
 
     @classmethod
     def zeros(cls, num_classes: int, temperatures: Sequence[float] = TEMPERATURES) -> HeadScores:
@@ -363,6 +366,7 @@ class HeadScores(Addable):
         """Add a client's counts and margins, which have nothing for a calibration."""
         self.confusion += client.confusion
         self.margins.add_(client.margins)
+        self.of_labels.index_add_(0, *client.of_labels.unbind(dim=1))
 
     @property
     def per_class_auroc(self) -> Tensor:
@@ -394,6 +398,8 @@ class ClientScores:
         As in :class:`HeadScores`.
     margins : Tensor
         (t, 4) int64 bins of its histograms that hold a sample (:func:`filled_bins`); none if they are withheld.
+    of_labels : Tensor
+        (t, 2) int64 bins and samples of the histogram of margins for the right classes, where ``margins`` is withheld.
     temperature : int or None
         Index of the best of TEMPERATURES for its samples, or None if it is undecided.
     """
@@ -401,3 +407,4 @@ class ClientScores:
     confusion: ConfusionMatrix
     margins: Tensor
     temperature: int | None
+    of_labels: Tensor = field(default_factory=lambda: torch.zeros(0, 2, dtype=torch.int64))

@@ -18,6 +18,8 @@ from fedstats_app.privacy.node_policy import distinct
 
 # Histograms of margins leave for so many classes at most: each class's is a number per sample, of its own question.
 MOST_WITH_MARGINS = 2
+# Bins of histograms under a floor: 161, of 2^3 bins each.
+_FIRST_LEVEL = 3
 # A temperature is told in steps of a quarter of a decade.
 TEMPERATURE_STEP = 4
 
@@ -92,6 +94,65 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int, pers
     return _in_full_bins(MarginHistograms.zeros(num_classes).add_(filled), min_class_count).filled
 
 
+def label_margins_above_floor(
+    labels: Tensor, bins: Tensor, min_class_count: int, persons: Tensor | None = None
+) -> Tensor:
+    """Count margins for the right classes where :func:`margins_above_floor` gives no histograms by class.
+
+    One histogram is of all classes that the confusion matrix names, with no bin of fewer samples than the floor. What
+    it promises must hold (:mod:`fedstats_app.heads.coverage`), so a sample may count as one of a smaller margin, and
+    never of a larger one: cells count at their lowest bin, and what is left over in bin 0, with the lowest cell if it
+    is too few. Arguments are the same.
+
+    Returns
+    -------
+    Tensor
+        (t, 2) int64, bins and samples.
+    """
+    disclosed = torch.zeros(NUM_MARGIN_BINS, dtype=torch.int64)
+    if min_class_count > 1 and bins.shape[1] > MOST_WITH_MARGINS:
+        named = named_samples(labels, bins.shape[1], min_class_count, persons)
+        left = bins[named].gather(1, labels[named].unsqueeze(1)).flatten().long().bincount(minlength=NUM_MARGIN_BINS)
+        floor = floor_in_samples(min_class_count, None if persons is None else persons[named])
+        for level in range(_FIRST_LEVEL, ZERO_BIN.bit_length() + 1):
+            cells, lowest, _ = _cells(level)
+            sums = torch.zeros(len(lowest), dtype=torch.int64).index_add_(0, cells, left)
+            full = sums >= floor
+            disclosed.index_add_(0, lowest, sums * full)
+            left = left * ~full[cells]
+        rest = left.sum()
+        if 0 < rest < floor and disclosed.any():
+            few = disclosed.nonzero()[0]
+            rest += disclosed[few].item()
+            disclosed[few] = 0
+        if rest >= floor:
+            disclosed[0] += rest
+    filled = disclosed.nonzero().flatten()
+    return torch.stack([filled, disclosed[filled]], dim=1)
+
+
+def _cells(level: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Divide the bins of either sign, mirrored, into cells of 2^level.
+
+    Returns
+    -------
+    cells : Tensor
+        (bins,) int64, the cell of each bin.
+    lowest, middles : Tensor
+        (cells,) int64, bins.
+    """
+    places = torch.arange(NUM_MARGIN_BINS) - ZERO_BIN
+    signed = torch.where(places < 0, -1 - (places.abs() >> level), places >> level)
+    first = int(signed[0])
+    numbers = torch.arange(first, -first)
+    below, start = -1 - numbers << level, numbers << level
+    half, last = 1 << level >> 1, (1 << level) - 1
+    lowest = torch.where(numbers < 0, -below - last, start) + ZERO_BIN
+    middles = torch.where(numbers < 0, -below - half, start + half) + ZERO_BIN
+    lowest, middles = (found.clamp(0, NUM_MARGIN_BINS - 1) for found in (lowest, middles))
+    return signed - first, lowest, middles
+
+
 def floor_in_samples(floor: int, persons: Tensor | None) -> int:
     """Return how many samples are of as many persons as the floor, whichever they are, by the person (n,) of each."""
     if persons is None or floor <= 1 or not len(persons):
@@ -117,14 +178,11 @@ def _in_full_bins(margins: MarginHistograms, floor: int) -> MarginHistograms:
     """Return histograms with no bin of fewer samples than the floor, of as many samples at least."""
     left = torch.stack([margins.positives, margins.negatives])  # (2, C, bins)
     disclosed = torch.zeros_like(left)
-    places = torch.arange(NUM_MARGIN_BINS) - ZERO_BIN
-    for level in range(ZERO_BIN.bit_length() + 1):
-        cells = (places >> level) - (places[0] >> level)  # (bins,) from 0
-        middles = ((places >> level << level) + (1 << level >> 1) + ZERO_BIN).clamp(0, NUM_MARGIN_BINS - 1)
-        sums = torch.zeros(*left.shape[:2], int(cells[-1]) + 1, dtype=torch.int64).index_add_(2, cells, left)
+    for level in range(_FIRST_LEVEL, ZERO_BIN.bit_length() + 1):
+        cells, _, middles = _cells(level)
+        sums = torch.zeros(*left.shape[:2], len(middles), dtype=torch.int64).index_add_(2, cells, left)
         full = ((sums >= floor) | (sums == 0)).all(dim=0)  # (C, cells)
-        middle = torch.zeros(sums.shape[2], dtype=torch.int64).index_copy_(0, cells, middles)
-        disclosed.index_add_(2, middle, sums * full)
+        disclosed.index_add_(2, middles, sums * full)
         left = left * ~full[:, cells]
     rest = left.sum(dim=2)  # (2, C)
     fullest = torch.where(rest >= floor, ZERO_BIN, disclosed.argmax(dim=2))

@@ -25,8 +25,10 @@ from fedstats_app.data import Sample, to_rgb
 from fedstats_app.data.folder import read_text
 from fedstats_app.data.paths import open_image, without_folders
 from fedstats_app.heads import LinearHead
+from fedstats_app.heads.coverage import LabelMargins
 from fedstats_app.report.head_file import (
     FILE_KEY,
+    LABEL_MARGINS,
     NORMALISATION_KEY,
     PATH_KEYS,
     PRECISION_KEY,
@@ -62,12 +64,14 @@ class Classifier:
         Scores are divided by it before the softmax that makes probabilities of them.
     calibrated_on : str
         Samples on which the temperature was chosen, in words; "" for a head that was not calibrated.
+    margins : LabelMargins, optional
+        Of samples that the head was not made from, for sets with a promised coverage.
     targets : {"", "labels", "numbers"}
         What a sample has in place of one class.
 
     Attributes
     ----------
-    backbone, head, class_names, method, temperature, calibrated_on, targets
+    backbone, head, class_names, method, temperature, calibrated_on, margins, targets
         As given.
 
     Raises
@@ -93,6 +97,7 @@ class Classifier:
         *,
         temperature: float = 1.0,
         calibrated_on: str = "",
+        margins: LabelMargins | None = None,
         targets: str = "",
     ) -> None:
         num_classes, head_dim = head.weight.shape
@@ -108,7 +113,7 @@ class Classifier:
         self.class_names = list(class_names)
         self.method = method
         self.temperature = temperature
-        self.calibrated_on, self.targets = calibrated_on, targets
+        self.calibrated_on, self.margins, self.targets = calibrated_on, margins, targets
         self.backbone = backbone
         self.head = head
 
@@ -207,13 +212,17 @@ class Classifier:
             raise ValueError(f"{method}: head {self.method!r} predicts numbers, which are its scores")
 
     @overload
-    def top(self, samples: SampleLike, k: int = 5) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
+    def top(  # type: ignore[overload-overlap]
+        self, samples: SampleLike, k: int = 5, *, coverage: float | None = None
+    ) -> list[tuple[str, float]]: ...
 
     @overload
-    def top(self, samples: Iterable[SampleLike], k: int = 5) -> list[list[tuple[str, float]]]: ...
+    def top(
+        self, samples: Iterable[SampleLike], k: int = 5, *, coverage: float | None = None
+    ) -> list[list[tuple[str, float]]]: ...
 
     def top(
-        self, samples: SampleLike | Iterable[SampleLike], k: int = 5
+        self, samples: SampleLike | Iterable[SampleLike], k: int = 5, *, coverage: float | None = None
     ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
         """Name the likeliest classes of one sample, or of each of several, with their probabilities.
 
@@ -223,6 +232,9 @@ class Classifier:
             As for `predict`.
         k : int
             Number of classes; all if there are fewer.
+        coverage : float, optional
+            In place of k, as many classes as it takes to have the right one among them with this chance, for samples
+            like those in `margins` (`fedstats_app.heads.coverage`).
 
         Returns
         -------
@@ -232,14 +244,23 @@ class Classifier:
         Raises
         ------
         FileNotFoundError, ValueError, TypeError
-            As `predict`, or if k is less than 1.
+            As `predict`, or if k is less than 1, coverage is not between 0 and 1, or there are no `margins` for it.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        values, classes = self.probabilities(samples).topk(min(k, len(self.class_names)), dim=1)
+        self._refuse_numbers("top")
+        if coverage is not None and self.margins is None:
+            raise ValueError(f"head {self.method!r} was scored on no samples, so that no set has a promised coverage")
+        scores = self.scores(samples)
+        shares = torch.sigmoid(scores) if self.targets else torch.softmax(scores / self.temperature, dim=1)
+        values, classes = shares.sort(dim=1, descending=True, stable=True)
+        if coverage is None or self.margins is None:
+            chosen = torch.arange(len(self.class_names)).expand_as(classes) < k
+        else:
+            chosen = self.margins.sets(scores, coverage).gather(1, classes)
         ranked = [
-            [(self.class_names[index], value) for index, value in zip(row, of_row, strict=True)]
-            for row, of_row in zip(classes.tolist(), values.tolist(), strict=True)
+            [(self.class_names[index], value) for index, value, held in zip(*row, strict=True) if held]
+            for row in zip(classes.tolist(), values.tolist(), chosen.tolist(), strict=True)
         ]
         return ranked[0] if isinstance(samples, _ONE) else ranked
 
@@ -315,8 +336,18 @@ def load(
     calibrated_on, targets = metadata.get("calibrated-on", ""), metadata.get("targets", "")
     deviations = tuple(map(float, json.loads(metadata.get("deviations", "[]"))))
     head = replace(head, report=replace(head.report, deviations=deviations))
+    margins = None
+    if LABEL_MARGINS in metadata:
+        margins = LabelMargins.from_json(metadata[LABEL_MARGINS], len(class_names))
     return Classifier(
-        backbone, head, class_names, name, temperature=temperature, calibrated_on=calibrated_on, targets=targets
+        backbone,
+        head,
+        class_names,
+        name,
+        temperature=temperature,
+        calibrated_on=calibrated_on,
+        margins=margins,
+        targets=targets,
     )
 
 

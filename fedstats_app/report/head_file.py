@@ -7,7 +7,8 @@ The header's metadata are strings. For the network: `backbone`, `backbone-weight
 weights that training changed). Of the head: `format`, `method`, `regulariser`,
 `feature-map`, `feature-power` and `class-names` (JSON); where it was calibrated, `temperature`, by which scores are
 divided before the
-softmax, and `calibrated-on`, the samples that chose it. Of the run: `dataset`, `num-examples`, `num-clients`, `seed`,
+softmax, and `calibrated-on`, the samples that chose it, and `label-margins` (JSON), from which sets of classes follow.
+Of the run: `dataset`, `num-examples`, `num-clients`, `seed`,
 `versions` (JSON); and `superseded` where a client or a class was taken out of it later.
 """
 
@@ -28,6 +29,8 @@ from fedstats_app.heads import LinearHead
 HEAD_FORMAT = "fedstats-head-2"
 # Key in the header of a head that was replaced: why, and the folder of its successor.
 SUPERSEDED = "superseded"
+# Key in the header of what sets of classes with a promised coverage take.
+LABEL_MARGINS = "label-margins"
 _DTYPES = {"weight": torch.float32, "bias": torch.float32, "present": torch.uint8}
 
 

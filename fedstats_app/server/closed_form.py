@@ -19,6 +19,7 @@ from fedstats_app.grid.evaluation import Scores
 from fedstats_app.heads.evidence import label_evidence
 from fedstats_app.methods.method import Need
 from fedstats_app.report.advice import LEFT_OUT, Advice, Candidate, Sends, advise, advise_by
+from fedstats_app.report.head_file import LABEL_MARGINS
 from fedstats_app.report.method_result import MethodResult, measure_of
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.state import Phases, State, read_state
@@ -31,7 +32,14 @@ from fedstats_app.report.wording import NO_NOISE, evidence_in_words, left_out_in
 from fedstats_app.server.client_notes import ClientNotes
 from fedstats_app.server.influence import Examined, examine_clients
 from fedstats_app.server.run import Run
-from fedstats_app.server.scoring import method_result, method_results, score, score_targets, with_leave_one_out
+from fedstats_app.server.scoring import (
+    label_margins,
+    method_result,
+    method_results,
+    score,
+    score_targets,
+    with_leave_one_out,
+)
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics
 
@@ -263,6 +271,8 @@ def _save_heads(run: Run, strategy: StatisticsStrategy, scores: Scores) -> None:
     for name, head in strategy.heads.items():
         result = method_result(strategy, name, scores)
         own = head_metadata(result, head.report.deviations)
+        if (margins := label_margins(name, scores)) is not None:
+            own[LABEL_MARGINS] = margins.to_json()
         run.folder.save_head(name, head, {**run.metadata, **own})
 
 

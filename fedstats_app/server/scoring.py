@@ -9,6 +9,7 @@ import torch
 from fedstats_app.grid.evaluation import Scores, evaluate_on_clients, evaluate_targets_on_clients
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.calibration import judged
+from fedstats_app.heads.coverage import LabelMargins
 from fedstats_app.heads.leave_one_out import LeaveOneOut
 from fedstats_app.heads.target_scores import TargetScores
 from fedstats_app.heads.targets import TargetLeaveOneOut, shifted
@@ -26,6 +27,7 @@ LONG_TAIL = 10
 
 # The only method whose head without each sample follows from the head itself.
 RIDGE = "fed3r"
+_SAMPLES = {"server": "test samples of the server", "clients": "samples that sites kept"}
 
 
 def score(run: Run, strategy: StatisticsStrategy) -> Scores:
@@ -111,6 +113,21 @@ def _leave_one_out(run: Run, strategy: StatisticsStrategy) -> Scores | None:
         run.grid, strategy.request, {RIDGE: head}, able, left_out=left_out, max_share=run.config.tuning.max_share
     )
     return found if found.num_examples else None
+
+
+def label_margins(method: str, scores: Scores) -> LabelMargins | None:
+    """Return the margins for their right classes of samples that a head was not made from; None where there are none.
+
+    Where no samples were kept apart, the ridge's are of the sites' training samples, each left out of it.
+    """
+    found, samples = scores.heads.get(method), _SAMPLES.get(scores.evaluated_on, "")
+    if found is None and method == RIDGE and scores.left_out is not None:
+        found, samples = scores.left_out.heads[RIDGE], "training samples of the sites, each left out of the head"
+    if found is None:
+        return None
+    pooled = found.margins.positives.sum(dim=0) + found.of_labels
+    number = int(pooled.sum())
+    return LabelMargins(pooled, found.margins.positives, f"{number:,} {samples}") if number else None
 
 
 def _able(run: Run, strategy: StatisticsStrategy) -> dict[int, int]:

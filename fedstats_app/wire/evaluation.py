@@ -100,9 +100,10 @@ def evaluation_reply(msg: Message, scores: Mapping[str, ClientScores]) -> Messag
     Of the confusion matrix the non-zero cells are sent, (true class, predicted class, count), (t, 3) int64, and where
     there are any, as ``pooled`` (2,) int64 the samples counted without their class and how many of them were right, and
     as ``elsewhere`` (t, 2) int64 true class and number of those whose prediction is not said, and as ``persons`` (2,)
-    int64 their number and the sum of their shares right in millionths. Of the histograms the
-    bins that are not empty, (class, bin, samples of the class, samples of others), (t, 4) int32. Which of the usual
-    temperatures is best, (1,) int64, or (0,) where that is not said.
+    int64 their number and the sum of their shares right in millionths. Of the histograms the bins that are not empty,
+    (class, bin, samples of the class, samples of others), (t, 4) int32; or where these are withheld, as ``labels``
+    (t, 2) int32 the bins and samples of the histogram of margins for the right classes. Which of the usual temperatures
+    is best, (1,) int64, or (0,) where that is not said.
     """
     content = RecordDict()
     for name, found in scores.items():
@@ -118,6 +119,8 @@ def evaluation_reply(msg: Message, scores: Mapping[str, ClientScores]) -> Messag
             record["persons"] = to_array(torch.tensor([confusion.persons, confusion.person_shares]))
         content[f"confusion.{name}"] = record
         content[f"margins.{name}"] = ArrayRecord({"bins": to_array(found.margins.to(torch.int32))})
+        if len(found.of_labels):
+            content.array_records[f"margins.{name}"]["labels"] = to_array(found.of_labels.to(torch.int32))
         vote = torch.tensor([] if found.temperature is None else [found.temperature], dtype=torch.int64)
         content[f"temperature.{name}"] = ArrayRecord({"index": to_array(vote)})
     num_examples = max((found.confusion.num_examples for found in scores.values()), default=0)
@@ -138,13 +141,14 @@ def read_evaluation_reply(
         optional = {"pooled", "elsewhere", "persons"}
         record = record_of(reply.content, f"confusion.{name}", ArrayRecord, {"cells"}, optional)
         confusion = _read_cells(record, request.num_classes)
-        margins = _read_bins(record_of(reply.content, f"margins.{name}", ArrayRecord, {"bins"}), confusion)
+        record = record_of(reply.content, f"margins.{name}", ArrayRecord, {"bins"}, {"labels"})
+        margins, of_labels = _read_bins(record, confusion), _read_label_bins(record, confusion)
         vote = read_array(
             record_of(reply.content, f"temperature.{name}", ArrayRecord, {"index"}), "index", torch.int64, (range(2),)
         ).tolist()
         if not all(0 <= place < len(TEMPERATURES) for place in vote):
             raise Malformed(f"index: must be of one of {len(TEMPERATURES)} temperatures, got {vote}")
-        received[name] = ClientScores(confusion, margins, vote[0] if vote else None)
+        received[name] = ClientScores(confusion, margins, vote[0] if vote else None, of_labels)
     return received
 
 
@@ -192,6 +196,19 @@ def _read_bins(record: ArrayRecord, confusion: ConfusionMatrix) -> Tensor:
     if not torch.equal(sums, torch.stack([of_class, of_class.sum() - of_class], dim=1)):
         raise Malformed("bins: must hold every sample of the confusion matrix once for each class")
     return bins
+
+
+def _read_label_bins(record: ArrayRecord, confusion: ConfusionMatrix) -> Tensor:
+    if "labels" not in record:
+        return torch.zeros(0, 2, dtype=torch.int64)
+    found = read_array(record, "labels", torch.int32, (range(1, NUM_MARGIN_BINS + 1), 2)).to(torch.int64)
+    places, counts = found.unbind(dim=1)
+    if _outside(places, NUM_MARGIN_BINS) or len(torch.unique(places)) < len(places):
+        raise Malformed(f"labels: bins must differ and lie in [0, {NUM_MARGIN_BINS})")
+    _check_counts("labels", counts)
+    if len(record["bins"].numpy()) or int(counts.sum()) != int(confusion.class_examples.sum()):
+        raise Malformed("labels: must hold every sample of the confusion matrix once, and come without other bins")
+    return found
 
 
 def _outside(values: Tensor, end: int) -> bool:

@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 
 from fedstats_app.backbones.registry import load_backbone
-from fedstats_app.heads import CalibrationSums, solve_ncm
+from fedstats_app.heads import CalibrationSums, MarginHistograms, margin_bins, solve_ncm
+from fedstats_app.heads.coverage import LabelMargins
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.statistics import FeatureStatistics
 from tests.support.flower import free_ports
@@ -43,7 +44,10 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         features, labels = torch.cat(list(backbone.extract(images))), torch.arange(30) // 10
         head = solve_ncm(FeatureStatistics.from_features(features, labels, 3))
         temperature = CalibrationSums.from_logits(head.logits(features), labels).best_temperature()
-        calibration = {"temperature": str(temperature), "calibrated_on": "30 test samples of the server"}
+        margins = MarginHistograms.zeros(3).count_(margin_bins(head.logits(features)), labels).positives
+        samples = "30 test samples of the server"
+        calibration = {"temperature": str(temperature), "calibrated_on": samples}
+        calibration["label-margins"] = LabelMargins(margins.sum(dim=0), margins, samples).to_json()
         run = RunFolder.create(str(tmp_path), 1)
         run.save_head("fedncm", head, head_metadata(backbone, list(COLOURS), **(calibration if calibrated else {})))
         run.write_results({"methods": {"fedncm": {"accuracy": accuracy}}})

@@ -145,3 +145,23 @@ def test_csv_has_a_line_each(
     assert capsys.readouterr().out.splitlines()[1].startswith("'=1+2.png,")  # a spreadsheet runs no formula
     assert main(["predict", str(run_folder), str(pictures), "--csv", "--json"]) == 2
     assert "--csv or --json" in capsys.readouterr().err
+
+
+def test_sets_hold_the_right_class_with_a_promise(run_folder: Path, pictures: Path, capsys: Capture) -> None:
+    paths = sorted(pictures.rglob("*.png"))
+    expected = fedstats_app.load(run_folder).top(paths, coverage=0.9)
+    code, document, _ = predict_json(capsys, run_folder, pictures, "--coverage", 0.9)
+    assert code == 0 and document["coverage"] == 0.9
+    assert [[entry["class"] for entry in found["top"]] for found in document["predictions"]] == [  # type: ignore[index, attr-defined]
+        [name for name, _ in ranking] for ranking in expected
+    ]
+    assert main(["predict", str(run_folder), str(paths[0]), "--coverage", "0.9", "--csv"]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header == "sample,class,probability,set" and row.endswith(",blue")
+    assert main(["predict", str(run_folder), str(paths[0]), "--coverage", "0.9"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.endswith(
+        "with the right class among those named for 90 % of samples like the 30 test samples of the server"
+    )
+    assert main(["predict", str(run_folder), str(paths[0]), "--coverage", "0.99"]) == 2
+    assert "at most 0.968, which 30 test samples of the server can promise, got 0.99" in capsys.readouterr().err

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedstats_app.heads import CalibrationSums, ConfusionMatrix, HeadScores, MarginHistograms, margin_bins
 from fedstats_app.privacy import NodePolicy, confusion_above_floor, margins_above_floor
-from fedstats_app.privacy.evaluation import floor_in_samples
+from fedstats_app.privacy.evaluation import floor_in_samples, label_margins_above_floor
 
 NUM_CLASSES = 4
 samples = st.lists(st.tuples(st.integers(0, NUM_CLASSES - 1), st.integers(0, NUM_CLASSES - 1)), max_size=40)
@@ -177,3 +177,23 @@ def test_floors_of_evaluation_count_persons(pairs: list[tuple[int, int]], floor:
     shares = [right[persons[counted] == person].mean() for person in set(persons[counted].tolist())]
     assert abs(found.person_shares / found.SHARE - float(sum(shares))) <= 0.5 + 1e-5
     assert found.person_shares % found.SHARE == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-30, 30)), max_size=60), st.sampled_from([2, 5, 12]))
+def test_margins_for_the_right_classes_leave_in_full_bins_and_never_larger(
+    pairs: list[tuple[int, int]], floor: int
+) -> None:
+    labels = torch.tensor([label for label, _ in pairs], dtype=torch.int64)
+    logits = torch.zeros(len(pairs), 3, dtype=torch.float64)
+    logits[torch.arange(len(pairs)), labels] = torch.tensor([margin / 4 for _, margin in pairs], dtype=torch.float64)
+    bins = margin_bins(logits)
+
+    found = label_margins_above_floor(labels, bins, floor)
+
+    named = (torch.bincount(labels, minlength=3) >= floor)[labels]
+    assert int(found[:, 1].sum()) == int(named.sum()) and bool((found[:, 1] >= floor).all()) and len(found) <= 161
+    true = bins.gather(1, labels.unsqueeze(1)).flatten()[named].long().sort().values
+    assert bool((found[:, 0].repeat_interleave(found[:, 1]) <= true).all())
+    assert not len(label_margins_above_floor(labels, bins, 0)) and not len(
+        label_margins_above_floor(labels.clamp(max=1), bins[:, :2], floor)
+    )

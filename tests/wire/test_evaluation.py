@@ -45,13 +45,15 @@ UNSAID = ClientScores(
     MARGINS,
     None,
 )
+# Margins by class are withheld.
+POOLED = ClientScores(CONFUSION, NO_MARGINS, 96, torch.tensor([[3, 9], [640, 11]]))
 
 
 def question(head: LinearHead = HEAD) -> Message:
     return instruction(evaluation_content(REQUEST, {"fedncm": head, "fed3r": HEAD}), "evaluate.heads")
 
 
-@pytest.mark.parametrize("scores", [SCORES, UNSAID, NOTHING], ids=["some", "unsaid", "none"])
+@pytest.mark.parametrize("scores", [SCORES, UNSAID, NOTHING, POOLED], ids=["some", "unsaid", "none", "pooled"])
 def test_counts_arrive(scores: ClientScores) -> None:
     reply = evaluation_reply(question(), {"fedncm": scores})
 
@@ -60,6 +62,7 @@ def test_counts_arrive(scores: ClientScores) -> None:
     assert torch.equal(found.confusion.matrix, scores.confusion.matrix)
     assert torch.equal(found.confusion.elsewhere, scores.confusion.elsewhere)
     assert found.confusion.num_examples == scores.confusion.num_examples
+    assert torch.equal(found.of_labels, scores.of_labels)
     assert torch.equal(found.margins, scores.margins) and found.temperature == scores.temperature
     assert len(reply.content["confusion.fedncm"]["cells"].numpy()) == int((scores.confusion.matrix > 0).sum())
     # Empty bins do not travel: at most one of 16 bytes for each sample and class.
