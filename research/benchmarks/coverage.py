@@ -86,7 +86,7 @@ def trials(features: Features, seed: int, sites: int) -> Iterator[tuple[str, str
     ]
     held = [part[: round(KEPT * len(part))] for part in parts]
     rest = torch.cat([part[round(KEPT * len(part)) :] for part in parts])
-    own, whole = (FeatureStatistics.from_features(train[of], labels[of], number) for of in (rest, slice(None)))
+    own, whole = (FeatureStatistics.from_features(train[part], labels[part], number) for part in (rest, slice(None)))
     heads = {
         "FedNCM": solve_ncm(own),
         "Fed3R": solve_ridge(own, ridge_lambda="auto"),
