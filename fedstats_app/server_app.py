@@ -6,6 +6,7 @@ from fedstats_app.base.threads import lasting_imports  # first: it must come bef
 
 # isort: split
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -19,6 +20,8 @@ with lasting_imports():
     from fedstats_app.server.lifetime import how_to_stop, lifetime, quiet_flower
     from fedstats_app.server.run import Run, prepare
 
+# Ray's advice about a variable of its own would be in the first lines that a newcomer reads.
+warnings.filterwarnings("ignore", "Tip: In future versions of Ray", FutureWarning)
 app = ServerApp()
 
 
