@@ -18,6 +18,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 
 from fedstats_app.client.ledger import ledger_of
+from fedstats_app.data.differences import sets_of_targets, withheld_targets
 from fedstats_app.secure.party import Party, Unsafe
 from fedstats_app.secure.plan import IDENTITY_BYTES, Entry
 from fedstats_app.secure.sets import digest_of_set, set_of
@@ -135,6 +136,12 @@ def _class_list(site: Site, request: StatisticsRequest) -> bytes:
     """Return one bit for each class, set for those that this client adds to a sum."""
     split = site.split(request.class_names, holdout=0.0, seed=request.seed)
     present = np.bincount(split.dataset.labels[split.kept], minlength=request.num_classes) > 0
+    if (targets := split.targets(request.spec.targets)) is not None:
+        sets, persons = sets_of_targets(targets.numpy(), labels=True), split.persons(split.kept)
+        present = np.asarray(sets[:, 0].any(axis=0))
+        if site.floor > 1:
+            whose = None if persons is None else persons.numpy()
+            present[withheld_targets(sets, site.floor, whose)] = False
     if len(present) != request.num_classes:
         raise ValueError(f"the data have {len(present)} classes, the request {request.num_classes}")
     return np.packbits(present).tobytes()

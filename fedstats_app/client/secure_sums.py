@@ -30,7 +30,12 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
             raise Unsafe("this run of masks is for sums with noise")
         reader = site.reader(request.backbone_fingerprint)
         layout = SecureLayout(
-            reader.backbone.feature_dim, sum_request.samples, sum_request.norm, request.spec.gram, sum_request.spread
+            reader.backbone.feature_dim,
+            sum_request.samples,
+            sum_request.norm,
+            request.spec.gram,
+            sum_request.spread,
+            labels=request.spec.targets == "labels",
         )
         if layout.bits != request.spec.fraction_bits:
             raise Unsafe(f"{layout.bits} bits of fraction go with this sum, not {request.spec.fraction_bits}")
@@ -41,7 +46,8 @@ def sums(msg: Message, context: Context, client_id: int | None) -> Message:
         classes, own = torch.from_numpy(plan.classes(active)), party.index(plan)
         statistics = _statistics(site, reader, request, classes)
         listed = torch.from_numpy(plan.lists[own].astype(bool)) & classes
-        if not torch.equal(statistics.present, listed):
+        present = statistics.present if statistics.targets is None else (statistics.targets.known > 0) & classes
+        if not torch.equal(present, listed):
             raise Unsafe("images that cannot be read leave a class with too few samples: repair or remove them")
         if ledger is not None:
             ledger.check_unchanged()
@@ -54,7 +60,7 @@ def _statistics(site: Site, reader: FeatureReader, request: StatisticsRequest, c
     """Return the client's statistics of the classes that are summed, as if it had no others."""
     split = site.split(request.class_names, holdout=0.0, seed=request.seed)
     labels = torch.from_numpy(split.dataset.labels[split.kept].copy())
-    stay = classes[labels]
+    stay, targets = classes[labels], split.targets(request.spec.targets)
     kept = split.kept[stay.numpy()]
     found = statistics_above_floor(
         site.policy,
@@ -67,5 +73,6 @@ def _statistics(site: Site, reader: FeatureReader, request: StatisticsRequest, c
         persons=split.persons(kept),
         masked=True,
         expanded=reader.backbone.expands_features,
+        targets=targets if targets is None else targets[stay],
     )
     return found.statistics.summed()

@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+# A label that every sample has, in secure sums: no class may be named so.
+EVERY_SAMPLE = "(every sample)"
 # Groups by which numbers are spread over the clients of a simulation.
 _GROUPS = 10
 
@@ -38,8 +40,12 @@ class Targets:
     def renamed(self, names: Sequence[str], wanted: Sequence[str]) -> Targets:
         """Return the columns for other names, by name; others go, and new ones are ``absent``."""
         position = {name: place for place, name in enumerate(names)}
-        nothing = np.full(len(self.values), self.absent)
-        columns = [self.values[:, position[name]] if name in position else nothing for name in wanted]
+        columns = [
+            self.values[:, position[name]]
+            if name in position
+            else np.full(len(self.values), 1.0 if name == EVERY_SAMPLE else self.absent)
+            for name in wanted
+        ]
         return dataclasses.replace(self, values=np.stack(columns, axis=1))
 
     @property

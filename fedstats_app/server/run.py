@@ -182,7 +182,7 @@ class Run:
         if federation.sums_only:
             from fedstats_app.strategies.secure_sums import SecureStatisticsStrategy  # other runs do without
 
-            shared["class_names"] = self.class_names  # of lists that go in clear
+            shared |= {"class_names": self.class_names, "targets": self.targets}  # of lists that go in clear
             return SecureStatisticsStrategy(classes, methods, exact_samples=self.most_samples, **shared)
         return StatisticsStrategy(
             classes,
@@ -371,7 +371,7 @@ def _targets(config: AppConfig, federation: Federation) -> str:
     refused = {
         "fine-tune": bool(config.trainer),
         "dp-epsilon": config.federation.is_noisy,
-        "secure-sums": config.federation.sums_only,
+        "secure-sums": config.federation.sums_only and targets == "numbers",
         "exact-sums": config.federation.exact_sums and targets == "numbers",
         "classes": bool(config.data.classes),
     }

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedstats_app.statistics.accumulation import mirror_upper, pack_upper, unpack_upper
 from fedstats_app.statistics.exact import fraction_bits
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
+from fedstats_app.statistics.target_sums import TargetSums
 
 Words = list[NDArray[np.uint64]]
 # Of each array of a sum: how many words, and bytes of each.
@@ -44,6 +45,9 @@ class SecureLayout:
         Whether the Gram matrix is summed.
     spread : bool
         Whether the products of clients' class means are summed, for FedCOF.
+    labels : bool
+        Whether samples have several labels, the first of which all have: then each label has two counts and two sums,
+        of the samples for which it is known and of the positive ones.
     """
 
     feature_dim: int
@@ -51,6 +55,7 @@ class SecureLayout:
     norm: float
     gram: bool = False
     spread: bool = False
+    labels: bool = False
 
     @property
     def bits(self) -> int:
@@ -62,8 +67,8 @@ class SecureLayout:
         largest, triangle = self.samples * self.norm * 2.0**self.bits, self.feature_dim * (self.feature_dim + 1) // 2
         squares = [(triangle, _bytes_for(largest * self.norm * 2.0**self.bits))] * (self.gram + self.spread)
         return [
-            (num_classes, WORD_BYTES),  # so that too many samples are always seen
-            (num_classes * self.feature_dim, _bytes_for(largest)),
+            (num_classes * (1 + self.labels), WORD_BYTES),  # so that too many samples are always seen
+            (num_classes * (1 + self.labels) * self.feature_dim, _bytes_for(largest)),
             *squares,
         ]
 
@@ -79,7 +84,11 @@ class SecureLayout:
         weights : Tensor
             (C,) float64 w_c, at most 1, of sum_c w_c n_c m_c m_c^T with m_c the client's class means.
         """
-        numbers = [statistics.class_counts[classes], statistics.class_sums[classes].flatten() * 2.0**self.bits]
+        counts, sums = statistics.class_counts[classes], statistics.class_sums[classes]
+        if self.labels and statistics.targets is not None:
+            own = statistics.targets.chosen(classes)
+            counts, sums = torch.cat([own.known, own.sums.long()]), torch.cat([own.known_sums, own.products])
+        numbers = [counts, sums.flatten() * 2.0**self.bits]
         if self.gram:
             if statistics.gram is None:
                 raise ValueError("this sum needs the Gram matrix, got statistics without one")
@@ -101,6 +110,8 @@ class SecureLayout:
         """
         shapes = self.shapes(int(classes.sum()))
         parts = [numbers_of(part, size) for part, (_, size) in zip(words, shapes, strict=True)]
+        if self.labels:
+            return self._read_labels(parts, classes), None
         counts = torch.zeros(len(classes), dtype=torch.int64)
         sums = torch.zeros(len(classes), self.feature_dim, dtype=torch.float64)
         counts[classes] = parts[0].to(torch.int64)
@@ -109,6 +120,30 @@ class SecureLayout:
         total = FeatureStatistics(counts, sums, squares[0] if self.gram else None)
         self._check(total)
         return total, squares[-1] if self.spread else None
+
+    def _read_labels(self, parts: Sequence[Tensor], classes: Tensor) -> FeatureStatistics:
+        """Return the statistics of samples with several labels, without the one that all have."""
+        known, positive = parts[0].to(torch.int64).reshape(2, -1)
+        of_known, products = (parts[1] * 2.0**-self.bits).reshape(2, -1, self.feature_dim)
+        gram = unpack_upper(parts[2] * 4.0**-self.bits, self.feature_dim) if self.gram else None
+        for counts, sums in ((known, of_known), (positive, products)):
+            self._check(FeatureStatistics(counts[:1], sums[:1], gram))
+            for place in range(1, len(counts)):
+                self._check(FeatureStatistics(counts[place : place + 1], sums[place : place + 1]))
+        if bool((positive > known).any()) or bool((known > known[0]).any()) or not torch.equal(known[:1], positive[:1]):
+            raise ValueError(
+                "a sum is out of its range: a label has more positive samples than known ones, or than all"
+            )
+        sums = positive.to(torch.float64)
+        targets = TargetSums(("labels",), known, of_known, sums, sums.clone(), products)
+        number, ids = len(classes) - 1, classes.nonzero().squeeze(1)
+        counts, totals = (
+            torch.zeros(number, dtype=torch.int64),
+            torch.zeros(number, self.feature_dim, dtype=torch.float64),
+        )
+        counts[0], totals[0] = known[0], of_known[0]
+        labels = targets.chosen(torch.arange(1, len(known))).placed(ids[1:] - 1, number)
+        return FeatureStatistics(counts, totals, gram, labels)
 
     def _check(self, total: FeatureStatistics) -> None:
         number, of_class = total.num_examples, total.class_counts

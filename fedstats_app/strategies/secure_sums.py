@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedstats_app.data.targets import EVERY_SAMPLE
 from fedstats_app.grid.asking import first_reasons, num_bytes, to_all, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.collection import ClientOutcome
@@ -346,9 +347,14 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         super().__init__(num_classes, methods, exact_samples=exact_samples, **options)
         if self.feature_dim is None:
             raise ValueError("secure-sums: need the feature dimension, got None")
+        if labels := self.request.spec.targets == "labels":
+            names = (EVERY_SAMPLE, *self.request.class_names)
+            self.request = replace(self.request, num_classes=len(names), class_names=names)
         self._samples = exact_samples
         spread = any(method.keeps_rows for method in methods)
-        self._layout = SecureLayout(self.feature_dim, exact_samples, self._limits.norm, self.request.spec.gram, spread)
+        self._layout = SecureLayout(
+            self.feature_dim, exact_samples, self._limits.norm, self.request.spec.gram, spread, labels
+        )
 
     def collect(self, grid: Grid, timeout: float | None = None) -> None:
         """Sum over all clients; arguments as of :meth:`StatisticsStrategy.collect`.

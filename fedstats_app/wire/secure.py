@@ -130,6 +130,7 @@ def read_question(text: str) -> tuple[StatisticsRequest, SumRequest | NoisyReque
     RejectedRequest
         If it is no such text, or asks for statistics that do not add up.
     """
+    from fedstats_app.data.targets import EVERY_SAMPLE
     from fedstats_app.statistics import StatisticsSpec
     from fedstats_app.wire.reading import from_values
     from fedstats_app.wire.statistics import StatisticsRequest
@@ -143,8 +144,12 @@ def read_question(text: str) -> tuple[StatisticsRequest, SumRequest | NoisyReque
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RejectedRequest(f"not a question for sums: {error!s:.300}") from error
     bits = request.spec.fraction_bits
-    if request.spec != StatisticsSpec(request.spec.gram, fraction_bits=bits) or request.holdout:
+    targets = "" if is_noisy or request.spec.targets != "labels" else "labels"
+    if request.spec != StatisticsSpec(request.spec.gram, fraction_bits=bits, targets=targets) or request.holdout:
         raise RejectedRequest("not a question for sums: it must be of counts, sums and gram, of all samples")
+    if targets and request.class_names[:1] != (EVERY_SAMPLE,):
+        # Who is in the sum of all samples is kept account of by this name.
+        raise RejectedRequest(f"not a question for sums: labels begin with {EVERY_SAMPLE!r}")
     if (bits is None) != is_noisy:
         raise RejectedRequest("not a question for sums: fraction-bits must be given, but not with noise")
     return request, found

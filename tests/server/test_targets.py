@@ -114,3 +114,15 @@ def test_labels_are_renamed_and_dropped_afterwards(
     assert torch.equal(after["clothing"], before["worn"]) and not after["carried"].any()
     assert main(["edit", str(run), "--merge", "laces,buttons"]) == 2
     assert "labels cannot be merged" in capsys.readouterr().err
+
+
+def test_secure_sums_of_labels_have_the_bits_of_exact_sums(tmp_path: Path, made: dict[str, str]) -> None:
+    same = {**made, "num_clients": 5, "partitioner": "iid", "method": "fedncm,fedcgs"}
+    clear = simulate(tmp_path / "1", **same, exact_sums=True, holdout_fraction=0)
+    masked = simulate(tmp_path / "2", **same, secure_sums="on", shuffle_seed=3)
+    found, expected = heads(masked), heads(clear)
+    for name in ("fedncm", "fedcgs"):
+        assert torch.equal(found[name], expected[name]), name
+    assert read_json(masked, "results.json")["methods"]["fedcgs"]["targets"]["mean_auroc"] > 0.8
+    for line in (masked / "clients.jsonl").read_text().splitlines():
+        assert json.loads(line)["num_examples"] == 0

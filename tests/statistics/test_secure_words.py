@@ -1,13 +1,15 @@
 """Statistics as words that wrap around: sums to the last bit, ranges at their bounds, FedCOF from one sum."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedstats_app.heads.scatter import SummedRows
-from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec
+from fedstats_app.statistics import ClassMeanRows, FeatureStatistics, StatisticsSpec, TargetSums
 from fedstats_app.statistics.exact import on_grid
 from fedstats_app.statistics.secure_words import SecureLayout, Words, fedcof_scatter, mean_weights, packed, unpacked
 
@@ -121,3 +123,29 @@ def test_a_site_with_1_280_features_sends_four_to_seven_megabytes() -> None:
     for samples, norm in ((8_000, 1.0), (8_000, 30.0), (3_000_000, 1.0), (100_000_000, 1.0)):
         layout = SecureLayout(1280, samples, norm, gram=True)
         assert 4e6 < sum(number * size for number, size in layout.shapes(100)) < 7e6
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**32), st.integers(2, 4))
+def test_labels_are_read_as_they_were_summed(seed: int, clients: int) -> None:
+    layout, draw = SecureLayout(4, 100, 1.0, gram=True, labels=True), torch.Generator().manual_seed(seed)
+    parts = []
+    for _ in range(clients):
+        features = on_grid(torch.nn.functional.normalize(torch.randn(20, 4, generator=draw)), layout.bits)
+        values = (torch.rand(20, 3, generator=draw) < 0.4).to(torch.float64)
+        values[torch.rand(20, 3, generator=draw) < 0.2] = torch.nan
+        values = torch.cat([torch.ones(20, 1, dtype=torch.float64), values], dim=1)
+        targets = TargetSums.zeros("labels", 4, 4)
+        targets.add_(features, values)
+        of_one = FeatureStatistics.from_features(features, torch.zeros(20, dtype=torch.int64), 4)
+        parts.append(replace(of_one, targets=targets))
+    classes = torch.tensor([True, True, False, True])
+    words = [layout.words(part, classes, torch.zeros(4)) for part in parts]
+    found, _ = layout.read(travelled(layout, words, 3), classes)
+    total = sum(parts[1:], parts[0])
+    assert found.targets is not None and total.targets is not None and found.gram is not None
+    assert torch.equal(found.gram, total.gram) and found.num_examples == 20 * clients
+    for name, tensor in found.targets.tensors.items():
+        expected = total.targets.tensors[name][1:].clone()
+        expected[1] = 0  # it is not summed
+        assert torch.equal(tensor, expected), name

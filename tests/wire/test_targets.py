@@ -11,9 +11,10 @@ from fedstats_app.heads.target_scores import TargetScores
 from fedstats_app.heads.targets import TargetLeaveOneOut
 from fedstats_app.statistics import ClientStatistics, StatisticsSpec
 from fedstats_app.testing import instruction
-from fedstats_app.wire import RejectedReply, StatisticsRequest
+from fedstats_app.wire import RejectedReply, RejectedRequest, StatisticsRequest
 from fedstats_app.wire.arrays import to_array
 from fedstats_app.wire.evaluation import evaluation_content, read_evaluation_request
+from fedstats_app.wire.secure import SumRequest, question_text, read_question
 from fedstats_app.wire.statistics import read_statistics_reply, statistics_reply
 from fedstats_app.wire.target_evaluation import read_target_evaluation_reply, target_evaluation_reply
 
@@ -121,3 +122,10 @@ def test_scores_that_no_samples_have_are_refused(kind: str, key: str, place: tup
     record[key] = to_array(torch.from_numpy(values))
     with pytest.raises(RejectedReply):
         read_target_evaluation_reply(reply, kind, C, ("fed3r",))
+
+
+def test_a_secure_sum_of_labels_keeps_account_of_all_samples() -> None:
+    spec = StatisticsSpec(gram=True, fraction_bits=12, targets="labels")
+    request = StatisticsRequest(2, spec, "float64", class_names=("edema", "mass"))
+    with pytest.raises(RejectedRequest, match="labels begin with"):
+        read_question(question_text(request, SumRequest(100, 1.0, False)))
