@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from threading import Thread
+from types import ModuleType
 
 import numpy as np
 
@@ -65,6 +67,8 @@ def solve_heads(run: Run, state: State) -> State:
     strategy, phases = run.statistics_strategy(), Phases(lambda: run.progress.seconds)
     phases.end("preparation")
     notes = collect(run, strategy)
+    # Matplotlib takes a second to load: beside the mathematics, which leaves Python to others.
+    Thread(target=_plots, args=(run,), name="fedstats-plots").start()
     strategy.solve()
     keep(run, strategy)
     phases.end("statistics and solving")
@@ -193,13 +197,20 @@ def _watching(
     return on_reply
 
 
-def _draw(run: Run, results: Sequence[MethodResult], label_counts: Mapping[int, np.ndarray], scores: Scores) -> None:
+def _plots(run: Run) -> ModuleType | None:
+    """Import what draws the figures; None if there are none."""
     if not run.config.run.plots or run.targets:
-        return
-    from fedstats_app.report.plots.first_stage import write_plots  # matplotlib takes a second to load
+        return None
+    from fedstats_app.report.plots import first_stage
 
+    return first_stage
+
+
+def _draw(run: Run, results: Sequence[MethodResult], label_counts: Mapping[int, np.ndarray], scores: Scores) -> None:
+    if (plots := _plots(run)) is None:
+        return
     shown = label_counts if run.federation.simulated else {}  # what some sites would rather not show
-    write_plots(
+    plots.write_plots(
         run.folder.path / "plots",
         results,
         class_names=run.class_names,
