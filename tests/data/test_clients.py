@@ -35,6 +35,7 @@ def test_integer_labels_get_their_names(table: Path, tmp_path: Path, in_file: bo
 def test_a_site_takes_a_list_and_reads_no_file_that_a_run_names(table: Path) -> None:
     data = own_dataset(str(table), DataOptions(class_names="cat,dog,hen"))
     assert data.class_names == ("cat", "hen") and not data.numbered  # dog has no rows here
+    assert "the test split, 2 texts, is left out: a site holds out some of the others itself" in data.notes
     with pytest.raises(DatasetError, match="a file is for simulations"):
         own_dataset(str(table), DataOptions(class_names="/etc/hostname"))
 

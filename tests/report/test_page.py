@@ -62,6 +62,9 @@ def test_every_run_has_one_with_all_its_parts(server_run: Path) -> None:
     assert "statistics.class-sums" in page.words and "rose taken for tulip" in page.words
     assert list(results["seconds_by_phase"]) == ["preparation", "statistics and solving", "evaluation"]
     assert "fedstats predict" in page.words
+    # The first sentence, and bytes: of the recommended head, and of all.
+    assert "This is a simulation on one machine." in page.words and "sent for " in page.words
+    assert " for all methods and trainings of this run together" in page.words
 
 
 def test_it_needs_no_other_file_and_is_small(server_run: Path, client_run: Path) -> None:
