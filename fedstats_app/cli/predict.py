@@ -132,15 +132,17 @@ def _write_targets(
                 values = classifier.probabilities(samples) if labels else classifier.scores(samples)
                 yield from zip(map(dataset.sample_name, read), values.tolist(), strict=True)
 
+    def held(values: list[float]) -> list[str]:
+        return [name for name, value in zip(names, values, strict=True) if value >= 0.5]
+
+    def bounds(values: list[float]) -> list[tuple[float, float, float]]:
+        return [(value, value - half, value + half) for value, half in zip(values, widths, strict=True)]
+
     if arguments.json:
         entries = [
             {
                 "path": path,
-                **(
-                    {"labels": [name for name, value in zip(names, values, strict=True) if value >= 0.5]}
-                    if labels
-                    else {}
-                ),
+                **({"labels": held(values)} if labels else {}),
                 "probabilities" if labels else "numbers": dict(zip(names, values, strict=True)),
             }
             for path, values in found()
@@ -148,35 +150,24 @@ def _write_targets(
         reasons = [{"path": path, "reason": reason} for path, reason in unreadable.items()]
         document = {"targets": classifier.targets, "predictions": entries, "unreadable": reasons}
         print(to_json(head_entries(arguments, classifier) | document))
-        return
-    if arguments.csv:
+    elif arguments.csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        more = names if labels else [part for name in names for part in (name, f"{name} from", f"{name} to")]
-        writer.writerow(map(plain, ["sample", *(["labels"] if labels else []), *more]))
+        more = [part for name in names for part in (name, f"{name} from", f"{name} to")]
+        writer.writerow(map(plain, ["sample", "labels", *names] if labels else ["sample", *more]))
         for path, values in found():
-            held = ["|".join(name for name, value in zip(names, values, strict=True) if value >= 0.5)] if labels else []
-            cells = (
-                values
-                if labels
-                else [
-                    part
-                    for value, half in zip(values, widths, strict=True)
-                    for part in (value, value - half, value + half)
-                ]
-            )
-            writer.writerow(map(plain, [path, *held, *cells]))
-        return
-    print(f"head {classifier.method}; " + ("labels from 50 % on" if labels else "numbers, and what holds 90 % of such"))
-    for path, values in found():
-        if labels:
+            cells = ["|".join(held(values)), *values] if labels else itertools.chain(*bounds(values))
+            writer.writerow(map(plain, [path, *cells]))
+    elif labels:
+        print(f"head {classifier.method}; labels from 50 % on")
+        for path, values in found():
             ranked = sorted(zip(names, values, strict=True), key=lambda entry: -entry[1])
             _print_lines(path, [entry for entry in ranked if entry[1] >= 0.5] or [("none", 1.0 - ranked[0][1])])
-        else:
-            shown = (
-                f"{n} {v:.4g} ({v - half:.4g} to {v + half:.4g})"
-                for n, v, half in zip(names, values, widths, strict=True)
-            )
-            print(f"{printable(path, WIDTH // 2)}  {'; '.join(shown)}")
+    else:
+        print(f"head {classifier.method}; numbers, and what holds 90 % of such")
+        for path, values in found():
+            shown = zip(names, bounds(values), strict=True)
+            text = "; ".join(f"{name} {value:.4g} ({low:.4g} to {high:.4g})" for name, (value, low, high) in shown)
+            print(f"{printable(path, WIDTH // 2)}  {text}")
 
 
 def _write_csv(predictions: Iterator[tuple[str, Ranking]], top: int, *, with_set: bool) -> None:

@@ -40,10 +40,12 @@ def description(train: Dataset, test: Dataset | None) -> str:
     count = len(train.class_names)
     classes = "1 class" if count == 1 else f"{count} classes"
     persons = "" if train.persons is None else f" of {len(np.unique(train.persons)):,} persons"
+    named = f"({listed(train.class_names)})"
     if train.targets is not None:
-        known = int(np.isfinite(train.targets.values).any(axis=1).sum())
-        classes = f"{count} {train.targets.kind}, {known:,} with one or more that are known,"
-    return f"{len(train):,} {samples}{persons} of {classes} ({listed(train.class_names)}); {held_out}"
+        classes = f"{count} {train.targets.kind}"
+        unknown = np.isnan(train.targets.values)
+        named += f", {int(unknown.sum()):,} of {unknown.size:,} cells unknown" if unknown.any() else ""
+    return f"{len(train):,} {samples}{persons} of {classes} {named}; {held_out}"
 
 
 def doubts(train: Dataset, test: Dataset | None, column: str = "") -> list[str]:

@@ -185,12 +185,9 @@ def solve_target_gaussian(
 
 def solve_target_head(stats: FeatureStatistics, ridge_lambda: float | Literal["auto"] = "auto") -> LinearHead:
     """Return the ridge of numbers, or of labels with the Gaussian's scale and threshold."""
-    labels = needed_targets(stats, "labels", "numbers").kind == ("labels",)
-    return (
-        solve_target_gaussian(stats, ridge=ridge_lambda)
-        if labels
-        else solve_target_ridge(stats, ridge_lambda=ridge_lambda)
-    )
+    if needed_targets(stats, "labels", "numbers").kind == ("labels",):
+        return solve_target_gaussian(stats, ridge=ridge_lambda)
+    return solve_target_ridge(stats, ridge_lambda=ridge_lambda)
 
 
 def shifted(head: LinearHead, thresholds: Tensor) -> LinearHead:
