@@ -8,7 +8,7 @@ import csv
 import io
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,15 +16,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedstats_app.base.files import write_atomically
+from fedstats_app.base.files import read_json_file, write_atomically
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.evaluate import CHUNK, align_classes
 from fedstats_app.cli.inputs import in_chunks, load_classifier, tell_unreadable
 from fedstats_app.cli.predict import plain
 from fedstats_app.cli.terminal import printable, table, told
-from fedstats_app.data import Dataset, Sample, load_dataset
+from fedstats_app.data import Dataset, Sample
 from fedstats_app.data.appearance import Appearance, appearance_of, copies, unlike
-from fedstats_app.data.clients import data_spec
+from fedstats_app.data.clients import own_dataset
+from fedstats_app.data.data_options import DataOptions
 from fedstats_app.heads.scores import label_margins
 from fedstats_app.report.page import page_of, parts
 from fedstats_app.report.text_columns import percent
@@ -95,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         if classifier.targets:
             raise CommandError(f"head {classifier.method} gives {classifier.targets} to a sample, not one class")
         with progress.doing("reading the list of samples"):
-            dataset = load_dataset(data_spec(str(Path(arguments.data).expanduser().absolute())), "train")
+            dataset = own_dataset(str(Path(arguments.data).expanduser().absolute()), _options(arguments.run_folder))
         if dataset.kind != classifier.kind:
             raise CommandError(f"head {classifier.method} classifies {classifier.kind}s, DATA has {dataset.kind}s")
         dataset = align_classes(dataset, classifier.class_names)
@@ -123,6 +124,13 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n\n".join(_sections(found, arguments)))
     return tell_unreadable("inspect", unreadable)
+
+
+def _options(run_folder: str) -> DataOptions:
+    """Return the columns and class names of a run, with which a node reads its data; here no person has too many."""
+    path = Path(run_folder).expanduser() / "config.json"
+    settings = read_json_file(path).get("run_config", {}) if path.is_file() else {}
+    return replace(DataOptions.read(settings), person_column="")
 
 
 def _looked_at(samples: Iterator[Sample], seen: list[Appearance]) -> Iterator[Sample]:

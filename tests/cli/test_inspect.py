@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 import shutil
 from pathlib import Path
@@ -51,6 +52,17 @@ def test_the_table_has_every_sample_by_rising_margin(run_folder: Path, mixed: Pa
     assert [row["head"] for row in rows] == said and not Path("inspect.html").exists()
 
 
+def test_a_table_is_read_by_the_columns_of_the_run(
+    run_folder: Path, mixed: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    rows = [f"{path},{path.parent.name},x" for path in sorted(path.relative_to(mixed) for path in mixed.rglob("*.png"))]
+    (mixed / "train.csv").write_text("\n".join(["scan,finding,label", *rows]))
+    settings = {"image-column": "scan", "label-column": "finding"}
+    (run_folder / "config.json").write_text(json.dumps({"run_config": settings}))
+    assert inspect(run_folder, mixed / "train.csv", "--out", str(tmp_path / "page.html")) == 0
+    assert capsys.readouterr().out.startswith("To 2 of 14 images")
+
+
 def test_texts_are_shown_by_their_beginning(text_run: Path, tmp_path: Path, capsys: Capture) -> None:
     for name, text in {"good/0.txt": "a good film", "bad/0.txt": "<b>a bad movie", "bad/1.txt": "a good film"}.items():
         (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +79,8 @@ def test_another_head_or_class_or_kind_is_refused(
     assert "no head of method 'fed3r'" in capsys.readouterr().err and inspect(text_run, pictures) == 2
     assert "head fedncm classifies texts, DATA has images" in capsys.readouterr().err
     (pictures / "green").rename(pictures / "yellow")
-    assert inspect(run_folder, pictures) == 2
+    pictures.rename(pictures.with_name("others"))  # a process reads a folder once
+    assert inspect(run_folder, pictures.with_name("others")) == 2
     assert "images of 1 classes that the head does not know" in capsys.readouterr().err
 
 
