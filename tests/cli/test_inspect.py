@@ -16,6 +16,12 @@ from tests.cli.conftest import picture
 Capture = pytest.CaptureFixture[str]
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be where a page may be written."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def mixed(pictures: Path) -> Path:
     picture("red", 50).save(pictures / "blue" / "wrong.png")
