@@ -110,9 +110,18 @@ def layers(network: str, autocast: str, folder: Path, options: Sequence[int], si
     decoded = _rate(lambda: reading(backbone.transform, dataset), torch.device("cpu"))
     peak = torch.cuda.max_memory_allocated() / 1e9 if backbone.device.type == "cuda" else 0.0
     bare = rates[best]
-    numbers = (round(value, 1) for value in (bare, memory, files, decoded))
-    shares = round(memory / bare, 3), round(files / bare, 3), round(peak, 2)
-    return Layers(network, autocast, best, *numbers, *shares)
+    return Layers(
+        network,
+        autocast,
+        best,
+        round(bare, 1),
+        round(memory, 1),
+        round(files, 1),
+        round(decoded, 1),
+        round(memory / bare, 3),
+        round(files / bare, 3),
+        round(peak, 2),
+    )
 
 
 def _loaded(network: str, autocast: str, batch_size: int, size: int, device: str) -> Backbone:
@@ -120,7 +129,7 @@ def _loaded(network: str, autocast: str, batch_size: int, size: int, device: str
     return load_backbone(network, weights="random", input_size=size, engine="torch", **running)  # type: ignore[arg-type]
 
 
-def command(name: str, of: Layers, folder: Path, number: int, size: int) -> Command:
+def command(name: str, line: Layers, folder: Path, number: int, size: int) -> Command:
     """Time one command over all files, in the precision and batch size of a line.
 
     Raises
@@ -129,8 +138,8 @@ def command(name: str, of: Layers, folder: Path, number: int, size: int) -> Comm
         If it fails.
     """
     settings = (
-        f"dataset='folder:{folder}' method='fedncm,fedcgs' num-clients=2 backbone='{of.network}' "
-        f"backbone-weights='random' input-size={size} batch-size={of.batch_size} autocast='{of.autocast}' "
+        f"dataset='folder:{folder}' method='fedncm,fedcgs' num-clients=2 backbone='{line.network}' "
+        f"backbone-weights='random' input-size={size} batch-size={line.batch_size} autocast='{line.autocast}' "
         "feature-cache='off' plots=false"
     )
     if (share := COMMANDS[name]) is None:
@@ -143,7 +152,7 @@ def command(name: str, of: Layers, folder: Path, number: int, size: int) -> Comm
     subprocess.run(words, check=True, env=environment, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - started
     rate = number / seconds
-    return Command(name, of.network, round(seconds, 1), round(rate, 1), round(rate / of.bare, 3))
+    return Command(name, line.network, round(seconds, 1), round(rate, 1), round(rate / line.bare, 3))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -172,11 +181,11 @@ def main(arguments: list[str] | None = None) -> None:
 
         pairs = [f"{network} {autocast}" for network in given.networks for autocast in PRECISIONS]
         measured = printed(
-            layers(*name.split(), folder, given.batch_sizes, given.input_size, given.device) for name in in_time(pairs)
+            layers(network, autocast, folder, given.batch_sizes, given.input_size, given.device)
+            for network, autocast in map(str.split, in_time(pairs))
         )
-        if measured:
-            one, size = measured[0], given.input_size
-            printed(command(name, one, folder, given.images, size) for name in in_time(given.commands))
+        for first in measured[:1]:
+            printed(command(name, first, folder, given.images, given.input_size) for name in in_time(given.commands))
 
 
 if __name__ == "__main__":
