@@ -43,12 +43,12 @@ def _size(direction: str, values: int, message: Message) -> Size:
 
 def sizes() -> list[Size]:
     """Measure the request of a later round, and the reply to it."""
-    asked = MezoRequest(0, 100, _SEED, updates=(Update(_SEED, (0.1,)),))
+    later = MezoRequest(0, 100, _SEED, updates=(Update(_SEED, (0.1,)),))
     with task(_RUN):
-        request = Message(asked.to_content(), _NODE, MEZO)
-        down = _size("down", asked.round_bytes, request)
-        answer = MezoReply((0.1,), 1000, bytes(range(16)))
-        return [down, _size("up", answer.num_bytes, mezo_reply(request, answer))]
+        request = Message(later.to_content(), _NODE, MEZO)
+        down = _size("down", later.round_bytes, request)
+        measured = MezoReply((0.1,), 1000, bytes(range(16)))
+        return [down, _size("up", measured.num_bytes, mezo_reply(request, measured))]
 
 
 def main(arguments: list[str] | None = None) -> None:
