@@ -117,7 +117,7 @@ def _report(ridges: Tensor, how: object, condition: float, deviations: tuple[flo
     shown = sorted(set(ridges.tolist()))
     text = f"{shown[0]:.4g}" + (f" to {shown[-1]:.4g}" if len(shown) > 1 else "")
     auto = " (auto)" if how == "auto" else ""
-    parameters = {"ridge_lambda": shown[-1]}
+    parameters = {"ridge_lambda": shown[0]}
     return SolveReport(f"lambda {text}{auto}", parameters, shown[-1], condition, deviations=deviations)
 
 
@@ -232,9 +232,13 @@ class TargetLeaveOneOut:
 
     @classmethod
     def of(cls, stats: FeatureStatistics, head: LinearHead) -> TargetLeaveOneOut:
-        """Return that of a head of labels made by :func:`solve_target_head`."""
+        """Return that of a head made by :func:`solve_target_head`.
+
+        Of several numbers the smallest ridge says how much a sample weighs, so that none weighs too little.
+        """
         ridge_lambda = head.report.parameters["ridge_lambda"]
-        ridge = solve_target_ridge(stats, ridge_lambda=ridge_lambda)
+        labels = needed_targets(stats, "labels", "numbers").kind == ("labels",)
+        ridge = solve_target_ridge(stats, ridge_lambda=ridge_lambda) if labels else head
         system = add_to_diagonal(needed_gram(stats, "leave-one-out") - mean_product(stats), ridge_lambda)
         lengths = [torch.linalg.vector_norm(made.weight, dim=1) for made in (head, ridge)]
         scale = torch.where(head.present, lengths[0] / lengths[1].clamp(min=1e-300), 1.0)

@@ -55,8 +55,8 @@ def score(run: Run, strategy: StatisticsStrategy) -> Scores:
 def score_targets(run: Run, strategy: StatisticsStrategy) -> Scores:
     """Evaluate heads of several labels or numbers, on samples that no threshold was chosen on."""
     able, kind = _able(run, strategy), run.targets
-    if kind == "labels" and able and not run.config.federation.sums_only:
-        _set_thresholds(run, strategy, able)
+    if able and not run.config.federation.sums_only:
+        _set_by_leave_one_out(run, strategy, able)
     if run.test_set is not None:
         return run.test_set.score_targets(strategy.heads, kind)
     if not able or not run.holdout:
@@ -64,8 +64,8 @@ def score_targets(run: Run, strategy: StatisticsStrategy) -> Scores:
     return evaluate_targets_on_clients(run.grid, strategy.request, strategy.heads, able)
 
 
-def _set_thresholds(run: Run, strategy: StatisticsStrategy, able: dict[int, int]) -> None:
-    """Set thresholds of heads with a ridge by the scores of training samples, each left out at its site."""
+def _set_by_leave_one_out(run: Run, strategy: StatisticsStrategy, able: dict[int, int]) -> None:
+    """Set thresholds, or deviations of numbers, by the scores of training samples, each left out at its site."""
     known: list[tuple[LinearHead, TargetScores]] = []
     for name, head in strategy.heads.items():
         if "ridge_lambda" not in head.report.parameters:
@@ -73,11 +73,16 @@ def _set_thresholds(run: Run, strategy: StatisticsStrategy, able: dict[int, int]
         found = next((scores for before, scores in known if torch.equal(before.weight, head.weight)), None)
         method = strategy.methods()[name]
         if found is None:
-            run.progress.say(f"thresholds: each sample is left out of {name} at its site, after {run.progress.elapsed}")
+            found_by = "thresholds" if run.targets == "labels" else "intervals"
+            run.progress.say(f"{found_by}: each sample is left out of {name} at its site, after {run.progress.elapsed}")
             left_out = TargetLeaveOneOut.of(method.inputs(strategy.collection.total), head)
             replies = evaluate_targets_on_clients(run.grid, strategy.request, {name: head}, able, left_out)
             known.append((head, found := replies.targets[name]))
-        strategy.heads[name] = shifted(head, found.best_thresholds(common=method.common_threshold))
+        if run.targets == "labels":
+            strategy.heads[name] = shifted(head, found.best_thresholds(common=method.common_threshold))
+        elif bool((found.moments[:, 0] > 0).all()):
+            deviations = tuple((found.moments[:, 3] / found.moments[:, 0]).sqrt().tolist())
+            strategy.heads[name] = replace(head, report=replace(head.report, deviations=deviations))
 
 
 def with_leave_one_out(run: Run, strategy: StatisticsStrategy, scores: Scores) -> Scores:
