@@ -37,6 +37,8 @@ def start(tmp_path: Path) -> Start:
         "PYTHONPATH": f"{RECORDER}{os.pathsep}{REPOSITORY}",
         "RECORDED_HOSTS": str(tmp_path / "hosts"),
         "OMP_NUM_THREADS": "1",
+        # `check` fails where another program has Flower's usual port.
+        "FLWR_LOCAL_CONTROL_API_PORT": str(free_ports(1)[0]),
     }
 
     def started(*words: str) -> subprocess.Popen[str]:
