@@ -232,10 +232,13 @@ class CalibrationSums(Addable):
         return self.temperatures.index(temperature)
 
 
-def temperatures_around(logits: Tensor, labels: Tensor) -> tuple[float, ...]:
-    """Return 1 and the temperatures around the best for a few samples, as of :meth:`CalibrationSums.from_logits`."""
+def temperatures_around(logits: Tensor, labels: Tensor, number: int) -> tuple[float, ...]:
+    """Return 1 and the temperatures around the best for ``number`` samples, guessed from a few of them.
+
+    Arguments are those of :meth:`CalibrationSums.from_logits`.
+    """
     guess = CalibrationSums.from_logits(logits, labels, TEMPERATURES[::NEIGHBOURS])
-    best = NEIGHBOURS * int((guess.losses[0] + guess.losses[2] / max(guess.num_examples, 1)).argmin())
+    best = NEIGHBOURS * int((guess.losses[0] + guess.losses[2] / number).argmin())
     return tuple(sorted({1.0, *TEMPERATURES[max(best - NEIGHBOURS, 0) : best + NEIGHBOURS + 1]}))
 
 

@@ -70,7 +70,7 @@ class ServerTestSet:
         for name, exact in heads.items():
             head, every = exact.to(dtype=torch.float32), every_temperature or self.num_readable < 4 * SAMPLES_OF_GUESS
             some, of_some = self.evenly_spaced(SAMPLES_OF_GUESS)
-            near = TEMPERATURES if every else temperatures_around(head.logits(some), of_some)
+            near = TEMPERATURES if every else temperatures_around(head.logits(some), of_some, self.num_readable)
             scores, right[name] = self._counted(head, near)
             if not all(sums.has_least for sums in (scores.even, scores.odd, scores.calibration)):
                 scores, right[name] = self._counted(head, TEMPERATURES)

@@ -96,5 +96,12 @@ def test_a_guess_far_from_the_best_temperature_does_not_count(monkeypatch: pytes
     test_set, head = a_test_set_and_a_head(1.0, by_class=False)
     slow = test_set.score({"one": head}, every_temperature=True)
     far = (1.0, *TEMPERATURES[-4:])
-    monkeypatch.setattr("fedstats_app.server.evaluation_data.temperatures_around", lambda logits, labels: far)
+    monkeypatch.setattr("fedstats_app.server.evaluation_data.temperatures_around", lambda *_: far)
     assert test_set.score({"one": head}).calibrations == slow.calibrations
+
+
+def test_where_all_samples_are_right_the_guess_knows_how_many_there_are() -> None:
+    _, head = a_test_set_and_a_head(1.0, by_class=False)
+    labels = torch.arange(20 * N) % C
+    test_set = ServerTestSet(Labels(labels.tolist()), Blocks(torch.eye(C, D)[labels]))  # type: ignore[arg-type]
+    assert len(test_set.score({"one": head}).heads["one"].even.temperatures) < 10
