@@ -59,7 +59,7 @@ class LabelMargins:
         """
         if not 0.0 < coverage <= self.largest_coverage:
             raise ValueError(
-                f"coverage must be above 0 and at most {self.largest_coverage:.3g}, which {self.samples} can promise, "
+                f"coverage must be above 0 and at most {self.largest_coverage:.4g}, which {self.samples} can promise, "
                 f"got {coverage:g}"
             )
         counts = torch.cat([self.pooled.unsqueeze(0), self.by_class])

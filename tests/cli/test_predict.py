@@ -164,4 +164,4 @@ def test_sets_hold_the_right_class_with_a_promise(run_folder: Path, pictures: Pa
         "with the right class among those named for 90 % of samples like the 30 test samples of the server"
     )
     assert main(["predict", str(run_folder), str(paths[0]), "--coverage", "0.99"]) == 2
-    assert "at most 0.968, which 30 test samples of the server can promise, got 0.99" in capsys.readouterr().err
+    assert "at most 0.9677, which 30 test samples of the server can promise, got 0.99" in capsys.readouterr().err
