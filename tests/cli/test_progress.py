@@ -34,12 +34,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     def slow(name: str) -> None:
         original = getattr(Classifier, name)
 
-        def one_after_another(self: Classifier, samples: Iterator[object], *more: int) -> object:
+        def one_after_another(self: Classifier, samples: Iterator[object], *more: int, **named: float | None) -> object:
             taken = []
             for sample in samples:
                 clock.sleep(SECONDS_PER_IMAGE)
                 taken.append(sample)
-            return original(self, taken, *more)
+            return original(self, taken, *more, **named)
 
         monkeypatch.setattr(Classifier, name, one_after_another)
 
