@@ -57,9 +57,9 @@ def doubts(train: Dataset, test: Dataset | None, column: str = "") -> list[str]:
     counts = train.class_counts
     found = []
     if len(counts) > 1 and (count := int((counts == 0).sum())):
-        found.append(f"{_classes(train, counts == 0)} without any {train.kind} ({count} of {len(counts)})")
+        found.append(f"no {train.kind} of {_classes(train, counts == 0)} ({count} of {len(counts)})")
     if count := int((counts == 1).sum()):
-        found.append(f"{_classes(train, counts == 1)} with a single {train.kind} ({count} of {len(counts)})")
+        found.append(f"a single {train.kind} of {_classes(train, counts == 1)} ({count} of {len(counts)})")
     for names in _near_equal(train.class_names):
         found.append(f"the classes {' and '.join(map(repr, names))} differ in letter case, spaces or Unicode form only")
     persons = [name for name in train.columns if _PERSON.fullmatch(name.strip())]
@@ -119,7 +119,7 @@ def check_classes(train: Dataset) -> None:
 
 
 def _classes(dataset: Dataset, which: NDArray[np.bool_]) -> str:
-    names = [dataset.class_names[index] for index in np.flatnonzero(which)]
+    names = [repr(dataset.class_names[index]) for index in np.flatnonzero(which)]
     return f"class{'es' if len(names) > 1 else ''} {listed(names)}"
 
 

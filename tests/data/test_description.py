@@ -27,8 +27,8 @@ def test_what_is_doubtful_is_told(tmp_path: Path) -> None:
     (tmp_path / "owl").mkdir()
     write_png(tmp_path / "fox" / "0.png")
     assert doubts(load_dataset(f"folder:{tmp_path}", "train"), None) == [
-        "class owl without any image (1 of 4)",
-        "class fox with a single image (1 of 4)",
+        "no image of class 'owl' (1 of 4)",
+        "a single image of class 'fox' (1 of 4)",
         "3 images are in two classes, byte for byte: dog/0.png, dog/1.png, fox/0.png",
         "images of only 3 pixels on a side, in which networks see little",
     ]

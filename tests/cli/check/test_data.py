@@ -100,7 +100,7 @@ def test_data_as_downloaded_are_told_and_doubts_warned_of(settings: Path, pictur
     code, found = check(capsys, "--run-config", settings, "--node-config", data_at(site))
     assert code == 0 and found["data"]["level"] == "warning"
     assert "12 images of 4 classes (blue, empty, green, red); no test split" in found["data"]["message"]
-    assert "class empty without any image (1 of 4)" in found["data"]["message"]
+    assert "no image of class 'empty' (1 of 4)" in found["data"]["message"]
     with settings.open("a") as stream:
         stream.write(f'dataset = "folder:{site}"\nclasses = "blue"\n')
     code, found = check(capsys, "--run-config", settings)
