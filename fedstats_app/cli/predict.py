@@ -35,6 +35,9 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _PERCENT_WIDTH = 8
 
 Ranking = list[tuple[str, float]]
+# Name, classes, and whether the sample is unlike the training data, where the head can tell.
+Prediction = tuple[str, Ranking, bool | None]
+_UNLIKE = "unlike the training data"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -68,19 +71,25 @@ def run(arguments: argparse.Namespace) -> int:
             _write_targets(arguments, classifier, datasets, unreadable, progress)
         elif arguments.csv:
             top = 1 if promise else min(arguments.top, len(classifier.class_names))
-            _write_csv(predictions, top, with_set=bool(promise))
+            _write_csv(predictions, top, with_set=bool(promise), measured=classifier.distance_limit is not None)
         elif arguments.json:
             found = [
-                {"path": path, "top": [{"class": name, "probability": value} for name, value in ranking]}
-                for path, ranking in predictions
+                {
+                    "path": path,
+                    "top": [{"class": name, "probability": value} for name, value in ranking],
+                    **({} if unlike is None else {"unlike": unlike}),
+                }
+                for path, ranking, unlike in predictions
             ]
             reasons = [{"path": path, "reason": reason} for path, reason in unreadable.items()]
             head = head_entries(arguments, classifier) | ({"coverage": arguments.coverage} if promise else {})
             print(to_json(head | {"predictions": found, "unreadable": reasons}))
         else:
             print(f"head {classifier.method}; {promise or calibration_note(classifier)}")
-            for path, ranking in predictions:
+            for path, ranking, unlike in predictions:
                 _print_lines(path, ranking)
+                if unlike:
+                    print(f"  {_UNLIKE}: farther from it than 99 % of the test samples")
     return tell_unreadable("predict", unreadable)
 
 
@@ -104,10 +113,13 @@ def _predictions(
     arguments: argparse.Namespace,
     unreadable: dict[str, str],
     progress: Progress,
-) -> Iterator[tuple[str, Ranking]]:
+) -> Iterator[Prediction]:
     for samples, read in in_chunks(dataset, CHUNK, unreadable, progress):
-        rankings = classifier.top(samples, arguments.top, coverage=arguments.coverage)
-        yield from zip(map(dataset.sample_name, read), rankings, strict=True)
+        features = classifier.features(samples)
+        rankings = classifier.top(features, arguments.top, coverage=arguments.coverage)
+        measured = classifier.distance_limit is not None
+        unlike = classifier.unlike(features).tolist() if measured else itertools.repeat(None, len(features))
+        yield from zip(map(dataset.sample_name, read), rankings, unlike, strict=True)
 
 
 def plain(value: object) -> object:
@@ -170,14 +182,16 @@ def _write_targets(
             print(f"{printable(path, WIDTH // 2)}  {text}")
 
 
-def _write_csv(predictions: Iterator[tuple[str, Ranking]], top: int, *, with_set: bool) -> None:
+def _write_csv(predictions: Iterator[Prediction], top: int, *, with_set: bool, measured: bool) -> None:
     """Print a line per sample as soon as it is there, its likeliest class first; a set has "|" between its classes."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     more = (f"{column}_{place}" for place in range(2, top + 1) for column in ("class", "probability"))
-    writer.writerow(["sample", "class", "probability", *more, *(["set"] if with_set else [])])
-    for name, ranking in predictions:
+    writer.writerow(["sample", "class", "probability", *more, *["set"] * with_set, *["unlike"] * measured])
+    for name, ranking, unlike in predictions:
         classes = ["|".join(of_set for of_set, _ in ranking)] if with_set else []
-        writer.writerow(map(plain, [name, *itertools.chain.from_iterable(ranking[:top]), *classes]))
+        writer.writerow(
+            map(plain, [name, *itertools.chain.from_iterable(ranking[:top]), *classes, *[unlike] * measured])
+        )
 
 
 def _print_lines(path: str, ranking: Ranking) -> None:

@@ -7,8 +7,9 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeVar, overload
+from typing import Literal, TypeAlias, TypeVar, overload
 
 import torch
 from PIL import Image
@@ -26,7 +27,9 @@ from fedstats_app.data.folder import read_text
 from fedstats_app.data.paths import open_image, without_folders
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.coverage import LabelMargins
+from fedstats_app.heads.likeness import Likeness
 from fedstats_app.report.head_file import (
+    DISTANCE_LIMIT,
     FILE_KEY,
     LABEL_MARGINS,
     NORMALISATION_KEY,
@@ -37,11 +40,13 @@ from fedstats_app.report.head_file import (
     read_head,
 )
 from fedstats_app.report.method_result import head_to_take
+from fedstats_app.report.statistics_file import STATISTICS_FILE, load_statistics
 
 logger = logging.getLogger("fedstats_app")
 
 Number = TypeVar("Number", int, float)
 SampleLike = str | os.PathLike[str] | Image.Image
+Samples: TypeAlias = SampleLike | Iterable[SampleLike] | Tensor
 _ONE = (str, os.PathLike, Image.Image)
 # From a header's word, which is that of the run's configuration, to that of the backbone's options.
 _NORMS: dict[str, Literal["batch", "group"]] = {"batch": "batch", "groupnorm": "group"}
@@ -66,12 +71,16 @@ class Classifier:
         Samples on which the temperature was chosen, in words; "" for a head that was not calibrated.
     margins : LabelMargins, optional
         Of samples that the head was not made from, for sets with a promised coverage.
+    distance_limit : float, optional
+        Distance from the training samples (:mod:`fedstats_app.heads.likeness`) beyond which a sample is unlike them.
+    statistics : path, optional
+        Run folder with the statistics that distances take.
     targets : {"", "labels", "numbers"}
         What a sample has in place of one class.
 
     Attributes
     ----------
-    backbone, head, class_names, method, temperature, calibrated_on, margins, targets
+    backbone, head, class_names, method, temperature, calibrated_on, margins, distance_limit, targets
         As given.
 
     Raises
@@ -98,6 +107,8 @@ class Classifier:
         temperature: float = 1.0,
         calibrated_on: str = "",
         margins: LabelMargins | None = None,
+        distance_limit: float | None = None,
+        statistics: str | os.PathLike[str] = "",
         targets: str = "",
     ) -> None:
         num_classes, head_dim = head.weight.shape
@@ -114,6 +125,7 @@ class Classifier:
         self.method = method
         self.temperature = temperature
         self.calibrated_on, self.margins, self.targets = calibrated_on, margins, targets
+        self.distance_limit, self._statistics = distance_limit, statistics
         self.backbone = backbone
         self.head = head
 
@@ -164,7 +176,7 @@ class Classifier:
         names = [self.class_names[index] for index in self.scores(samples).argmax(dim=1).tolist()]
         return names[0] if isinstance(samples, _ONE) else names
 
-    def scores(self, samples: SampleLike | Iterable[SampleLike]) -> Tensor:
+    def scores(self, samples: Samples) -> Tensor:
         """Score every class; the highest wins.
 
         They order the classes of one sample. They are no probabilities and their scale differs between methods, so
@@ -180,11 +192,48 @@ class Classifier:
         FileNotFoundError, ValueError, TypeError
             As `predict`.
         """
-        features = self.backbone.extract(read_samples(samples, self.backbone))
-        batches = [self.head.logits(batch.cpu()) for batch in features]
-        return torch.cat([torch.empty(0, len(self.class_names), dtype=torch.float64), *batches])
+        return self.head.logits(self.features(samples))
 
-    def probabilities(self, samples: SampleLike | Iterable[SampleLike]) -> Tensor:
+    def features(self, samples: Samples) -> Tensor:
+        """Compute the features that the head takes; every other method takes them in place of samples.
+
+        Returns
+        -------
+        Tensor
+            (n, d) float32 on the CPU.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError, TypeError
+            As `predict`.
+        """
+        if isinstance(samples, Tensor):
+            return samples
+        batches = [batch.cpu() for batch in self.backbone.extract(read_samples(samples, self.backbone))]
+        return torch.cat([torch.empty(0, self.backbone.feature_dim), *batches])
+
+    def unlike(self, samples: Samples) -> Tensor:
+        """Return for each sample whether it is farther from the training data than 99 % of test samples.
+
+        Returns
+        -------
+        Tensor
+            (n,) bool.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError, TypeError
+            As `predict`; or if there is no `distance_limit`, or the statistics are not in the run folder.
+        """
+        if self.distance_limit is None:
+            raise ValueError(f"head {self.method!r} has no distance from its training data: it needs a Gram matrix")
+        return self._likeness.distances(self.features(samples)) > self.distance_limit
+
+    @cached_property
+    def _likeness(self) -> Likeness:
+        return Likeness.of(load_statistics(Path(self._statistics)).total.summed(gram=True))
+
+    def probabilities(self, samples: Samples) -> Tensor:
         """Give every class a probability: the softmax of the scores divided by the head's temperature.
 
         Of several labels it is each one's sigmoid, so that a label is given from 1/2 on.
@@ -218,11 +267,11 @@ class Classifier:
 
     @overload
     def top(
-        self, samples: Iterable[SampleLike], k: int = 5, *, coverage: float | None = None
+        self, samples: Iterable[SampleLike] | Tensor, k: int = 5, *, coverage: float | None = None
     ) -> list[list[tuple[str, float]]]: ...
 
     def top(
-        self, samples: SampleLike | Iterable[SampleLike], k: int = 5, *, coverage: float | None = None
+        self, samples: Samples, k: int = 5, *, coverage: float | None = None
     ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
         """Name the likeliest classes of one sample, or of each of several, with their probabilities.
 
@@ -339,11 +388,14 @@ def load(
     margins = None
     if LABEL_MARGINS in metadata:
         margins = LabelMargins.from_json(metadata[LABEL_MARGINS], len(class_names))
+    limit = metadata.get(DISTANCE_LIMIT) if (folder / STATISTICS_FILE).is_file() else None
     return Classifier(
         backbone,
         head,
         class_names,
         name,
+        distance_limit=None if limit is None else float(limit),
+        statistics=folder,
         temperature=temperature,
         calibrated_on=calibrated_on,
         margins=margins,

@@ -7,7 +7,8 @@ The header's metadata are strings. For the network: `backbone`, `backbone-weight
 weights that training changed). Of the head: `format`, `method`, `regulariser`,
 `feature-map`, `feature-power` and `class-names` (JSON); where it was calibrated, `temperature`, by which scores are
 divided before the
-softmax, and `calibrated-on`, the samples that chose it, and `label-margins` (JSON), from which sets of classes follow.
+softmax, and `calibrated-on`, the samples that chose it, and `label-margins` (JSON), from which sets of classes follow;
+`distance-limit`, beyond which a sample is unlike those of the training.
 Of the run: `dataset`, `num-examples`, `num-clients`, `seed`,
 `versions` (JSON); and `superseded` where a client or a class was taken out of it later.
 """
@@ -31,6 +32,8 @@ HEAD_FORMAT = "fedstats-head-2"
 SUPERSEDED = "superseded"
 # Key in the header of what sets of classes with a promised coverage take.
 LABEL_MARGINS = "label-margins"
+# Key of the distance from the training samples that 99 % of test samples do not exceed.
+DISTANCE_LIMIT = "distance-limit"
 _DTYPES = {"weight": torch.float32, "bias": torch.float32, "present": torch.uint8}
 
 

@@ -21,7 +21,7 @@ from fedstats_app.grid.evaluation import Scores
 from fedstats_app.heads.evidence import label_evidence
 from fedstats_app.methods.method import Need
 from fedstats_app.report.advice import LEFT_OUT, Advice, Candidate, Sends, advise, advise_by
-from fedstats_app.report.head_file import LABEL_MARGINS
+from fedstats_app.report.head_file import DISTANCE_LIMIT, LABEL_MARGINS
 from fedstats_app.report.method_result import MethodResult, measure_of
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.state import Phases, State, read_state
@@ -35,6 +35,7 @@ from fedstats_app.server.client_notes import ClientNotes
 from fedstats_app.server.influence import Examined, examine_clients
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import (
+    distance_limit,
     label_margins,
     method_result,
     method_results,
@@ -279,11 +280,14 @@ def _num_with(outcomes: Sequence[ClientOutcome], kind: str) -> int:
 
 
 def _save_heads(run: Run, strategy: StatisticsStrategy, scores: Scores) -> None:
+    farthest = distance_limit(run, strategy) if scores.evaluated_on else None
     for name, head in strategy.heads.items():
         result = method_result(strategy, name, scores)
         own = head_metadata(result, head.report.deviations)
         if (margins := label_margins(name, scores)) is not None:
             own[LABEL_MARGINS] = margins.to_json()
+        if farthest is not None:
+            own[DISTANCE_LIMIT] = repr(farthest)
         run.folder.save_head(name, head, {**run.metadata, **own})
 
 

@@ -16,7 +16,14 @@ import torch
 from fedstats_app.base.files import read_json_file, read_json_lines, write_atomically
 from fedstats_app.base.lock import lock_folder
 from fedstats_app.heads import LinearHead
-from fedstats_app.report.head_file import LABEL_MARGINS, SUPERSEDED, head_files, head_to_bytes, read_head
+from fedstats_app.report.head_file import (
+    DISTANCE_LIMIT,
+    LABEL_MARGINS,
+    SUPERSEDED,
+    head_files,
+    head_to_bytes,
+    read_head,
+)
 from fedstats_app.report.method_result import MethodResult, quality
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.run_folder import RunFolder
@@ -35,7 +42,7 @@ from fedstats_app.statistics.collected import (
 )
 
 # Entries of a head's header that depend on the statistics that it was solved from.
-_OF_THE_SOLVE = ("format", "temperature", "calibrated-on", LABEL_MARGINS, SUPERSEDED)
+_OF_THE_SOLVE = ("format", "temperature", "calibrated-on", LABEL_MARGINS, DISTANCE_LIMIT, SUPERSEDED)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from fedstats_app.heads import LinearHead
 from fedstats_app.heads.calibration import judged
 from fedstats_app.heads.coverage import LabelMargins
 from fedstats_app.heads.leave_one_out import LeaveOneOut
+from fedstats_app.heads.likeness import Likeness, limit
 from fedstats_app.heads.target_scores import TargetScores
 from fedstats_app.heads.targets import TargetLeaveOneOut, shifted
 from fedstats_app.methods import Need
@@ -27,6 +28,8 @@ LONG_TAIL = 10
 
 # The only method whose head without each sample follows from the head itself.
 RIDGE = "fed3r"
+# Test samples whose distances are measured: the limit is the 20th largest of these.
+_MOST_MEASURED = 2000
 _SAMPLES = {"server": "test samples of the server", "clients": "samples that sites kept"}
 
 
@@ -133,6 +136,19 @@ def label_margins(method: str, scores: Scores) -> LabelMargins | None:
     pooled = found.margins.positives.sum(dim=0) + found.of_labels
     number = int(pooled.sum())
     return LabelMargins(pooled, found.margins.positives, f"{number:,} {samples}") if number else None
+
+
+def distance_limit(run: Run, strategy: StatisticsStrategy) -> float | None:
+    """Return how far the server's test samples are from those behind the heads (:mod:`fedstats_app.heads.likeness`).
+
+    None without test samples, or where predictions cannot measure it: without a Gram matrix in the statistics saved.
+    """
+    test_set, config = run.test_set, run.config
+    saved = config.run.saves_sum and not config.federation.is_noisy and not run.targets
+    if test_set is None or not saved or not strategy.collection.total.has_gram:
+        return None
+    features, _ = test_set.evenly_spaced(_MOST_MEASURED)
+    return limit(Likeness.of(strategy.collection.total.summed(gram=True)).distances(features))
 
 
 def _able(run: Run, strategy: StatisticsStrategy) -> dict[int, int]:

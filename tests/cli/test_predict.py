@@ -5,15 +5,19 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from PIL import Image
 
 import fedstats_app
 from fedstats_app.base.files import to_json
 from fedstats_app.cli import main
+from fedstats_app.data import load_dataset
 from tests.cli.conftest import picture
+from tests.support.simulation import simulate
 
 Capture = pytest.CaptureFixture[str]
 
@@ -165,3 +169,23 @@ def test_sets_hold_the_right_class_with_a_promise(run_folder: Path, pictures: Pa
     )
     assert main(["predict", str(run_folder), str(paths[0]), "--coverage", "0.99"]) == 2
     assert "at most 0.9677, which 30 test samples of the server can promise, got 0.99" in capsys.readouterr().err
+
+
+def test_a_blank_picture_and_noise_are_unlike_the_training_data(tmp_path: Path, capsys: Capture) -> None:
+    run = simulate(tmp_path, method="fed3r")
+    capsys.readouterr()
+    noise = np.random.default_rng(0).integers(0, 255, (28, 28, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    for number in range(4):
+        sample = load_dataset("builtin", "train").sample(number)
+        sample.save(tmp_path / f"{number}.png")  # type: ignore[union-attr]
+    names = [str(tmp_path / f"{name}.png") for name in (*range(4), "noise")]
+    assert main(["predict", str(run), *names, "--csv", "--top", "1"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["unlike"] for row in rows] == ["False"] * 4 + ["True"]
+    code, document, _ = predict_json(capsys, run, names[-1])
+    assert code == 0 and document["predictions"][0]["unlike"] is True  # type: ignore[index]
+    assert main(["predict", str(run), names[-1], "--top", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("  unlike the training data: farther from it than 99 %")
+    (run / "statistics.safetensors").unlink()  # what a user may not hand on
+    assert "unlike" not in predict_json(capsys, run, names[-1])[1]["predictions"][0]  # type: ignore[index]
