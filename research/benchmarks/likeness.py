@@ -45,7 +45,9 @@ def pictures() -> tuple[list[Image.Image], list[Image.Image]]:
     colours = draw.integers(0, 255, (NUM_PICTURES, 1, 1, 3), dtype=np.uint8)
     noise = draw.integers(0, 255, (NUM_PICTURES, PIXELS, PIXELS, 3), dtype=np.uint8)
     blank = [np.broadcast_to(colour, (PIXELS, PIXELS, 3)) for colour in colours]
-    return [Image.fromarray(np.ascontiguousarray(one)) for one in blank], [Image.fromarray(one) for one in noise]
+    return [Image.fromarray(np.ascontiguousarray(drawn)) for drawn in blank], [
+        Image.fromarray(drawn) for drawn in noise
+    ]
 
 
 def shares(features: Features, others: Sequence[Tensor]) -> list[float]:
