@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, Message
@@ -37,6 +37,8 @@ from fedstats_app.wire.training import (
     read_model_evaluation_reply,
     training_content,
 )
+
+ScoresOfHead = TypeVar("ScoresOfHead", ClientScores, TargetScores)
 
 
 @dataclass(frozen=True)
@@ -148,10 +150,7 @@ def evaluate_on_clients(
     """
 
     def read(reply: Message) -> dict[str, ClientScores]:
-        found = read_evaluation_reply(reply, request, tuple(heads))
-        share = request.holdout if left_out is None else 0.5  # as many as are in its statistics
-        _check_number(reply, _examples(found), clients, share)
-        return found
+        return read_evaluation_reply(reply, request, tuple(heads))
 
     failures: dict[int, str] = {}
     examples: dict[int, int] = {}
@@ -159,9 +158,8 @@ def evaluate_on_clients(
     accuracies: dict[str, dict[int, float]] = {name: {} for name in heads}
     votes: dict[str, dict[int, int]] = {name: {} for name in heads}
     right = {name: [torch.zeros(0, dtype=torch.int64)] for name in heads}
-    replies = grid.send_and_receive(to_all(evaluation_content(request, heads, left_out), EVALUATE_HEADS, clients))
-    for client, _, received in usable(replies, read, failures):
-        examples[client] = _examples(received)
+    for client, received in _judged(grid, request, heads, clients, left_out, read, failures):
+        examples[client] = _num_examples(received)
         classes = next(iter(received.values())).confusion.class_examples.nonzero().squeeze(1)
         for name, scores in received.items():
             found, number = scores.confusion, scores.confusion.num_examples
@@ -190,23 +188,41 @@ def evaluate_targets_on_clients(
     kind, number = request.spec.targets, request.num_classes
 
     def read(reply: Message) -> dict[str, TargetScores]:
-        found = read_target_evaluation_reply(reply, kind, number, tuple(heads))
-        claimed = max((scores.num_examples for scores in found.values()), default=0)
-        _check_number(reply, claimed, clients, request.holdout if left_out is None else 0.5)
-        return found
+        return read_target_evaluation_reply(reply, kind, number, tuple(heads))
 
     failures: dict[int, str] = {}
     totals, examples = {name: TargetScores.zeros(kind, number) for name in heads}, {}
-    replies = grid.send_and_receive(to_all(evaluation_content(request, heads, left_out), EVALUATE_HEADS, clients))
-    for client, _, received in usable(replies, read, failures):
-        examples[client] = next(iter(received.values())).num_examples
+    for client, received in _judged(grid, request, heads, clients, left_out, read, failures):
+        examples[client] = _num_examples(received)
         for name, scores in received.items():
             totals[name] += scores
     return Scores("clients", failures=failures, examples=examples, targets=totals)
 
 
-def _examples(of_heads: Mapping[str, ClientScores]) -> int:
-    return max((scores.confusion.num_examples for scores in of_heads.values()), default=0)
+def _judged(
+    grid: ClientGrid,
+    request: StatisticsRequest,
+    heads: Mapping[str, LinearHead],
+    clients: Mapping[int, int],
+    left_out: LeaveOneOut | TargetLeaveOneOut | None,
+    read: Callable[[Message], dict[str, ScoresOfHead]],
+    failures: dict[int, str],
+) -> Iterator[tuple[int, dict[str, ScoresOfHead]]]:
+    """Send heads to clients and yield each client's scores by method; add to ``failures`` why others have none."""
+    share = request.holdout if left_out is None else 0.5  # as many as are in its statistics
+
+    def checked(reply: Message) -> dict[str, ScoresOfHead]:
+        received = read(reply)
+        _check_number(reply, _num_examples(received), clients, share)
+        return received
+
+    messages = to_all(evaluation_content(request, heads, left_out), EVALUATE_HEADS, clients)
+    for client, _, received in usable(grid.send_and_receive(messages), checked, failures):
+        yield client, received
+
+
+def _num_examples(of_heads: Mapping[str, ClientScores] | Mapping[str, TargetScores]) -> int:
+    return max((scores.num_examples for scores in of_heads.values()), default=0)
 
 
 def most_held_out(num_examples: int, holdout: float) -> int:

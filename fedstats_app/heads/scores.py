@@ -408,3 +408,8 @@ class ClientScores:
     margins: Tensor
     temperature: int | None
     of_labels: Tensor = field(default_factory=lambda: torch.zeros(0, 2, dtype=torch.int64))
+
+    @property
+    def num_examples(self) -> int:
+        """Samples that the head was scored on."""
+        return self.confusion.num_examples

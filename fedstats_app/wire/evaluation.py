@@ -123,7 +123,7 @@ def evaluation_reply(msg: Message, scores: Mapping[str, ClientScores]) -> Messag
             content.array_records[f"margins.{name}"]["labels"] = to_array(found.of_labels.to(torch.int32))
         vote = torch.tensor([] if found.temperature is None else [found.temperature], dtype=torch.int64)
         content[f"temperature.{name}"] = ArrayRecord({"index": to_array(vote)})
-    num_examples = max((found.confusion.num_examples for found in scores.values()), default=0)
+    num_examples = max((found.num_examples for found in scores.values()), default=0)
     content["metrics"] = MetricRecord({"num-examples": num_examples})
     return Message(content, reply_to=msg)
 
