@@ -31,7 +31,7 @@ from fedstats_app.report.method_result import quality, wilson_interval
 from fedstats_app.report.tables import heads_table, targets_table
 from fedstats_app.report.text_columns import area, percent
 
-# Scores of so many images are in memory at a time.
+# Images whose scores are in memory at a time.
 CHUNK = 1024
 PAIRS_SHOWN = 10
 _NAME_WIDTH = 30

@@ -101,10 +101,15 @@ def find_samples(
     return found, problems
 
 
+def record_of_run(run_folder: str) -> dict[str, Any]:
+    """Read the config.json of a run folder, or of the run of that name; empty if there is none."""
+    path = Path(run_named(run_folder)).expanduser() / "config.json"
+    return read_json_file(path) if path.is_file() else {}
+
+
 def targets_of_run(run_folder: str) -> dict[str, Any]:
     """Read how a run's settings say that a table has several labels or numbers a sample."""
-    path = Path(run_named(run_folder)).expanduser() / "config.json"
-    record = read_json_file(path) if path.is_file() else {}
+    record = record_of_run(run_folder)
     if not record.get("targets"):
         return {}
     reading = AppConfig.from_run_config(record["run_config"]).data.reading
@@ -113,8 +118,7 @@ def targets_of_run(run_folder: str) -> dict[str, Any]:
 
 def _columns_of_run(run_folder: str) -> Reading:
     """Read the columns that the run's settings name."""
-    path = Path(run_folder).expanduser() / "config.json"
-    settings = read_json_file(path).get("run_config", {}) if path.is_file() else {}
+    settings = record_of_run(run_folder).get("run_config", {})
     return Reading(settings.get("image-column", ""), settings.get("text-column", ""))
 
 

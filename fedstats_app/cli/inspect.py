@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedstats_app.base.files import read_json_file, write_atomically
+from fedstats_app.base.files import write_atomically
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.evaluate import CHUNK, align_classes
-from fedstats_app.cli.inputs import in_chunks, load_classifier, tell_unreadable
+from fedstats_app.cli.inputs import in_chunks, load_classifier, record_of_run, tell_unreadable
 from fedstats_app.cli.predict import plain
 from fedstats_app.cli.terminal import printable, table, told
 from fedstats_app.data import Dataset, Sample
@@ -128,8 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _options(run_folder: str) -> DataOptions:
     """Return the columns and class names of a run, with which a node reads its data; here no person has too many."""
-    path = Path(run_folder).expanduser() / "config.json"
-    settings = read_json_file(path).get("run_config", {}) if path.is_file() else {}
+    settings = record_of_run(run_folder).get("run_config", {})
     return replace(DataOptions.read(settings), person_column="")
 
 

@@ -46,7 +46,7 @@ logger = logging.getLogger("fedstats_app")
 
 Number = TypeVar("Number", int, float)
 SampleLike = str | os.PathLike[str] | Image.Image
-Samples: TypeAlias = SampleLike | Iterable[SampleLike] | Tensor
+SamplesLike: TypeAlias = SampleLike | Iterable[SampleLike] | Tensor
 _ONE = (str, os.PathLike, Image.Image)
 # From a header's word, which is that of the run's configuration, to that of the backbone's options.
 _NORMS: dict[str, Literal["batch", "group"]] = {"batch": "batch", "groupnorm": "group"}
@@ -176,7 +176,7 @@ class Classifier:
         names = [self.class_names[index] for index in self.scores(samples).argmax(dim=1).tolist()]
         return names[0] if isinstance(samples, _ONE) else names
 
-    def scores(self, samples: Samples) -> Tensor:
+    def scores(self, samples: SamplesLike) -> Tensor:
         """Score every class; the highest wins.
 
         They order the classes of one sample. They are no probabilities and their scale differs between methods, so
@@ -194,7 +194,7 @@ class Classifier:
         """
         return self.head.logits(self.features(samples))
 
-    def features(self, samples: Samples) -> Tensor:
+    def features(self, samples: SamplesLike) -> Tensor:
         """Compute the features that the head takes; every other method takes them in place of samples.
 
         Returns
@@ -212,7 +212,7 @@ class Classifier:
         batches = [batch.cpu() for batch in self.backbone.extract(read_samples(samples, self.backbone))]
         return torch.cat([torch.empty(0, self.backbone.feature_dim), *batches])
 
-    def unlike(self, samples: Samples) -> Tensor:
+    def unlike(self, samples: SamplesLike) -> Tensor:
         """Return for each sample whether it is farther from the training data than 99 % of test samples.
 
         Returns
@@ -233,7 +233,7 @@ class Classifier:
     def _likeness(self) -> Likeness:
         return Likeness.of(load_statistics(Path(self._statistics)).total.summed(gram=True))
 
-    def probabilities(self, samples: Samples) -> Tensor:
+    def probabilities(self, samples: SamplesLike) -> Tensor:
         """Give every class a probability: the softmax of the scores divided by the head's temperature.
 
         Of several labels it is each one's sigmoid, so that a label is given from 1/2 on.
@@ -271,7 +271,7 @@ class Classifier:
     ) -> list[list[tuple[str, float]]]: ...
 
     def top(
-        self, samples: Samples, k: int = 5, *, coverage: float | None = None
+        self, samples: SamplesLike, k: int = 5, *, coverage: float | None = None
     ) -> list[tuple[str, float]] | list[list[tuple[str, float]]]:
         """Name the likeliest classes of one sample, or of each of several, with their probabilities.
 

@@ -36,7 +36,7 @@ from fedstats_app.server.influence import Examined, examine_clients
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import (
     distance_limit,
-    label_margins,
+    margins_for_sets,
     method_result,
     method_results,
     score,
@@ -284,7 +284,7 @@ def _save_heads(run: Run, strategy: StatisticsStrategy, scores: Scores) -> None:
     for name, head in strategy.heads.items():
         result = method_result(strategy, name, scores)
         own = head_metadata(result, head.report.deviations)
-        if (margins := label_margins(name, scores)) is not None:
+        if (margins := margins_for_sets(name, scores)) is not None:
             own[LABEL_MARGINS] = margins.to_json()
         if farthest is not None:
             own[DISTANCE_LIMIT] = repr(farthest)

@@ -67,17 +67,21 @@ class ServerTestSet:
         ``every_temperature``; the choice is the same.
         """
         found, calibrations, right = {}, {}, {}
+        every = every_temperature or self.num_readable < 4 * SAMPLES_OF_GUESS
+        some, of_some = self.evenly_spaced(SAMPLES_OF_GUESS)
+        persons = None
+        if self.dataset.persons is not None and self._read:
+            ids = self.dataset.persons[torch.cat(self._read).numpy()]
+            persons = torch.from_numpy(np.unique(ids, return_inverse=True)[1])
         for name, exact in heads.items():
-            head, every = exact.to(dtype=torch.float32), every_temperature or self.num_readable < 4 * SAMPLES_OF_GUESS
-            some, of_some = self.evenly_spaced(SAMPLES_OF_GUESS)
+            head = exact.to(dtype=torch.float32)
             near = TEMPERATURES if every else temperatures_around(head.logits(some), of_some, self.num_readable)
             scores, right[name] = self._counted(head, near)
             if not all(sums.has_least for sums in (scores.even, scores.odd, scores.calibration)):
                 scores, right[name] = self._counted(head, TEMPERATURES)
             found[name] = scores
-            if self.dataset.persons is not None and self._read:
-                whose = np.unique(self.dataset.persons[torch.cat(self._read).numpy()], return_inverse=True)[1]
-                scores.confusion += ConfusionMatrix.of_persons(right[name], torch.from_numpy(whose), len(head.present))
+            if persons is not None:
+                scores.confusion += ConfusionMatrix.of_persons(right[name], persons, len(head.present))
             calibrations[name] = cross_fitted((scores.even, scores.odd))
         return Scores(
             "server", found, right=right, calibrations=calibrations, num_unreadable=self._reader.num_unreadable

@@ -123,7 +123,7 @@ def _leave_one_out(run: Run, strategy: StatisticsStrategy) -> Scores | None:
     return found if found.num_examples else None
 
 
-def label_margins(method: str, scores: Scores) -> LabelMargins | None:
+def margins_for_sets(method: str, scores: Scores) -> LabelMargins | None:
     """Return the margins for their right classes of samples that a head was not made from; None where there are none.
 
     Where no samples were kept apart, the ridge's are of the sites' training samples, each left out of it.
