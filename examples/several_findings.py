@@ -29,7 +29,7 @@ def picture(rng: np.random.Generator, found: list[bool]) -> Image.Image:
 
 
 def make_tables(folder: Path, number: int = 600) -> Path:
-    """Write pictures, and tables with a column a finding: 1, 0, -1 where nobody is sure, and nothing where not read."""
+    """Write pictures, and tables with a column a finding: 1, 0, -1 if unsure, empty if not read."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     for split, count in (("train", number), ("test", number // 3)):

@@ -83,7 +83,7 @@ def automatic_batch_size(device: str, kind: Kind, run: Callable[[int], object]) 
     kind : {"image", "text"}
         What the samples are.
     run : callable
-        Computes the features of a batch of so many of the largest samples.
+        Computes the features of a batch of the largest samples, of the given size.
     """
     if device != "cuda":
         return IMAGES if kind == "image" else TEXTS

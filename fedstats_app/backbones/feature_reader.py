@@ -21,9 +21,6 @@ from fedstats_app.data.contents import sample_digest
 
 T = TypeVar("T")
 
-# Samples that wait for the network, for each thread.
-_WAITING = 4
-
 logger = logging.getLogger("fedstats_app")
 # Features are handed on in blocks of this size whether they were computed or read from the cache: the order of
 # additions, and so the last bits of the statistics, are the same either way.

@@ -111,7 +111,7 @@ _INT = re.compile(r"[+-]?\d{1,9}")
 _FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.?\d+)([eE][+-]?\d{1,3})?")
 
 
-# A Gram matrix of so many features is 8 GiB in float64.
+# A Gram matrix of this dimension is 8 GiB in float64.
 MAX_MAPPED_FEATURES = 32_768
 
 

@@ -87,7 +87,7 @@ class RankRule:
         reply_bytes: Callable[[int], int],
         energies: Sequence[float] | None = None,
     ) -> int:
-        """Return k of a client with n samples and so many directions.
+        """Return k of a client with n samples that has this number of directions.
 
         `reply_bytes` gives the bytes of the client's whole reply by k, not falling. Without the energies of the
         directions, falling, a share of the energy is taken to need all.

@@ -312,7 +312,7 @@ class Ledger:
             raise
 
     def noise_key(self, question: str) -> bytes:
-        """Return the key of the noise that answers a question: the same for the same one, and known to nobody else."""
+        """Return the key of the noise that answers a question: the same each time, known to this node alone."""
         from fedstats_app.secure.masks import derived
 
         secret = bytes.fromhex(self._file.fact("dp-secret", secrets.token_hex(32)))

@@ -3,7 +3,7 @@
 The first answer has the client's share of the noise, and a mask; the second as much noise as is needed, alone.
 
 No floor and no cell decides here which samples count: what depends on how many there are would move a sum by more than
-one sample. All samples of the classes that are asked for do, each by itself; of a person at most so many.
+one sample. All samples of the classes that are asked for do, each by itself; of a person up to a limit.
 """
 
 from __future__ import annotations

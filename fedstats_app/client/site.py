@@ -54,7 +54,7 @@ class ClientSplit:
     keys: NDArray[np.bytes_] | None = None
 
     def persons(self, indices: NDArray[np.int64]) -> Tensor | None:
-        """Return whose each of (m,) samples is, (m,) int64 in the order of digests; None where nobody says it."""
+        """Return (m,) int64 persons of (m,) samples, in the order of digests; None if persons are not named."""
         if self.dataset.persons is None:
             return None
         return torch.from_numpy(np.unique(self.dataset.persons[indices], return_inverse=True)[1])
@@ -193,7 +193,7 @@ class Site:
 
     @property
     def given(self) -> int:
-        """Samples that one person gives at most to sums with noise; 0 where nobody names persons."""
+        """Samples that one person gives at most to sums with noise; 0 if persons are not named."""
         return self.config.federation.given or (self.node.max_per_person if self.node.person_column else 0)
 
     def all_samples(self, class_names: tuple[str, ...]) -> tuple[Dataset, NDArray[np.int64]]:

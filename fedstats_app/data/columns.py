@@ -165,7 +165,7 @@ def choose_label(table: "datasets.Dataset", reading: Reading, samples: Collectio
 
 _LOOKS_LIKE_A_NUMBER = "looks like a number to predict: name it with target-column"
 _SEVERAL_LABELS = "looks like several labels a sample: give"
-# Beyond so many rows, numbers of which few occur twice are no classes.
+# Rows beyond which numbers of which few occur twice are not classes.
 _FEW_ROWS = 20
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 from fedstats_app.data.contents import sample_digest
 from fedstats_app.data.dataset import GREY_16_BIT_MODES, MAX_16_BIT, UNREADABLE, Dataset, DatasetError
 
-# Lists of names up to so many characters are shown whole.
+# Characters of a list of names that is shown whole.
 _LIST_LENGTH = 200
 _NAME_LENGTH = 40
 _FIRST_NAMES = 6

@@ -23,7 +23,7 @@ class ReleasedSet:
     keys : ndarray
         (n,) S16, different in one release and the same for the same sample of the same class in all.
     persons : ndarray
-        (n,) S16, the same for all samples of a person; where nobody names persons, the keys.
+        (n,) S16, the same for all samples of a person; the keys if persons are not named.
     labels, rows : ndarray
         (n,) int64, the class by its position in ``class_names``, and the row of the statistics that it is summed in.
     class_names : tuple of str

@@ -19,7 +19,7 @@ HELD_OUT, WAITS, BEYOND = 1, -1, -2
 
 
 def with_persons(dataset: Dataset, column: str, most: int) -> Dataset:
-    """Say whose each sample is by a column, "" for nobody's; a note has what :func:`at_most_per_person` leaves out.
+    """Name the person of each sample by a column, "" for none; a note has what :func:`at_most_per_person` leaves out.
 
     Raises
     ------
@@ -46,12 +46,12 @@ def with_persons(dataset: Dataset, column: str, most: int) -> Dataset:
 
 
 def num_given(persons: NDArray[np.bytes_], most: int) -> int:
-    """Return how many samples are left with at most so many of each person."""
+    """Return how many samples are left with at most ``most`` of each person."""
     return int(np.minimum(np.unique(persons, return_counts=True)[1], most).sum())
 
 
 def at_most_per_person(dataset: Dataset, most: int) -> NDArray[np.int64]:
-    """Return the ascending indices of at most so many samples of each person, chosen by content; of none all."""
+    """Return the ascending indices of at most ``most`` samples of each person, chosen by content; of none all."""
     if dataset.persons is None:
         return np.arange(len(dataset))
     _, person, counts = np.unique(dataset.persons, return_inverse=True, return_counts=True)
@@ -92,7 +92,7 @@ def place_samples(
     Parameters
     ----------
     samples : sequence
-        Of n keys, classes and persons; where nobody names persons, each sample is its own.
+        Of n keys, classes and persons; if persons are not named, each sample is its own.
     known, held : mapping
         From keys, and from persons, to 0 or ``HELD_OUT``.
     floor : int

@@ -79,7 +79,7 @@ def without_domain(dataset: Dataset, domain: str) -> tuple[Dataset, Dataset]:
 
 
 def at_most_per_class(labels: NDArray[np.int64], number: int, seed: int) -> NDArray[np.int64]:
-    """Return the ascending indices of at most so many samples of every class, drawn by (seed, class).
+    """Return the ascending indices of a limited number of samples of every class, drawn by (seed, class).
 
     Those of a smaller number are among those of a larger one, and those of a class do not depend on the others.
     """
@@ -91,7 +91,7 @@ def at_most_per_class(labels: NDArray[np.int64], number: int, seed: int) -> NDAr
 
 
 def at_most(indices: NDArray[np.int64], number: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return at most so many of the indices, ascending; those of a smaller number are among those of a larger one."""
+    """Return at most ``number`` of the indices, ascending; a smaller number's are among a larger one's."""
     return np.sort(rng.permutation(indices)[:number])
 
 

@@ -2,7 +2,7 @@
 
 Other orders and classes that only some nodes have are fine. Two lists conflict where aligning them by name could make
 two classes out of one, silently: names that differ only in letter case, spaces, Unicode form (NFKC), the script of
-digits or letters that nobody sees; and, where the nodes' data itself numbers the classes, one number with two names
+digits or letters that are not visible; and, where the nodes' data itself numbers the classes, one number with two names
 neither of which the other side knows. The name that more nodes have counts, or of names and numbers those of the node
 that conflicts with fewer others; who has another takes no part, and the reason shows both lists. In a tie both take
 part, with two classes: else one node could shut another out. Classes that look alike are named in any case.
@@ -145,7 +145,7 @@ class _Agreement:
         )
 
     def add(self, accepted: ClassList, holder: str, against: int = -1) -> None:
-        """Take in a list that conflicts with so many others."""
+        """Take in a list that conflicts with a number of others."""
         held = (accepted, holder, against)
         self._lists.append(held)
         self._names.update(accepted.names)
@@ -155,7 +155,7 @@ class _Agreement:
                 self._names_of_number[number].setdefault(name, held)
 
     def conflict(self, class_list: ClassList, against: int) -> str:
-        """Return why a list that conflicts with so many others cannot be aligned by name, or ""."""
+        """Return why a list that conflicts with a number of others cannot be aligned by name, or ""."""
         looks: dict[str, str] = {}
         for name in class_list.names:
             if not _form(name):

@@ -120,7 +120,7 @@ def discover(
 ) -> Federation:
     """Wait for SuperNodes and ask each, once, which clients it hosts.
 
-    In a simulation every node reports ``num-partitions``: so many are waited for. Otherwise the run starts with
+    In a simulation every node reports ``num-partitions``, the number that is waited for. Otherwise the run starts with
     ``min_clients`` nodes once no new one has come for ``settle_seconds`` and all have answered. What most nodes say
     counts (data of their own or partitions, how many partitions, what a class is called): a node that says something
     else takes no part.

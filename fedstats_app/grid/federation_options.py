@@ -77,12 +77,12 @@ class FederationOptions(Options):
         return self.dp_epsilon > 0
 
     def promise(self, num_samples: int) -> Promise | None:
-        """Make the promise to each of so many samples, unless ``dp-samples`` declares another number.
+        """Make the promise to each of the samples, unless ``dp-samples`` declares another number.
 
         Raises
         ------
         ValueError
-            If there are none, or delta promises nothing for so many.
+            If there are none, or delta promises nothing for their number.
         """
         number = self.dp_samples or num_samples
         if not self.is_noisy:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedstats_app.heads.scores import NUM_MARGIN_BINS, margin_bins
 from fedstats_app.statistics.accumulation import check_tensor
 
-# A class's own bound lies above at least so many of its samples: from fewer it is mostly chance.
+# Samples of a class below its own bound, at least: from fewer the bound is mostly chance.
 _LEAST_BELOW = 5
 
 

@@ -16,7 +16,7 @@ from fedstats_app.heads.scores import NUM_MARGIN_BINS, ZERO_BIN
 from fedstats_app.heads.target_scores import TargetScores
 from fedstats_app.privacy.node_policy import distinct
 
-# Histograms of margins leave for so many classes at most: each class's is a number per sample, of its own question.
+# Classes whose histograms of margins leave, at most: each class's is a number per sample, of its own question.
 MOST_WITH_MARGINS = 2
 # Bins of histograms under a floor: 161, of 2^3 bins each.
 _FIRST_LEVEL = 3
@@ -191,5 +191,5 @@ def _in_full_bins(margins: MarginHistograms, floor: int) -> MarginHistograms:
 
 
 def named_samples(labels: Tensor, num_classes: int, min_class_count: int, persons: Tensor | None = None) -> Tensor:
-    """Return (n,) bool: whether so many of these samples (n,), or persons, are of the same class that it is named."""
+    """Return (n,) bool: whether enough of these samples (n,), or persons, are of the same class for it to be named."""
     return distinct(labels, num_classes, persons)[labels] >= min_class_count

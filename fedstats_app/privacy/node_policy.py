@@ -89,7 +89,7 @@ class NodePolicy:
                 raise RefusedByPolicy(f"{need.value}: needed by none of this node's {self._in_words}")
 
     def shares_gram(self, num_examples: int, dim: int) -> bool:
-        """Return whether a Gram matrix of so many samples in ``dim`` dimensions may leave; of none it says nothing."""
+        """Return whether a Gram matrix of these samples in ``dim`` dimensions may leave; of none it says nothing."""
         if self.min_gram_samples is None:
             return not says_much_about_samples(num_examples, dim)
         return not 0 < num_examples < self.min_gram_samples
@@ -131,12 +131,12 @@ class NodePolicy:
 
 
 def distinct(groups: Tensor, number: int, persons: Tensor | None = None) -> Tensor:
-    """Count the persons of each of so many groups, (number,) int64, by the group (n,) of each sample; else samples."""
+    """Count the persons of each group, (number,) int64, by the group (n,) of each sample; else samples."""
     if persons is not None:
         groups = torch.unique(torch.stack([groups, persons]), dim=1)[0]
     return torch.bincount(groups, minlength=number)
 
 
 def says_much_about_samples(num_examples: int, dim: int) -> bool:
-    """Return whether a Gram matrix of so many samples in ``dim`` dimensions is close to the samples themselves."""
+    """Return whether a Gram matrix of these samples in ``dim`` dimensions is close to the samples themselves."""
     return 0 < num_examples < SAMPLES_PER_DIMENSION * dim

@@ -162,7 +162,7 @@ class Promise:
         return self.mu / max(self.per_person, 1)
 
     def enough(self, parties: int) -> int:
-        """Return how many of so many parties' shares of noise are enough."""
+        """Return how many of the parties' shares of noise are enough."""
         return least_honest(parties) if self.where == "sites" else 1
 
     def to_json(self) -> dict[str, object]:

@@ -123,8 +123,8 @@ class NodeConfig(Options):
     client_name : str
         By which a server knows data of the node's own again when they have changed; "" for none.
     secure_min_clients : int
-        Above 0, statistics leave the node in secure sums only, over at least so many clients, and nothing else of its
-        data does.
+        Above 0, statistics leave the node only in secure sums over at least this number of clients, and nothing else of
+        its data does.
     secure_key, secure_peers : str
         Files of the node's private Ed25519 key, and of all sites' public ones; "" for none.
     dp_max_epsilon, dp_max_delta : float or None

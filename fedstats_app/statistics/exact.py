@@ -20,7 +20,7 @@ _BITS_OF_SUM = 52
 
 
 def fraction_bits(num_samples: int, norm: float, *, squares: bool) -> int:
-    """Return F for which all sums of so many features, of multiples of 2^-F, are exact in float64.
+    """Return F for which all sums of ``num_samples`` features, multiples of 2^-F, are exact in float64.
 
     Parameters
     ----------

@@ -150,7 +150,7 @@ class NoisyLayout:
         return [of_class.flatten(), *triangle]
 
     def noise(self, kind: NoisyKind, honest: int) -> list[float]:
-        """Return the deviation, in steps, of what each of so many honest parties adds to each array of a sum."""
+        """Return the deviation, in steps, of the noise that each honest party adds to each array of a sum."""
         mean, sums, moments = self.parts
         if kind == "mean":
             wanted = [_STEPS / mean]
@@ -179,7 +179,7 @@ class NoisyLayout:
         )
 
     def read_mean(self, words: Words, num_samples: int) -> Tensor:
-        """Return the (d,) float64 mean of so many unit features."""
+        """Return the (d,) float64 mean of unit features."""
         return numbers_of(words[0]) / (self._scale * num_samples)
 
     def read_moments(self, words: Words) -> tuple[Tensor, Tensor | None]:

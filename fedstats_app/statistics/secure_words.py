@@ -2,7 +2,7 @@
 
 All are whole numbers, since features are on a grid (:mod:`fedstats_app.statistics.exact`). They are added modulo 2^64,
 and travel modulo the least 2^(8 k) that holds the sum of as many samples as there can be. What a client has does not
-change how it answers: where there are more samples, only the sum is wrong, and whoever reads it sees the number.
+change how it answers: where there are more samples, only the sum is wrong, and its reader sees the number.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SecureLayout:
         return fraction_bits(self.samples, self.norm, squares=self.gram or self.spread)
 
     def shapes(self, num_classes: int) -> Shapes:
-        """List number and bytes of the words of each array of a sum over so many classes."""
+        """List number and bytes of the words of each array of a sum over ``num_classes`` classes."""
         largest, triangle = self.samples * self.norm * 2.0**self.bits, self.feature_dim * (self.feature_dim + 1) // 2
         squares = [(triangle, _bytes_for(largest * self.norm * 2.0**self.bits))] * (self.gram + self.spread)
         return [

@@ -72,7 +72,7 @@ class StatisticsSpec:
     samples_per_mean : int
         Fewer samples than this, at least 2, share one of several means only where their class has no more.
     fraction_bits : int or None
-        Features are rounded to so many, so that sums are exact; None where they are not.
+        Fractional bits that features are rounded to, so that sums are exact; None if they are not rounded.
     scatter : ScatterSpec or None
         Which factor of each client's scatter is needed. Where the Gram matrix is needed too, clients send that alone,
         and the server makes the factor of it.

@@ -145,7 +145,7 @@ class StatisticsStrategy(OwnRounds):
     client_names : mapping
         From client to a name by which its data are known again when they have changed; others have none.
     exact_samples : int
-        Sums are exact for so many samples of all clients together: features are rounded, float64 travels, and heads
+        Samples of all clients together for which sums are exact: features are rounded, float64 travels, and heads
         have the same bits for any split. 0 for sums of the features as they are.
     targets : {"", "labels", "numbers"}
         What the classes name if not one class a sample: several labels, or numbers.

@@ -53,7 +53,7 @@ from fedstats_app.wire.secure import (
 
 logger = logging.getLogger("fedstats_app")
 
-# For sums that lost so many clients that a class might be of too few, and begin anew without it.
+# Attempts at a sum that lost clients until a class had too few, each without that class.
 SPARE_ROUNDS = 2
 
 
@@ -236,7 +236,7 @@ class MaskedRun(Account):
         return kept
 
     def summed(self, agreed: Agreed, kind: str, shapes: Callable[[int], Shapes], mean: Tensor | None = None) -> Summed:
-        """Return a sum; it begins anew if it lost so many clients that a class is left with too few.
+        """Return a sum; it begins anew if a class is left with too few clients.
 
         Parameters
         ----------
@@ -362,7 +362,7 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         Raises
         ------
         TooFewClients
-            If so many clients were lost that nothing was unmasked.
+            If too many clients were lost to unmask anything.
         """
         clients = sorted(grid.get_node_ids())
         self._asked = set(clients)

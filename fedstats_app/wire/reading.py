@@ -27,7 +27,7 @@ LARGEST_WHOLE = 2**63 - 1
 MAX_REASON = 500
 # Of a longer reason the beginning tells where it comes from, and the end what happened (tracebacks name it last).
 HEAD_OF_REASON = 100
-# Of a stranger's megabytes so many characters at either end are looked at.
+# Characters at either end of a stranger's megabytes that are looked at.
 _LOOKED_AT = 10_000
 ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -164,7 +164,7 @@ def number(values: Mapping[str, Any], key: str, high: float = math.inf) -> float
 
 
 def list_of(values: Mapping[str, Any], key: str, kind: type[Value], most: int | None = None) -> list[Value]:
-    """Take a list of at most so many values of exactly this type."""
+    """Take a list of values of exactly this type, up to a limit."""
     found = _present(values, key)
     if type(found) is not list or (most is not None and len(found) > most):
         bound = "" if most is None else f" of at most {most} values"

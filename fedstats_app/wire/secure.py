@@ -339,7 +339,7 @@ def sums_reply(msg: Message, words: Words, shapes: Shapes) -> Message:
 
 
 def words_reader(shapes: Shapes) -> Callable[[Message], Words]:
-    """Make what reads so many words of so many bytes."""
+    """Return a reader of words, by their number and bytes."""
     import torch
 
     from fedstats_app.statistics.secure_words import unpacked

@@ -132,7 +132,7 @@ def check_scatter(factor: ScatterFactor, rows: ClassMeanRows, norm: float = math
 
 
 def _most_left_out(factor: ScatterFactor, most: float, unsent: int, levels: int) -> float:
-    """Return the most energy that so many directions can have beside those sent, which have ``most`` together."""
+    """Return the most energy that further directions can have beside those sent, which have ``most`` together."""
     values, directions = factor.values.to(torch.float64), factor.directions.to(torch.float64)
     numbers = values.tolist()
     # Two rows of n integers are off by about 0.4 of a step in their product.

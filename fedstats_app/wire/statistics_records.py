@@ -87,7 +87,7 @@ def statistics_record(client: ClientStatistics, spec: StatisticsSpec, wire_dtype
     """Write what a specification asks for, sums and scatter in ``wire_dtype``.
 
     A truncated factor, where asked for, has all directions that the rule wants, or is made of the scatter; the
-    ``other_bytes`` of the reply's other records count where the reply may take so many bytes.
+    ``other_bytes`` of the reply's other records count where the reply has a limit of bytes.
 
     Raises
     ------

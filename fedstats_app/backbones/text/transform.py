@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from fedstats_app.backbones.names import MASK_SLOT, PAIR_SLOTS, TEXT_SLOT
 
 SHORTEST = 16
-# Tokens of so many texts are remembered, 64 MB at 256 tokens each: training asks for the same ones in every round.
+# Texts that stay tokenised in memory, 64 MB at 256 tokens each: training reads the same ones in every round.
 REMEMBERED = 2**14
 
 _SLOTS = re.compile("|".join(re.escape(slot) for slot in (TEXT_SLOT, *PAIR_SLOTS)))
