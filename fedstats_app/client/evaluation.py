@@ -11,25 +11,26 @@ from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.site import ClientSplit, Site
 from fedstats_app.heads import ClientScores, LinearHead, margin_bins
 from fedstats_app.heads.calibration import TEMPERATURES, is_known, person_losses, sample_losses, voted_temperature
-from fedstats_app.heads.leave_one_out import LeaveOneOut
+from fedstats_app.heads.leave_one_out import ClientLeftOut, LeaveOneOut
 from fedstats_app.heads.target_scores import TargetScores
 from fedstats_app.heads.targets import TargetLeaveOneOut
 from fedstats_app.privacy import TEMPERATURE_STEP, confusion_above_floor, margins_above_floor, named_samples
 from fedstats_app.privacy.evaluation import floor_in_samples, label_margins_above_floor, targets_above_floor
 from fedstats_app.wire import RejectedRequest, StatisticsRequest
-from fedstats_app.wire.evaluation import evaluation_reply, read_evaluation_request
+from fedstats_app.wire.evaluation import LeftOut, evaluation_reply, read_evaluation_request
 from fedstats_app.wire.target_evaluation import target_evaluation_reply
 
 _PERSONS_STAY = "leave-one-out leaves a sample out of the head, not its person: a holdout-fraction does"
 
 
 def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
-    """Score heads on the samples that the client kept for evaluation, or a ridge on the others, each left out."""
+    """Score heads on the samples that the client kept for evaluation, or on the others a head without them."""
     request, heads, left_out = read_evaluation_request(msg)
     site = Site.of(context, client_id)
     site.check(request)
     split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
-    if left_out is not None and split.dataset.persons is not None:
+    whole = left_out is None or isinstance(left_out, ClientLeftOut)
+    if not whole and split.dataset.persons is not None:
         raise RejectedRequest(_PERSONS_STAY)
     if request.spec.targets:
         return target_evaluation_reply(msg, _score_targets(site, split, request, heads, left_out))
@@ -44,7 +45,7 @@ def _score_targets(
     split: ClientSplit,
     request: StatisticsRequest,
     heads: Mapping[str, LinearHead],
-    left_out: LeaveOneOut | TargetLeaveOneOut | None,
+    left_out: LeftOut | None,
 ) -> dict[str, TargetScores]:
     """Score heads of labels or numbers on what the client kept for it, or on the samples in the statistics.
 
@@ -72,11 +73,11 @@ def evaluate_heads(
     heads: Mapping[str, LinearHead],
     *,
     min_class_count: int,
-    left_out: LeaveOneOut | None = None,
+    left_out: LeaveOneOut | ClientLeftOut | None = None,
 ) -> dict[str, ClientScores]:
     """Count each head's predictions and margins for the held-out samples, and choose its temperature.
 
-    With ``left_out`` for those in the statistics, each judged by the head without it.
+    With ``left_out`` for those in the statistics, each judged by the head without it, or without the client.
 
     Classes of which fewer than ``min_class_count`` samples can be read count without their name, in no histogram and
     for no temperature (:mod:`fedstats_app.privacy.evaluation`).

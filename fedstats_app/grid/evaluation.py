@@ -17,7 +17,7 @@ from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.heads import Calibration, ClientScores, ConfusionMatrix, HeadScores, LinearHead
 from fedstats_app.heads.calibration import median_temperature
-from fedstats_app.heads.leave_one_out import LeaveOneOut
+from fedstats_app.heads.leave_one_out import ClientLeftOut, LeaveOneOut
 from fedstats_app.heads.target_scores import TargetScores
 from fedstats_app.heads.targets import TargetLeaveOneOut
 from fedstats_app.training.model import TrainingRequest
@@ -38,6 +38,8 @@ from fedstats_app.wire.training import (
     training_content,
 )
 
+# A client is scored on as many samples as are in its statistics.
+SHARE_KEPT = 0.5
 ScoresOfHead = TypeVar("ScoresOfHead", ClientScores, TargetScores)
 
 
@@ -129,10 +131,10 @@ def evaluate_on_clients(
     heads: Mapping[str, LinearHead],
     clients: Mapping[int, int],
     *,
-    left_out: LeaveOneOut | None = None,
+    left_out: LeaveOneOut | TargetLeaveOneOut | None = None,
     max_share: float | None = None,
 ) -> Scores:
-    """Send heads to clients and add up what they count.
+    """Send heads to clients and add up what they count, of one class, several labels or numbers a sample.
 
     Parameters
     ----------
@@ -143,22 +145,58 @@ def evaluate_on_clients(
     clients : mapping
         Whom to ask, with the number of samples in its statistics: a client that claims to have kept many more for
         evaluation than go with them is left out (:func:`most_held_out`).
-    left_out : LeaveOneOut, optional
+    left_out : LeaveOneOut or TargetLeaveOneOut, optional
         Judge the only head, a ridge, on the samples in the statistics, each left out of it.
     max_share : float, optional
         Of one client in the choice of temperatures (:func:`fedstats_app.training.proportion.capped`).
     """
+    messages = to_all(evaluation_content(request, heads, left_out), EVALUATE_HEADS, clients)
+    share = request.holdout if left_out is None else SHARE_KEPT
+    return _added(grid, request, tuple(heads), messages, clients, share, max_share)
 
-    def read(reply: Message) -> dict[str, ClientScores]:
-        return read_evaluation_reply(reply, request, tuple(heads))
 
+def evaluate_without_each(
+    grid: ClientGrid,
+    request: StatisticsRequest,
+    name: str,
+    heads: Iterable[tuple[int, LinearHead]],
+    clients: Mapping[int, int],
+) -> Scores:
+    """Send each client a head that was made without it, and add up how it does on the client's training samples.
+
+    ``heads`` are solved while earlier ones are judged; ``clients`` as in :func:`evaluate_on_clients`.
+    """
+    messages = (
+        message
+        for client, head in heads
+        for message in to_all(evaluation_content(request, {name: head}, ClientLeftOut()), EVALUATE_HEADS, [client])
+    )
+    return _added(grid, request, (name,), messages, clients, SHARE_KEPT)
+
+
+def _added(
+    grid: ClientGrid,
+    request: StatisticsRequest,
+    names: tuple[str, ...],
+    messages: Iterable[Message],
+    clients: Mapping[int, int],
+    share: float,
+    max_share: float | None = None,
+) -> Scores:
+    """Add up the answers to messages, of clients that have about this share of their samples to evaluate on."""
+    if request.spec.targets:
+        return _added_targets(grid, request, names, messages, clients, share)
     failures: dict[int, str] = {}
     examples: dict[int, int] = {}
-    totals = {name: HeadScores.zeros(request.num_classes) for name in heads}
-    accuracies: dict[str, dict[int, float]] = {name: {} for name in heads}
-    votes: dict[str, dict[int, int]] = {name: {} for name in heads}
-    right = {name: [torch.zeros(0, dtype=torch.int64)] for name in heads}
-    for client, received in _judged(grid, request, heads, clients, left_out, read, failures):
+
+    def read(reply: Message) -> dict[str, ClientScores]:
+        return read_evaluation_reply(reply, request, names)
+
+    totals = {name: HeadScores.zeros(request.num_classes) for name in names}
+    accuracies: dict[str, dict[int, float]] = {name: {} for name in names}
+    votes: dict[str, dict[int, int]] = {name: {} for name in names}
+    right = {name: [torch.zeros(0, dtype=torch.int64)] for name in names}
+    for client, received in _judged(grid, messages, clients, share, read, failures):
         examples[client] = _num_examples(received)
         classes = next(iter(received.values())).confusion.class_examples.nonzero().squeeze(1)
         for name, scores in received.items():
@@ -177,22 +215,22 @@ def evaluate_on_clients(
     return Scores("clients", totals, accuracies, failures, examples, cells, calibrations)
 
 
-def evaluate_targets_on_clients(
+def _added_targets(
     grid: ClientGrid,
     request: StatisticsRequest,
-    heads: Mapping[str, LinearHead],
+    names: tuple[str, ...],
+    messages: Iterable[Message],
     clients: Mapping[int, int],
-    left_out: TargetLeaveOneOut | None = None,
+    share: float,
 ) -> Scores:
-    """As :func:`evaluate_on_clients`, of several labels or numbers a sample."""
     kind, number = request.spec.targets, request.num_classes
 
     def read(reply: Message) -> dict[str, TargetScores]:
-        return read_target_evaluation_reply(reply, kind, number, tuple(heads))
+        return read_target_evaluation_reply(reply, kind, number, names)
 
     failures: dict[int, str] = {}
-    totals, examples = {name: TargetScores.zeros(kind, number) for name in heads}, {}
-    for client, received in _judged(grid, request, heads, clients, left_out, read, failures):
+    totals, examples = {name: TargetScores.zeros(kind, number) for name in names}, {}
+    for client, received in _judged(grid, messages, clients, share, read, failures):
         examples[client] = _num_examples(received)
         for name, scores in received.items():
             totals[name] += scores
@@ -201,22 +239,19 @@ def evaluate_targets_on_clients(
 
 def _judged(
     grid: ClientGrid,
-    request: StatisticsRequest,
-    heads: Mapping[str, LinearHead],
+    messages: Iterable[Message],
     clients: Mapping[int, int],
-    left_out: LeaveOneOut | TargetLeaveOneOut | None,
+    share: float,
     read: Callable[[Message], dict[str, ScoresOfHead]],
     failures: dict[int, str],
 ) -> Iterator[tuple[int, dict[str, ScoresOfHead]]]:
-    """Send heads to clients and yield each client's scores by method; add to ``failures`` why others have none."""
-    share = request.holdout if left_out is None else 0.5  # as many as are in its statistics
+    """Send messages and yield each client's scores by method; add to ``failures`` why others have none."""
 
     def checked(reply: Message) -> dict[str, ScoresOfHead]:
         received = read(reply)
         _check_number(reply, _num_examples(received), clients, share)
         return received
 
-    messages = to_all(evaluation_content(request, heads, left_out), EVALUATE_HEADS, clients)
     for client, _, received in usable(grid.send_and_receive(messages), checked, failures):
         yield client, received
 

@@ -83,3 +83,11 @@ class LeaveOneOut:
         left = squares > (_NOTHING * self.lengths).square()
         found = (scores - leverage * step) / squares.clamp(min=torch.finfo(torch.float64).tiny).sqrt()
         return head.masked(found.masked_fill(~left, -torch.inf))
+
+
+class ClientLeftOut:
+    """Scores of a client's training samples by a head that was made without the client."""
+
+    def logits(self, head: LinearHead, features: Tensor, labels: Tensor) -> Tensor:
+        """Score samples (n, d); their labels change nothing."""
+        return head.logits(features)

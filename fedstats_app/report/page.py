@@ -26,6 +26,7 @@ from fedstats_app.report.wording import (
     left_out_in_words,
     revealing_sites,
     summary,
+    unseen_in_words,
     warnings,
 )
 
@@ -168,6 +169,8 @@ def _methods(run: RunRecord) -> Iterator[str]:
     yield from map(parts.line, (run.results.get("advice") or {}).get("text", []))
     if left_out := left_out_in_words(run.results.get("leave_one_out"), run.kind):
         yield parts.line(left_out)
+    if unseen := run.results.get("unseen_site"):
+        yield parts.line(unseen_in_words(unseen, run.kind))
     if evidence := run.results.get("evidence"):
         yield parts.line(evidence_in_words(evidence))
     yield from _figure(run, "accuracy-vs-megabytes", "accuracy against megabytes")

@@ -90,6 +90,18 @@ def left_out_in_words(entry: Mapping[str, Any] | None, kind: str) -> str:
     return f"{head_title(entry['method'])} is right on {right}, each left out of it in turn (leave-one-out)."
 
 
+def unseen_in_words(entry: Mapping[str, Any], kind: str) -> str:
+    """Return the entry `unseen_site` of results.json in a sentence."""
+    head, number = head_title(entry["method"]), counted(entry["num_examples"], kind)
+    of_sites = f"{number} of {counted(entry['num_clients'], 'site')}, each judged by the head of all others"
+    if "mean" not in entry:
+        return (
+            f"At a site that it has not seen, {head} has a {entry['measure']} of {area(entry['value'])} ({of_sites})."
+        )
+    worst = f"worst {percent(entry['minimum'])}, {entry['worst']}"
+    return f"At a site that it has not seen, {head} is right on {percent(entry['mean'])} ({worst}; {of_sites})."
+
+
 def _cost(run: RunRecord) -> str:
     seconds = run.results.get("seconds")
     took = f" The computation took {duration(seconds)}." if seconds else ""

@@ -30,7 +30,13 @@ from fedstats_app.report.statistics_file import (
     save_statistics,
 )
 from fedstats_app.report.tables import heads_table
-from fedstats_app.report.wording import NO_NOISE, evidence_in_words, left_out_in_words, privacy_in_words
+from fedstats_app.report.wording import (
+    NO_NOISE,
+    evidence_in_words,
+    left_out_in_words,
+    privacy_in_words,
+    unseen_in_words,
+)
 from fedstats_app.server.client_notes import ClientNotes
 from fedstats_app.server.influence import Examined, examine_clients
 from fedstats_app.server.run import Run
@@ -43,6 +49,7 @@ from fedstats_app.server.scoring import (
     score_targets,
     with_leave_one_out,
 )
+from fedstats_app.server.unseen import score_unseen
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics
 
@@ -127,6 +134,9 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
     evidence = _evidence(run, strategy)
     if evidence:
         progress.say(evidence_in_words(evidence))
+    unseen = score_unseen(run, strategy, notes.kept, taken or next(iter(strategy.heads), ""))
+    if unseen is not None:
+        progress.say(unseen_in_words(unseen, run.backbone.kind))
     # Beside what follows: torch leaves Python to others while it computes.
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
         drawn = thread.submit(_draw, run, results, notes.label_counts, scores)
@@ -144,6 +154,7 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
                     "methods": {result.method: result.to_json() for result in results},
                     "advice": None if advice is None else advice.to_json(),
                     "evidence": evidence,
+                    "unseen_site": unseen,
                     **_of_clients(strategy, run.federation),
                     "differential_privacy": promise,
                     "extends": run.extension.to_json(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -110,9 +111,16 @@ class Run:
         """Beginning of the headings of plots: data and backbone."""
         return f"{without_folders(self.data_name)}, {without_folders(self.config.backbone.backbone)}"
 
+    @functools.cached_property
+    def names(self) -> dict[int, str]:
+        """Names of clients: their owners', or in a simulation the values of the column that divides the data."""
+        made = client_names(self.config.data, self.config.partition, self.config.run.seed)
+        found = dict(enumerate(made)) if self.federation.simulated else self.federation.client_names
+        return {client: name for client, name in found.items() if name}
+
     def site(self, client: int) -> str:
-        """Return a client's name for people: its owner's, else its number."""
-        return f"site {self.federation.client_names.get(client) or client}"
+        """Return a client's name for people, else its number."""
+        return f"site {self.names.get(client, client)}"
 
     def trainable(self, state: State) -> dict[int, int]:
         """Select the clients in the heads that have samples of their own, with their number."""
@@ -391,10 +399,8 @@ def _write_config(run: Run, data_doubts: list[str]) -> None:
         clients=len(federation.hosts),
         supernodes=len(federation.supernodes),
     )
-    if federation.simulated and config.partition.by_column:
-        record["client_names"] = client_names(config.data, config.partition, config.run.seed)
-    if named := {str(client): name for client, name in federation.client_names.items() if name}:
-        record["client_names"] = named
+    if run.names:
+        record["client_names"] = {str(client): name for client, name in run.names.items()}
     record |= {"data_doubts": data_doubts, "simulated": federation.simulated}
     record |= {"targets": run.targets} if run.targets else {}
     if config.run.resume:

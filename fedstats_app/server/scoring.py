@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from fedstats_app.grid.evaluation import Scores, evaluate_on_clients, evaluate_targets_on_clients
+from fedstats_app.grid.evaluation import Scores, evaluate_on_clients
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.calibration import judged
 from fedstats_app.heads.coverage import LabelMargins
@@ -40,7 +40,7 @@ def score(run: Run, strategy: StatisticsStrategy) -> Scores:
         progress.say(f"evaluating on {len(test_set.dataset):,} test samples of the server, after {progress.elapsed}")
         # Without a hold-out the ridge's temperature comes from training samples, wherever it is.
         return test_set.score(strategy.heads, every_temperature=not run.config.data.holdout_fraction)
-    if not (able := _able(run, strategy)):
+    if not (able := able_clients(run, strategy)):
         progress.say("not evaluated: releases hold no samples (test-dataset, or --test of fedstats merge, names some)")
         return Scores("")
     if not run.holdout:
@@ -57,14 +57,14 @@ def score(run: Run, strategy: StatisticsStrategy) -> Scores:
 
 def score_targets(run: Run, strategy: StatisticsStrategy) -> Scores:
     """Evaluate heads of several labels or numbers, on samples that no threshold was chosen on."""
-    able, kind = _able(run, strategy), run.targets
+    able, kind = able_clients(run, strategy), run.targets
     if able and not run.config.federation.sums_only:
         _set_by_leave_one_out(run, strategy, able)
     if run.test_set is not None:
         return run.test_set.score_targets(strategy.heads, kind)
     if not able or not run.holdout:
         return Scores("")
-    return evaluate_targets_on_clients(run.grid, strategy.request, strategy.heads, able)
+    return evaluate_on_clients(run.grid, strategy.request, strategy.heads, able)
 
 
 def _set_by_leave_one_out(run: Run, strategy: StatisticsStrategy, able: dict[int, int]) -> None:
@@ -79,7 +79,7 @@ def _set_by_leave_one_out(run: Run, strategy: StatisticsStrategy, able: dict[int
             found_by = "thresholds" if run.targets == "labels" else "intervals"
             run.progress.say(f"{found_by}: each sample is left out of {name} at its site, after {run.progress.elapsed}")
             left_out = TargetLeaveOneOut.of(method.inputs(strategy.collection.total), head)
-            replies = evaluate_targets_on_clients(run.grid, strategy.request, {name: head}, able, left_out)
+            replies = evaluate_on_clients(run.grid, strategy.request, {name: head}, able, left_out=left_out)
             known.append((head, found := replies.targets[name]))
         if run.targets == "labels":
             strategy.heads[name] = shifted(head, found.best_thresholds(common=method.common_threshold))
@@ -111,7 +111,9 @@ def _leave_one_out(run: Run, strategy: StatisticsStrategy) -> Scores | None:
     if data.holdout_fraction or data.person_column or method is None or head is None or run.config.federation.sums_only:
         return None
     ridge_lambda = head.report.parameters["ridge_lambda"]
-    if replace(method.options, ridge_lambda="auto") != method.options_type() or not (able := _able(run, strategy)):
+    if replace(method.options, ridge_lambda="auto") != method.options_type() or not (
+        able := able_clients(run, strategy)
+    ):
         return None
     left_out = LeaveOneOut.of(strategy.collection.total.summed(gram=True), ridge_lambda)
     sent = bytes_with_unit(BYTES_PER_NUMBER * len(left_out.inverse) * (len(left_out.inverse) + 1) / 2)
@@ -151,7 +153,7 @@ def distance_limit(run: Run, strategy: StatisticsStrategy) -> float | None:
     return limit(Likeness.of(strategy.collection.total.summed(gram=True)).distances(features))
 
 
-def _able(run: Run, strategy: StatisticsStrategy) -> dict[int, int]:
+def able_clients(run: Run, strategy: StatisticsStrategy) -> dict[int, int]:
     """Return the clients in the heads that hold samples, with the number of these in the statistics."""
     merged = {outcome.client: outcome.num_examples for outcome in strategy.outcomes if outcome.in_heads}
     released = run.federation.statistics_only

@@ -6,6 +6,7 @@ Messages of type ``evaluate.heads``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from fedstats_app.heads import ClientScores, ConfusionMatrix, LinearHead
 from fedstats_app.heads.calibration import TEMPERATURES
-from fedstats_app.heads.leave_one_out import LeaveOneOut
+from fedstats_app.heads.leave_one_out import ClientLeftOut, LeaveOneOut
 from fedstats_app.heads.linear_head import SolveReport
 from fedstats_app.heads.scores import NUM_MARGIN_BINS
 from fedstats_app.heads.targets import TargetLeaveOneOut
@@ -26,20 +27,24 @@ from fedstats_app.wire.target_evaluation import read_target_left_out, target_lef
 
 EVALUATE_HEADS = "evaluate.heads"
 MAX_HEADS = MOST_METHODS
+# By what training samples are judged in place of those held out.
+LeftOut: TypeAlias = LeaveOneOut | TargetLeaveOneOut | ClientLeftOut
 
 
 def evaluation_content(
     request: StatisticsRequest,
     heads: Mapping[str, LinearHead],
-    left_out: LeaveOneOut | TargetLeaveOneOut | None = None,
+    left_out: LeftOut | None = None,
 ) -> RecordDict:
     """Write a request to evaluate heads; the request for statistics tells which samples are held out.
 
     Or, with ``left_out``, to judge the only head on the samples in the statistics, each left out of it: d (d + 1) / 2
-    numbers, of which float32 is enough, go down.
+    numbers, of which float32 is enough, go down. A head without the client needs none: the record is empty.
     """
     content = request.to_content()
-    if isinstance(left_out, TargetLeaveOneOut):
+    if isinstance(left_out, ClientLeftOut):
+        content["leave-one-out"] = ArrayRecord()
+    elif isinstance(left_out, TargetLeaveOneOut):
         content["leave-one-out"] = target_left_out_record(left_out)
     elif left_out is not None:
         triangle = pack_upper(left_out.inverse).to(torch.float32)
@@ -60,9 +65,7 @@ def evaluation_content(
 
 
 @reads_requests("to evaluate heads")
-def read_evaluation_request(
-    msg: Message,
-) -> tuple[StatisticsRequest, dict[str, LinearHead], LeaveOneOut | TargetLeaveOneOut | None]:
+def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, LinearHead], LeftOut | None]:
     """Return the request for statistics, the heads by method, and what leave-one-out scores take."""
     request = read_statistics_request(msg)
     names = [name for name in msg.content if name.startswith("head.")]
@@ -84,6 +87,8 @@ def read_evaluation_request(
         return request, heads, None
     if len(heads) != 1:
         raise Malformed(f"leave-one-out: must come with one head, got {len(heads)}")
+    if not record_of(msg.content, "leave-one-out", ArrayRecord):
+        return request, heads, ClientLeftOut()
     if request.spec.targets:
         record = record_of(msg.content, "leave-one-out", ArrayRecord)
         return request, heads, read_target_left_out(record, next(iter(heads.values())).feature_dim, classes)

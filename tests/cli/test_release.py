@@ -131,8 +131,8 @@ def test_what_does_not_fit_is_refused_by_name(sites: Path, tmp_path: Path, capsy
     (tmp_path / "text.fedstats").write_text("no release")
     east = str(sites / "east.fedstats")
     for name, words in {
-        "copy": (f"{east} and {tmp_path}/copy.fedstats", "the very same statistics"),
-        "other": (f"{east} and {tmp_path}/other.fedstats", "a site of the same name"),
+        "copy": (east, f"{tmp_path}/copy.fedstats", " and ", "the very same statistics"),
+        "other": (east, f"{tmp_path}/other.fedstats", " and ", "a site of the same name"),
         "larger": (f"{tmp_path}/larger.fedstats is of network", "--backbone"),
         "means": (f"{tmp_path}/means.fedstats has class means;", "it lacks: class means, a Gram matrix (--method)"),
         "exact": (f"{tmp_path}/exact.fedstats is in float64", "wire-dtype"),

@@ -73,6 +73,8 @@ def test_natural_clients_are_counted_by_the_run(tmp_path: Path, capsys: pytest.C
     folder = simulate(tmp_path, dataset=f"folder:{tmp_path / 'd'}", folder_levels="domain/class", nodes=3, **natural)
     assert len(clients(folder)) == 4
     assert lines_of(capsys)[-1] == ("data: natural-id of art, photo, sketch, video makes 4 sites of 24 images each")
-    assert read_json(folder, "config.json")["client_names"] == ["art", "photo", "sketch", "video"]
+    assert read_json(folder, "config.json")["client_names"] == dict(
+        zip("0123", ("art", "photo", "sketch", "video"), strict=True)
+    )
     page = (folder / "report.html").read_text()
     assert "site sketch" in page and "site 2" not in page

@@ -67,7 +67,7 @@ def test_sites_of_a_simulation_hold_out_persons(tmp_path: Path) -> None:
     found = accuracies(folder)
     assert found["num_examples"] == 20 * 6 * 0.6 and found["num_persons"] == 8
     folder = simulate(tmp_path, **options, num_clients=0, partitioner="natural-id")
-    assert read_json(folder, "config.json")["client_names"][0] == "person 0"
+    assert read_json(folder, "config.json")["client_names"]["0"] == "person 0"
     assert len(clients(folder)) == 20 and accuracies(folder)["accuracy"] is None
 
 
