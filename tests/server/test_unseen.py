@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from fedstats_app.data import load_dataset
 from fedstats_app.methods import display_name
 from fedstats_app.report.classifier import load
+from tests.support.made_targets import write_attributes
 from tests.support.simulation import nodes_of, read_json, simulate, site_folder
 
 CLASSES = ("ant", "bee", "cat")
@@ -84,3 +86,16 @@ def test_sites_that_are_not_known_apart_are_not_left_out(
 ) -> None:
     sites = nodes[: options.pop("fewer", 4)]
     assert found(simulate(tmp_path, node_configs=sites, method="fed3r", **OPTIONS, **options)) is None
+
+
+@pytest.mark.parametrize(("column", "measure"), [("label_columns", "mean average precision"), ("target_column", "R2")])
+def test_several_labels_or_numbers_have_a_measure_of_all_samples(tmp_path: Path, column: str, measure: str) -> None:
+    made = write_attributes(tmp_path / "made")
+    [table] = map(pq.read_table, Path(made["dataset"].removeprefix("parquet:")).glob("train*"))
+    for place in range(3):
+        (tmp_path / f"site{place}").mkdir()
+        pq.write_table(table[place::3], tmp_path / f"site{place}" / "train.parquet")
+    own = {column.replace("_", "-"): made.get(column, "size")}
+    nodes = [{"data-path": f"{tmp_path}/site{place}/train.parquet", **own} for place in range(3)]
+    entry = found(simulate(tmp_path, node_configs=nodes, method="fed3r", **OPTIONS))
+    assert entry["measure"] == measure and 0.2 < entry["value"] < 1.0 and entry["num_examples"] == len(table)
