@@ -55,14 +55,15 @@ def _score_targets(
     targets = split.targets(kind, held_out=held_out)
     assert targets is not None  # noqa: S101  # of this kind
     scores = {name: TargetScores.zeros(kind, request.num_classes) for name in heads}
-    for features, positions in reader.blocks(split.dataset, split.held_out if held_out else split.kept):
+    indices = split.held_out if held_out else split.kept
+    for features, positions in reader.blocks(split.dataset, indices):
         features, own = features.cpu(), targets[positions]
         for name, head in heads.items():
             found = head.logits(features)
             if isinstance(left_out, TargetLeaveOneOut):
                 found = left_out.scores(head, features, own)
             scores[name] += TargetScores.of(kind, found, own, head)
-    floor = floor_in_samples(site.floor, split.persons(split.held_out))
+    floor = floor_in_samples(site.floor, split.persons(indices))
     return {name: targets_above_floor(found, floor) for name, found in scores.items()}
 
 

@@ -5,9 +5,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
+from flwr.app import Context, RecordDict
 
+from fedstats_app import client_app
 from fedstats_app.cli import main
+from fedstats_app.heads import LinearHead
+from fedstats_app.heads.leave_one_out import ClientLeftOut
+from fedstats_app.settings.app_config import AppConfig
+from fedstats_app.statistics import StatisticsSpec
+from fedstats_app.testing import instruction
+from fedstats_app.wire import StatisticsRequest
+from fedstats_app.wire.evaluation import evaluation_content
 from fedstats_app.wire.release import read_release
+from fedstats_app.wire.target_evaluation import read_target_evaluation_reply
 from tests.support.made_targets import ATTRIBUTES, write_attributes
 from tests.support.simulation import head_bytes, read_json, simulate
 
@@ -89,3 +100,23 @@ def test_a_further_release_of_other_labels_withholds_what_would_tell_of_few(site
     pq.write_table(table, tmp_path / "site" / "train-0.parquet")
     assert labels_in(release(tmp_path, "site", tmp_path / "1.fedstats", "feet before")) == {"feet before"}
     assert labels_in(release(tmp_path, "site", tmp_path / "2.fedstats", "feet after,other")) == {"other"}
+
+
+@pytest.mark.parametrize("own_persons", [True, False])
+def test_scores_of_training_samples_are_under_the_floor_of_their_persons(tmp_path: Path, own_persons: bool) -> None:
+    """Nothing is held out, and of five persons any two have up to 40 of 100 samples."""
+    table = pq.read_table(
+        Path(write_attributes(tmp_path / "made", 100, unknown=0.0)["dataset"][8:]) / "train-0.parquet"
+    )
+    table = table.append_column("who", [[str(number if own_persons else number % 5) for number in range(100)]])
+    (tmp_path / "site").mkdir()
+    pq.write_table(table, tmp_path / "site" / "train-0.parquet")
+    node = {**config(tmp_path, "site", "worn on top", floor=2), "person-column": "who", "max-per-person": 20}
+    spec = StatisticsSpec(gram=True, targets="labels")
+    request = StatisticsRequest(1, spec, wire_dtype="float64", class_names=("worn on top",))
+    content = evaluation_content(request, {"x": LinearHead(torch.randn(1, 32), torch.zeros(1))}, ClientLeftOut())
+    settings = AppConfig.of(backbone="random:tiny", input_size=16).to_run_config()
+    reply = client_app.app(instruction(content, "evaluate.heads"), Context(1, 4, node, RecordDict(), settings))
+    bins = read_target_evaluation_reply(reply, "labels", 1, ("x",))["x"].histograms.filled
+    fewest = int(bins[:, 2:][bins[:, 2:] > 0].min())
+    assert 2 <= fewest < 21 if own_persons else fewest >= 21
