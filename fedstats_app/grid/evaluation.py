@@ -164,7 +164,7 @@ def evaluate_without_each(
 ) -> Scores:
     """Send each client a head that was made without it, and add up how it does on the client's training samples.
 
-    ``heads`` are solved while earlier ones are judged; ``clients`` as in :func:`evaluate_on_clients`.
+    ``heads`` are all in memory at once; ``clients`` as in :func:`evaluate_on_clients`.
     """
     messages = (
         message

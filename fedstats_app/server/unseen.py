@@ -14,7 +14,7 @@ from fedstats_app.statistics import ClientStatistics
 from fedstats_app.statistics.collected import sum_without_client
 from fedstats_app.strategies import StatisticsStrategy
 
-# Every site costs a solve, and 3.7 MB of memory in a Gram matrix of 1,280 features: more sites would take minutes.
+# Every site costs a solve, and a head in memory: with more, users would wait for minutes.
 MOST_SITES = 50
 
 
