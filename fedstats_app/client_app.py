@@ -65,7 +65,7 @@ def owners_rules(msg: Message, context: Context, call_next: Callable[[Message, C
     if (ledger := ledger_of(run, node)) is not None:
         ledger.open()
         if kind == "evaluate.heads" and not node.trains:
-            note_heads(ledger, msg, context)
+            note_heads(ledger, msg.content, context)
     reply = call_next(msg, context)
     if not is_within_budget(reply, run, node, context.run_id):
         raise RefusedByPolicy("this node has sent as much in this run as it sends in one")
@@ -120,6 +120,7 @@ ANSWERS = {
     "query.secure_keys": ("client.secure", "keys"),
     "query.secure_shares": ("client.secure", "shares"),
     "query.secure_sums": ("client.secure_sums", "sums"),
+    "query.secure_scores": ("client.secure_sums", "scores"),
     "query.secure_noisy": ("client.noisy_sums", "sums"),
     "query.noisy_sums": ("client.noisy_sums", "clear"),
     "query.secure_unmask": ("client.secure", "unmask"),

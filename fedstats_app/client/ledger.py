@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedstats_app.base.files import write_atomically
@@ -268,6 +268,15 @@ class Ledger:
         name = f"secure-identity|{self._files()[1] if noisy else self.layout().version}"
         return bytes.fromhex(self._file.fact(name, secrets.token_hex(IDENTITY_BYTES)))
 
+    def check_hold_out(self, names: Collection[str], held_out: str) -> None:
+        """Refuse class lists with a name for samples held out where earlier sums had none, and the reverse.
+
+        The difference of the two would be these samples, perhaps of one site.
+        """
+        if any((held_out in json.loads(content)["classes"]) != (held_out in names) for content in self.summed_sets()):
+            wanted = "0: earlier ones are of all samples" if held_out in names else "above 0, as for earlier ones"
+            raise RefusedByPolicy(f"holdout-fraction for this node's secure sums must be {wanted}")
+
     def keep_signers(self, plan: Plan, allowed: Collection[bytes]) -> None:
         """Note who signed for which data, or refuse a party that says its data are those of another one.
 
@@ -357,15 +366,15 @@ def ledger_of(config: AppConfig, node: NodeConfig) -> Ledger | None:
     return Ledger(config, node) if node.data_path else None
 
 
-def note_heads(ledger: Ledger, msg: Message, context: Context) -> None:
+def note_heads(ledger: Ledger, content: RecordDict, context: Context) -> None:
     """Write down the heads of a message before they meet samples of the site, or refuse where they would be too many.
 
-    The rest of the message and the run's configuration are part of a question: they can raise the floor, or hide
+    The rest of the content and the run's configuration are part of a question: they can raise the floor, or hide
     classes.
     """
     settings = sorted(context.run_config.items())
-    heads = {name: record for name, record in msg.content.items() if name.startswith("head.")}
-    rest = {name: record for name, record in msg.content.items() if name not in heads}
+    heads = {name: record for name, record in content.items() if name.startswith("head.")}
+    rest = {name: record for name, record in content.items() if name not in heads}
     ledger.spend(HEADS, [_digest([settings, content_digest({**rest, "head": head})]) for head in heads.values()])
 
 

@@ -27,6 +27,7 @@ from fedstats_app.settings.of_message import node_of, run_of
 from fedstats_app.training.limits import RefusedByPolicy
 from fedstats_app.wire.reading import RejectedRequest
 from fedstats_app.wire.secure import (
+    HELD_OUT,
     NoisyRequest,
     class_names_in,
     keys_reply,
@@ -64,8 +65,11 @@ def keys(msg: Message, context: Context, client_id: int | None) -> Message:
     if noisy and ledger is not None and peers is None:
         # A server that is all the others takes their shares of noise off.
         raise RejectedRequest("a share of the noise is enough among secure-peers only: dp-where = 'local' needs none")
-    if named.num_classes != (0 if noisy else request.num_classes):
-        raise RejectedRequest(f"num-classes must be {request.num_classes}, or 0 with noise, got {named.num_classes}")
+    names = [] if noisy else class_names_in(question)
+    if named.num_classes != len(names):
+        raise RejectedRequest(f"num-classes must be {len(names)} for this question, got {named.num_classes}")
+    if ledger is not None and not noisy:
+        ledger.check_hold_out(names, HELD_OUT)
     identity = (client_id or 0).to_bytes(IDENTITY_BYTES) if ledger is None else ledger.identity(noisy=noisy)
     sets = [] if ledger is None or noisy else ledger.summed_sets()
     classes, earlier = b"" if noisy else _class_list(site, request), tuple(sorted(map(digest_of_set, sets)))
@@ -133,8 +137,8 @@ def unmask(msg: Message, context: Context, client_id: int | None) -> Message:
 
 
 def _class_list(site: Site, request: StatisticsRequest) -> bytes:
-    """Return one bit for each class, set for those that this client adds to a sum."""
-    split = site.split(request.class_names, holdout=0.0, seed=request.seed)
+    """Return one bit for each name in class lists, set for those of which this client adds samples to a sum."""
+    split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
     present = np.bincount(split.dataset.labels[split.kept], minlength=request.num_classes) > 0
     if (targets := split.targets(request.spec.targets)) is not None:
         sets, persons = sets_of_targets(targets.numpy(), labels=True), split.persons(split.kept)
@@ -144,7 +148,8 @@ def _class_list(site: Site, request: StatisticsRequest) -> bytes:
             present[withheld_targets(sets, site.floor, whose)] = False
     if len(present) != request.num_classes:
         raise ValueError(f"the data have {len(present)} classes, the request {request.num_classes}")
-    return np.packbits(present).tobytes()
+    held_out = [len(split.held_out) > 0] * (request.holdout > 0)
+    return np.packbits([*present, *held_out]).tobytes()
 
 
 @contextmanager

@@ -21,6 +21,8 @@ from fedstats_app.statistics.accumulation import Addable, check_labels, check_te
 # with their slopes, to 1e-5 nats, and the calibration error without them, to 0.004 (as seen on 2,000 test images).
 PER_DECADE, DECADES = 16, 3
 TEMPERATURES = tuple(10.0 ** (step / PER_DECADE) for step in range(-DECADES * PER_DECADE, DECADES * PER_DECADE + 1))
+# Sites with a floor tell of every so manieth: a quarter of a decade apart.
+TEMPERATURE_STEP = 4
 # Neighbours on either side of a guess that are measured first, and samples that a guess is made from.
 NEIGHBOURS, SAMPLES_OF_GUESS = 3, 512
 # Equal intervals of confidence, as in Guo et al. 2017.

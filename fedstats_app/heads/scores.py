@@ -123,15 +123,24 @@ class ConfusionMatrix(Addable):
         return self.matrix.diagonal() / self.class_examples.to(torch.float64)
 
     @property
+    def _hides_predictions(self) -> bool:
+        """True if of no wrong sample of a class it is said which class it was taken for."""
+        return bool(self.elsewhere.any()) and int(self.matrix.trace()) == int(self.matrix.sum())
+
+    @property
     def per_class_specificity(self) -> Tensor:
-        """(C,) float64 share of the samples of other classes that are not taken for this one; NaN without any."""
+        """(C,) float64 share of the samples of other classes that are not taken for this one; NaN if unknown."""
+        if self._hides_predictions:
+            return torch.full((len(self.matrix),), torch.nan, dtype=torch.float64)
         true, predicted, right = self.class_examples, self.matrix.sum(dim=0), self.matrix.diagonal()
         others = (true.sum() - true).to(torch.float64)
         return (others - (predicted - right)) / others
 
     @property
     def per_class_f1(self) -> Tensor:
-        """(C,) float64 harmonic mean of precision and recall; NaN for a class neither true nor predicted anywhere."""
+        """(C,) float64 harmonic mean of precision and recall; NaN if unknown, or neither true nor predicted."""
+        if self._hides_predictions:
+            return torch.full((len(self.matrix),), torch.nan, dtype=torch.float64)
         return 2.0 * self.matrix.diagonal() / (self.matrix.sum(dim=0) + self.class_examples).to(torch.float64)
 
     def confused_pairs(self) -> list[tuple[int, int, int]]:
@@ -156,6 +165,7 @@ SMALLEST_EXPONENT, LARGEST_EXPONENT = -20, 20
 # Smaller magnitudes share bin ZERO_BIN, larger ones the outermost bins.
 ZERO_BIN = BINS_PER_OCTAVE * (LARGEST_EXPONENT - SMALLEST_EXPONENT)
 NUM_MARGIN_BINS = 2 * ZERO_BIN + 1
+OUT_OF_RANGE = "a sum of scores is out of its range: some client was asked, or answered, something else"
 # A float64 number is a sign, 11 bits of exponent, of which that of 1 is 1023, and 52 of mantissa.
 _BITS_BEHIND, _MAGNITUDE = 48, 2**15 - 1
 _SMALLEST_BITS = (1023 + SMALLEST_EXPONENT) * BINS_PER_OCTAVE
@@ -400,6 +410,8 @@ class ClientScores:
         (t, 4) int64 bins of its histograms that hold a sample (:func:`filled_bins`); none if they are withheld.
     of_labels : Tensor
         (t, 2) int64 bins and samples of the histogram of margins for the right classes, where ``margins`` is withheld.
+    losses : Tensor
+        (n, t) float64 of each sample or person that has a say in a temperature; not sent.
     temperature : int or None
         Index of the best of TEMPERATURES for its samples, or None if it is undecided.
     """
@@ -408,6 +420,7 @@ class ClientScores:
     margins: Tensor
     temperature: int | None
     of_labels: Tensor = field(default_factory=lambda: torch.zeros(0, 2, dtype=torch.int64))
+    losses: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))
 
     @property
     def num_examples(self) -> int:

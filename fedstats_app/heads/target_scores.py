@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.heads.linear_head import LinearHead
-from fedstats_app.heads.scores import NUM_MARGIN_BINS, ZERO_BIN, MarginHistograms
+from fedstats_app.heads.scores import NUM_MARGIN_BINS, OUT_OF_RANGE, ZERO_BIN, MarginHistograms
 from fedstats_app.heads.targets import half_width
 from fedstats_app.statistics.accumulation import Addable, check_tensor
 
@@ -67,6 +67,32 @@ class TargetScores(Addable):
             parts = (known, y, y.square(), errors.square(), errors.abs(), inside.to(torch.float64))
             found.moments.copy_(torch.stack([part.sum(dim=0) for part in parts], dim=1))
         return cls((kind,), found.histograms, found.moments, len(targets))
+
+    @staticmethod
+    def num_numbers(num_labels: int) -> int:
+        """Return how many numbers they are."""
+        return 1 + 2 * num_labels * NUM_MARGIN_BINS
+
+    @property
+    def numbers(self) -> Tensor:
+        """(n,) int64, all counts of labels in a row."""
+        counts = (self.histograms.positives.flatten(), self.histograms.negatives.flatten())
+        return torch.cat([torch.tensor([self.num_examples]), *counts])
+
+    @classmethod
+    def from_numbers(cls, numbers: Tensor, num_labels: int) -> TargetScores:
+        """Read a sum of :attr:`numbers`.
+
+        Raises
+        ------
+        ValueError
+            If they are of no samples.
+        """
+        positives, negatives = numbers[1:].reshape(2, num_labels, NUM_MARGIN_BINS)
+        number = int(numbers[0])
+        if bool((numbers < 0).any()) or int((positives + negatives).sum(dim=1).max()) > number:
+            raise ValueError(OUT_OF_RANGE)
+        return cls(("labels",), MarginHistograms(positives, negatives), cls.zeros("labels", 0).moments, number)
 
     @property
     def per_label_precision(self) -> Tensor:

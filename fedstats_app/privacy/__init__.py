@@ -4,18 +4,12 @@ Apart from Flower, configuration and disk: torch tensors and values in, values o
 and what stands below them.
 """
 
-from fedstats_app.privacy.evaluation import (
-    TEMPERATURE_STEP,
-    confusion_above_floor,
-    margins_above_floor,
-    named_samples,
-)
+from fedstats_app.privacy.evaluation import confusion_above_floor, margins_above_floor, named_samples
 from fedstats_app.privacy.node_policy import NodePolicy, says_much_about_samples
 from fedstats_app.privacy.suppression import StatisticsAboveFloor, statistics_above_floor
 from fedstats_app.training.limits import RefusedByPolicy
 
 __all__ = [
-    "TEMPERATURE_STEP",
     "NodePolicy",
     "RefusedByPolicy",
     "StatisticsAboveFloor",

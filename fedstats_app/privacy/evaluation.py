@@ -20,8 +20,6 @@ from fedstats_app.privacy.node_policy import distinct
 MOST_WITH_MARGINS = 2
 # Bins of histograms under a floor: 161, of 2^3 bins each.
 _FIRST_LEVEL = 3
-# A temperature is told in steps of a quarter of a decade.
-TEMPERATURE_STEP = 4
 
 
 def confusion_above_floor(
@@ -95,9 +93,9 @@ def margins_above_floor(labels: Tensor, bins: Tensor, min_class_count: int, pers
 
 
 def label_margins_above_floor(
-    labels: Tensor, bins: Tensor, min_class_count: int, persons: Tensor | None = None
+    labels: Tensor, bins: Tensor, min_class_count: int, persons: Tensor | None = None, *, always: bool = False
 ) -> Tensor:
-    """Count margins for the right classes where :func:`margins_above_floor` gives no histograms by class.
+    """Count margins for the right classes where :func:`margins_above_floor` gives no histograms by class, or always.
 
     One histogram is of all classes that the confusion matrix names, with no bin of fewer samples than the floor. What
     it promises must hold (:mod:`fedstats_app.heads.coverage`), so a sample may count as one of a smaller margin, and
@@ -110,25 +108,31 @@ def label_margins_above_floor(
         (t, 2) int64, bins and samples.
     """
     disclosed = torch.zeros(NUM_MARGIN_BINS, dtype=torch.int64)
-    if min_class_count > 1 and bins.shape[1] > MOST_WITH_MARGINS:
+    if always or (min_class_count > 1 and bins.shape[1] > MOST_WITH_MARGINS):
         named = named_samples(labels, bins.shape[1], min_class_count, persons)
         left = bins[named].gather(1, labels[named].unsqueeze(1)).flatten().long().bincount(minlength=NUM_MARGIN_BINS)
         floor = floor_in_samples(min_class_count, None if persons is None else persons[named])
-        for level in range(_FIRST_LEVEL, ZERO_BIN.bit_length() + 1):
-            cells, lowest, _ = _cells(level)
-            sums = torch.zeros(len(lowest), dtype=torch.int64).index_add_(0, cells, left)
-            full = sums >= floor
-            disclosed.index_add_(0, lowest, sums * full)
-            left = left * ~full[cells]
-        rest = left.sum()
-        if 0 < rest < floor and disclosed.any():
-            few = disclosed.nonzero()[0]
-            rest += disclosed[few].item()
-            disclosed[few] = 0
-        if rest >= floor:
-            disclosed[0] += rest
+        disclosed = _in_full_low_bins(left, floor) if floor > 1 else left
     filled = disclosed.nonzero().flatten()
     return torch.stack([filled, disclosed[filled]], dim=1)
+
+
+def _in_full_low_bins(left: Tensor, floor: int) -> Tensor:
+    disclosed = torch.zeros_like(left)
+    for level in range(_FIRST_LEVEL, ZERO_BIN.bit_length() + 1):
+        cells, lowest, _ = _cells(level)
+        sums = torch.zeros(len(lowest), dtype=torch.int64).index_add_(0, cells, left)
+        full = sums >= floor
+        disclosed.index_add_(0, lowest, sums * full)
+        left = left * ~full[cells]
+    rest = left.sum()
+    if 0 < rest < floor and disclosed.any():
+        few = disclosed.nonzero()[0]
+        rest += disclosed[few].item()
+        disclosed[few] = 0
+    if rest >= floor:
+        disclosed[0] += rest
+    return disclosed
 
 
 def _cells(level: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -154,14 +154,20 @@ def quality(scores: HeadScores | None) -> dict[str, Any]:
     if scores is None or not scores.confusion.num_examples:
         return dict.fromkeys(("accuracy", "macro_accuracy")) | {"per_class_accuracy": []}
     confusion = scores.confusion
-    by_class = {measure: getattr(confusion, f"per_class_{measure}") for measure in ("accuracy", "specificity", "f1")}
-    by_class["auroc"] = scores.per_class_auroc
-    return {
+    measures = {
         "accuracy": confusion.accuracy,
         "accuracy_interval": wilson_interval(confusion.num_correct, confusion.num_examples),
         "person_accuracy": confusion.person_accuracy,
         "num_persons": confusion.persons,
         "macro_accuracy": _number(confusion.macro_accuracy),
+        "per_class_accuracy": list[float | None](),
+    }
+    if not confusion.class_examples.any():
+        return measures
+    by_class = {measure: getattr(confusion, f"per_class_{measure}") for measure in ("accuracy", "specificity", "f1")}
+    by_class["auroc"] = scores.per_class_auroc
+    return {
+        **measures,
         "macro_f1": _number(confusion.macro_f1),
         "macro_auroc": _number(scores.macro_auroc),
         "macro_auroc_error": _number(scores.margins.macro_auroc_error),

@@ -260,6 +260,7 @@ _MESSAGES = {
     "query.clients": "Who takes part",
     "query.statistics": "Statistics of the features, once",
     "evaluate.heads": "Scores of the heads",
+    "query.secure_scores": "Scores of a head, under masks",
     "evaluate.model": "Scores of a model in training",
     "evaluate.mezo": "Scores of a model in training",
     "train.losses": "Losses of a head on training samples",

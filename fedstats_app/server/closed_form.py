@@ -111,8 +111,8 @@ def evaluate(run: Run, strategy: StatisticsStrategy) -> Scores:
     if run.targets:
         with run.progress.doing("evaluating"):
             return score_targets(run, strategy)
-    if run.config.federation.sums_only and run.test_set is None:
-        return NO_SCORES  # scores of single clients would reveal something about each
+    if run.config.federation.is_noisy and run.test_set is None:
+        return NO_SCORES  # every score would be one more answer to account for
     with run.progress.doing("evaluating"):
         return with_leave_one_out(run, strategy, score(run, strategy))
 

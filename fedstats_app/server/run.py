@@ -98,7 +98,9 @@ class Run:
     @property
     def holdout(self) -> float:
         """Share of its samples that each client keeps for evaluation, in all stages."""
-        evaluates = self.test_set is None and not self.config.federation.sums_only
+        federation = self.config.federation
+        # Of labels under masks nobody knows how many sites hold some out.
+        evaluates = self.test_set is None and not (federation.is_noisy or (federation.sums_only and self.targets))
         return self.config.data.holdout_fraction if evaluates else 0.0
 
     @property

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
+from fedstats_app.grid.discovery import TooFewClients
 from fedstats_app.grid.evaluation import Scores, evaluate_on_clients
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.calibration import judged
@@ -47,6 +49,8 @@ def score(run: Run, strategy: StatisticsStrategy) -> Scores:
         return Scores("")
     share = f"{100 * run.holdout:.0f}%"
     progress.say(f"evaluating on the {share} of their samples that sites kept for it, after {progress.elapsed}")
+    if run.config.federation.sums_only:
+        return _under_masks(run, strategy, strategy.heads) or Scores("")
     scores = evaluate_on_clients(
         run.grid, strategy.request, strategy.heads, able, max_share=run.config.tuning.max_share
     )
@@ -58,7 +62,7 @@ def score(run: Run, strategy: StatisticsStrategy) -> Scores:
 def score_targets(run: Run, strategy: StatisticsStrategy) -> Scores:
     """Evaluate heads of several labels or numbers, on samples that no threshold was chosen on."""
     able, kind = able_clients(run, strategy), run.targets
-    if able and not run.config.federation.sums_only:
+    if able and not run.config.federation.is_noisy:
         _set_by_leave_one_out(run, strategy, able)
     if run.test_set is not None:
         return run.test_set.score_targets(strategy.heads, kind)
@@ -79,7 +83,12 @@ def _set_by_leave_one_out(run: Run, strategy: StatisticsStrategy, able: dict[int
             found_by = "thresholds" if run.targets == "labels" else "intervals"
             run.progress.say(f"{found_by}: each sample is left out of {name} at its site, after {run.progress.elapsed}")
             left_out = TargetLeaveOneOut.of(method.inputs(strategy.collection.total), head)
-            replies = evaluate_on_clients(run.grid, strategy.request, {name: head}, able, left_out=left_out)
+            if run.config.federation.sums_only:
+                replies = _under_masks(run, strategy, {name: head}, left_out)
+            else:
+                replies = evaluate_on_clients(run.grid, strategy.request, {name: head}, able, left_out=left_out)
+            if replies is None:
+                return
             known.append((head, found := replies.targets[name]))
         if run.targets == "labels":
             strategy.heads[name] = shifted(head, found.best_thresholds(common=method.common_threshold))
@@ -107,8 +116,8 @@ def _leave_one_out(run: Run, strategy: StatisticsStrategy) -> Scores | None:
     A run asks if its holdout-fraction is 0, it names no persons, and the ridge has the defaults but for lambda.
     """
     method, head = strategy.methods().get(RIDGE), strategy.heads.get(RIDGE)
-    data = run.config.data
-    if data.holdout_fraction or data.person_column or method is None or head is None or run.config.federation.sums_only:
+    data, federation = run.config.data, run.config.federation
+    if data.holdout_fraction or federation.is_noisy or data.person_column or method is None or head is None:
         return None
     ridge_lambda = head.report.parameters["ridge_lambda"]
     if replace(method.options, ridge_lambda="auto") != method.options_type() or not (
@@ -119,10 +128,30 @@ def _leave_one_out(run: Run, strategy: StatisticsStrategy) -> Scores | None:
     sent = bytes_with_unit(BYTES_PER_NUMBER * len(left_out.inverse) * (len(left_out.inverse) + 1) / 2)
     progress = run.progress
     progress.say(f"leaving each sample out of Fed3R in turn at its site: {sent} to each, after {progress.elapsed}")
+    if federation.sums_only:
+        return _under_masks(run, strategy, {RIDGE: head}, left_out)
     found = evaluate_on_clients(
         run.grid, strategy.request, {RIDGE: head}, able, left_out=left_out, max_share=run.config.tuning.max_share
     )
     return found if found.num_examples else None
+
+
+def _under_masks(
+    run: Run,
+    strategy: StatisticsStrategy,
+    heads: Mapping[str, LinearHead],
+    left_out: LeaveOneOut | TargetLeaveOneOut | None = None,
+) -> Scores | None:
+    """Score heads by a sum over the clients in the statistics; None, and the reason is said, if there is none."""
+    from fedstats_app.strategies.secure_scores import scores_under_masks  # other runs do without
+    from fedstats_app.strategies.secure_sums import SecureStatisticsStrategy
+
+    assert isinstance(strategy, SecureStatisticsStrategy)  # noqa: S101  # with secure sums
+    try:
+        return scores_under_masks(strategy, heads, left_out)
+    except (TooFewClients, ValueError) as error:
+        run.progress.say(f"not evaluated: {error}")
+        return None
 
 
 def margins_for_sets(method: str, scores: Scores) -> LabelMargins | None:

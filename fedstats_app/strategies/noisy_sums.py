@@ -74,7 +74,7 @@ class NoisyStatisticsStrategy(SecureStatisticsStrategy):
 
             def summed(kind: NoisyKind, mean: Tensor | None) -> tuple[Words, list[int]]:
                 nonlocal agreed
-                found = masked.summed(agreed, kind, lambda num_classes: layout.shapes(kind), mean)
+                found = masked.summed(agreed, kind, lambda _: layout.shapes(kind), mean)
                 agreed = found.agreed
                 return found.words, [agreed.clients[party] for party in found.over]
         else:

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
@@ -22,24 +23,34 @@ from fedstats_app.grid.asking import first_reasons, num_bytes, to_all, usable
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.collection import ClientOutcome
 from fedstats_app.grid.discovery import TooFewClients
+from fedstats_app.heads import LinearHead
+from fedstats_app.heads.leave_one_out import LeaveOneOut
 from fedstats_app.heads.scatter import ClassTotals, SummedRows
+from fedstats_app.heads.summed_scores import SummedScores
+from fedstats_app.heads.target_scores import TargetScores
+from fedstats_app.heads.targets import TargetLeaveOneOut
 from fedstats_app.methods import Need, cannot_add
 from fedstats_app.secure.masks import KEY_BYTES, Words
 from fedstats_app.secure.party import SEALED_BYTES, query_of
-from fedstats_app.secure.plan import SIGNATURE_BYTES, Entry, Plan
+from fedstats_app.secure.plan import MOST_ROUNDS, SIGNATURE_BYTES, Entry, Plan
 from fedstats_app.secure.unmasking import MaskedSum
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.collected import StatisticsSum
-from fedstats_app.statistics.secure_words import SecureLayout, Shapes, fedcof_scatter, mean_weights
+from fedstats_app.statistics.secure_words import WORD_BYTES, SecureLayout, Shapes, fedcof_scatter, mean_weights
 from fedstats_app.strategies.base import StatisticsStrategy
+from fedstats_app.wire.evaluation import heads_content, heads_digest
 from fedstats_app.wire.secure import (
+    HELD_OUT,
+    SCORES,
     SECURE_KEYS,
     SECURE_NOISY,
+    SECURE_SCORES,
     SECURE_SHARES,
     SECURE_SUMS,
     SECURE_UNMASK,
     Round,
     SumRequest,
+    class_names_in,
     keys_content,
     keys_reader,
     question_text,
@@ -235,7 +246,14 @@ class MaskedRun(Account):
             kept[client] = own
         return kept
 
-    def summed(self, agreed: Agreed, kind: str, shapes: Callable[[int], Shapes], mean: Tensor | None = None) -> Summed:
+    def summed(
+        self,
+        agreed: Agreed,
+        kind: str,
+        shapes: Callable[[NDArray[np.bool_]], Shapes],
+        mean: Tensor | None = None,
+        heads: Mapping[str, ArrayRecord] = MappingProxyType({}),
+    ) -> Summed:
         """Return a sum; it begins anew if a class is left with too few clients.
 
         Parameters
@@ -243,32 +261,35 @@ class MaskedRun(Account):
         agreed : Agreed
             The state before it.
         kind : str
-            "sums", "mean" or "moments".
+            "sums", "mean" or "moments", or of scores one that names the heads.
         shapes : callable
-            From a number of classes to the words of a sum over them.
+            From the (C,) bool classes in a sum to its words.
         mean : Tensor or None
             (d,) float64, for "moments".
+        heads : mapping
+            Records of those to be scored.
 
         Raises
         ------
         NothingUnmasked
             If too few are left, or no round of masks is.
         """
-        message_type = SECURE_SUMS if kind == "sums" else SECURE_NOISY
+        message_type = SECURE_SCORES if heads else SECURE_SUMS if kind == "sums" else SECURE_NOISY
         known = b"" if mean is None else mean.numpy().tobytes()
         while agreed.turn < agreed.plan.rounds:
             plan, active = agreed.plan, agreed.active
             classes, party_of = plan.classes(active), {agreed.clients[party]: party for party in active}
             content, query = sums_content(plan, agreed.turn, active, mean), query_of(self.question, kind, active, known)
-            with self.doing(f"secure sum ({kind})"):
-                total = self.added(content, message_type, party_of, shapes(int(classes.sum())), query)
+            content.update(heads)
+            with self.doing(f"secure sum ({(named := kind.partition('|')[0])})"):
+                total = self.added(content, message_type, party_of, shapes(classes), query)
             left = tuple(sorted(total.survivors))
             self._check_number(agreed, left)
             if plan.leaves_few(active, left):
                 logger.warning("the sum begins anew: clients were lost, and fewer than %d have some class", plan.least)
                 agreed = replace(agreed, active=left, turn=agreed.turn + 1)
                 continue
-            with self.doing(f"secure sum ({kind}), taking the masks off"):
+            with self.doing(f"secure sum ({named}), taking the masks off"):
                 words, helped = self.unmasked(agreed, total, left)
             after = replace(agreed, active=helped, turn=agreed.turn + 1)
             return Summed(words, plan.holders(active), classes, left, after)
@@ -306,13 +327,14 @@ class MaskedRun(Account):
 
     def _say_classes(self, plan: Plan) -> None:
         """Name the classes that are left out before anything is summed."""
-        summed = plan.classes(range(len(plan.parties)))
-        few = [name for name, is_summed in zip(self.class_names, summed, strict=True) if not is_summed]
+        found = zip(self.class_names, plan.classes(range(len(plan.parties))), strict=True)
+        summed = {name: is_summed for name, is_summed in found if name != HELD_OUT}
+        few = [name for name, is_summed in summed.items() if not is_summed]
         if not few:
             return
         named = ", ".join(few[:10]) + (f" and {len(few) - 10} more" if len(few) > 10 else "")
         left_out = f"secure sums leave out classes that fewer than {plan.least} clients have: {named}"
-        if summed.sum() < 2:
+        if len(summed) - len(few) < 2:
             raise NothingUnmasked(f"{left_out}; fewer than two are left: let sites with the same classes take part")
         logger.warning("%s", left_out)
 
@@ -334,11 +356,18 @@ class SecureStatisticsStrategy(StatisticsStrategy):
     num_classes, methods, options
         Of :class:`StatisticsStrategy`.
 
+    Attributes
+    ----------
+    after : tuple of MaskedRun and Agreed
+        The run of masks after the sum, and its state.
+
     Raises
     ------
     ValueError
         If a method needs statistics that do not add up.
     """
+
+    after: tuple[MaskedRun, Agreed]
 
     def __init__(self, num_classes: int, methods: Sequence[Any], *, exact_samples: int, **options: Any) -> None:
         for method in methods:
@@ -368,19 +397,28 @@ class SecureStatisticsStrategy(StatisticsStrategy):
         self._asked = set(clients)
         self._sum(grid, clients)
 
-    def _sum(self, grid: Grid, clients: Sequence[int]) -> None:
-        """Take a sum over clients into the collection."""
+    def masked_run(self, grid: Grid) -> MaskedRun:
+        """Return a run of masks for the sum and all scores of its heads."""
         layout = self._layout
         request = replace(self.request, spec=replace(self.request.spec, fraction_bits=layout.bits))
         question = question_text(request, SumRequest(layout.samples, layout.norm, layout.spread))
-        names = self.request.class_names or [str(number) for number in range(self.num_classes)]
-        run = MaskedRun(grid, question=question, class_names=names)
-        found = run.summed(run.begin(clients), "sums", layout.shapes)
-        classes = torch.from_numpy(found.classes)
+        names = class_names_in(question)
+        # All heads are scored together, but for labels each by itself.
+        scored = len(self.methods()) if self.request.spec.targets else 1
+        rounds = min(1 + SPARE_ROUNDS + scored, MOST_ROUNDS)
+        return MaskedRun(grid, question=question, class_names=names, rounds=rounds)
+
+    def _sum(self, grid: Grid, clients: Sequence[int]) -> None:
+        """Take a sum over clients into the collection."""
+        layout, run, number = self._layout, self.masked_run(grid), self.request.num_classes
+        found = run.summed(run.begin(clients), "sums", lambda classes: layout.shapes(int(classes[:number].sum())))
+        # Scores are of the parties in this sum only: another set would tell of those that are in one of both.
+        self.after = run, replace(found.agreed, active=found.over)
+        classes = torch.from_numpy(found.classes[:number])
         total, products = layout.read(found.words, classes)
-        left = torch.from_numpy(found.agreed.plan.holders(found.over))
+        left = torch.from_numpy(found.agreed.plan.holders(found.over)[:number])
         if products is not None:
-            weights = mean_weights(torch.from_numpy(found.holders), classes)
+            weights = mean_weights(torch.from_numpy(found.holders[:number]), classes)
             counts = total.class_counts.to(torch.float64)
             totals = ClassTotals(counts, torch.where(classes, left, 0).double(), total.class_sums, total.class_means)
             self._summed_rows = SummedRows(totals, fedcof_scatter(products, total, weights, left))
@@ -399,6 +437,35 @@ class SecureStatisticsStrategy(StatisticsStrategy):
             self.outcomes.append(outcome)
             if self.on_reply is not None:
                 self.on_reply(outcome, None)
+
+    def summed_scores(
+        self, heads: Mapping[str, LinearHead], left_out: LeaveOneOut | TargetLeaveOneOut | None = None
+    ) -> dict[str, Tensor]:
+        """Sum the scores of heads over the clients in the sum: on samples held out of it, or on those in it.
+
+        With ``left_out``, of the only head, each sample is left out of it.
+
+        Returns
+        -------
+        dict
+            By method, (n,) int64, the numbers of :mod:`fedstats_app.heads.summed_scores`, or of labels.
+
+        Raises
+        ------
+        NothingUnmasked
+            If too many clients were lost, or refuse.
+        """
+        run, agreed = self.after
+        if left_out is None and not agreed.plan.classes(agreed.active)[self.request.num_classes :].any():
+            raise NothingUnmasked(f"fewer than {agreed.plan.least} clients keep samples aside")
+        targets = self.request.spec.targets
+        size = (TargetScores if targets else SummedScores).num_numbers(self.num_classes)
+        content = heads_content(heads, left_out, targets)
+        kind, shapes = f"{SCORES}|{heads_digest(content)}", [(size * len(heads), WORD_BYTES)]
+        found = run.summed(agreed, kind, lambda _: shapes, heads=content.array_records)
+        self.after = run, replace(agreed, turn=found.agreed.turn)
+        numbers = torch.from_numpy(found.words[0].view(np.int64)).reshape(len(heads), size)
+        return dict(zip(heads, numbers, strict=True))
 
     def wire_bytes(self, method: str) -> int:
         """Return the bytes, of all that was received, that a method needed."""

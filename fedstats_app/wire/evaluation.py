@@ -21,6 +21,7 @@ from fedstats_app.heads.targets import TargetLeaveOneOut
 from fedstats_app.methods import MOST_METHODS
 from fedstats_app.statistics.accumulation import pack_upper, unpack_upper
 from fedstats_app.wire.arrays import MAX_FEATURE_DIM, read_array, to_array
+from fedstats_app.wire.keeping import content_digest
 from fedstats_app.wire.reading import MAX_COUNT, Malformed, check_keys, reads_replies, reads_requests, record_of, whole
 from fedstats_app.wire.statistics import StatisticsRequest, read_statistics_request
 from fedstats_app.wire.target_evaluation import read_target_left_out, target_left_out_record
@@ -36,12 +37,18 @@ def evaluation_content(
     heads: Mapping[str, LinearHead],
     left_out: LeftOut | None = None,
 ) -> RecordDict:
-    """Write a request to evaluate heads; the request for statistics tells which samples are held out.
+    """Write a request to evaluate heads; the request for statistics tells which samples are held out."""
+    return RecordDict({**request.to_content(), **heads_content(heads, left_out, request.spec.targets)})
 
-    Or, with ``left_out``, to judge the only head on the samples in the statistics, each left out of it: d (d + 1) / 2
-    numbers, of which float32 is enough, go down. A head without the client needs none: the record is empty.
+
+def heads_content(heads: Mapping[str, LinearHead], left_out: LeftOut | None, targets: str) -> RecordDict:
+    """Write heads, of samples with some kind of targets.
+
+    Or, with ``left_out``, the only head that is to be judged on the samples in the statistics, each left out of it:
+    d (d + 1) / 2 numbers, of which float32 is enough, go down. A head without the client needs none: the record is
+    empty.
     """
-    content = request.to_content()
+    content = RecordDict()
     if isinstance(left_out, ClientLeftOut):
         content["leave-one-out"] = ArrayRecord()
     elif isinstance(left_out, TargetLeaveOneOut):
@@ -57,7 +64,7 @@ def evaluation_content(
                 "present": to_array(head.present.to(torch.uint8)),
             }
         )
-        if request.spec.targets == "numbers":
+        if targets == "numbers":
             content.array_records[f"head.{name}"]["deviations"] = to_array(
                 torch.tensor(head.report.deviations, dtype=torch.float64)
             )
@@ -68,35 +75,46 @@ def evaluation_content(
 def read_evaluation_request(msg: Message) -> tuple[StatisticsRequest, dict[str, LinearHead], LeftOut | None]:
     """Return the request for statistics, the heads by method, and what leave-one-out scores take."""
     request = read_statistics_request(msg)
-    names = [name for name in msg.content if name.startswith("head.")]
+    return request, *read_heads(msg.content, request.num_classes, request.spec.targets)
+
+
+def heads_digest(content: RecordDict) -> str:
+    """Return the SHA-256, 64 hex digits, of the records of a message that :func:`heads_content` wrote."""
+    names = sorted(name for name in content if name.startswith("head.") or name == "leave-one-out")
+    return content_digest({name: content[name] for name in names})
+
+
+def read_heads(content: RecordDict, classes: int, targets: str) -> tuple[dict[str, LinearHead], LeftOut | None]:
+    """Read what :func:`heads_content` wrote, of so many classes, or raise :class:`Malformed`."""
+    names = [name for name in content if name.startswith("head.")]
     if len(names) > MAX_HEADS:
         raise Malformed(f"a message brings at most {MAX_HEADS} heads, got {len(names)}")
-    heads, classes = {}, request.num_classes
+    heads = {}
     for name in names:
-        record = record_of(msg.content, name, ArrayRecord)
+        record = record_of(content, name, ArrayRecord)
         weight = read_array(record, "weight", torch.float64, (classes, range(1, MAX_FEATURE_DIM + 1)))
         # The bias of an absent class may be -inf; a head checks that those of the others are finite.
         bias = read_array(record, "bias", torch.float64, (classes,), finite=False)
         present = read_array(record, "present", torch.uint8, (classes,)).to(torch.bool)
         report = SolveReport()
-        if request.spec.targets == "numbers":
+        if targets == "numbers":
             deviations = read_array(record, "deviations", torch.float64, (classes,))
             report = SolveReport(deviations=tuple(deviations.tolist()))
         heads[name.removeprefix("head.")] = LinearHead(weight, bias, present, report)
-    if "leave-one-out" not in msg.content:
-        return request, heads, None
+    if "leave-one-out" not in content:
+        return heads, None
     if len(heads) != 1:
         raise Malformed(f"leave-one-out: must come with one head, got {len(heads)}")
-    if not record_of(msg.content, "leave-one-out", ArrayRecord):
-        return request, heads, ClientLeftOut()
-    if request.spec.targets:
-        record = record_of(msg.content, "leave-one-out", ArrayRecord)
-        return request, heads, read_target_left_out(record, next(iter(heads.values())).feature_dim, classes)
-    [head], record = heads.values(), record_of(msg.content, "leave-one-out", ArrayRecord, {"inverse", "lengths"})
+    if not record_of(content, "leave-one-out", ArrayRecord):
+        return heads, ClientLeftOut()
+    if targets:
+        record = record_of(content, "leave-one-out", ArrayRecord)
+        return heads, read_target_left_out(record, next(iter(heads.values())).feature_dim, classes)
+    [head], record = heads.values(), record_of(content, "leave-one-out", ArrayRecord, {"inverse", "lengths"})
     dim = head.feature_dim
     inverse = read_array(record, "inverse", torch.float32, (dim * (dim + 1) // 2,)).to(torch.float64)
-    lengths = read_array(record, "lengths", torch.float64, (request.num_classes,))
-    return request, heads, LeaveOneOut(unpack_upper(inverse, dim), lengths)
+    lengths = read_array(record, "lengths", torch.float64, (classes,))
+    return heads, LeaveOneOut(unpack_upper(inverse, dim), lengths)
 
 
 def evaluation_reply(msg: Message, scores: Mapping[str, ClientScores]) -> Message:

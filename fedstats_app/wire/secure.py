@@ -1,4 +1,4 @@
-"""``query.secure_keys``, ``_shares``, ``_sums``, ``_noisy`` and ``_unmask``: sums of which no client's part is seen.
+"""``query.secure_keys``, ``_shares``, ``_sums``, ``_scores``, ``_noisy`` and ``_unmask``: sums that hide their parts.
 
 And ``query.noisy_sums``, without masks: sums with all the noise of a release. All that is asked for stands in the first
 message; those after it name the run of masks by its ``nonce``, and carry every party's entry. No torch is imported here
@@ -44,8 +44,13 @@ if TYPE_CHECKING:
     from fedstats_app.wire.statistics import StatisticsRequest
 
 SECURE_KEYS, SECURE_SHARES = "query.secure_keys", "query.secure_shares"
-SECURE_SUMS, SECURE_NOISY, SECURE_UNMASK = "query.secure_sums", "query.secure_noisy", "query.secure_unmask"
+SECURE_SUMS, SECURE_SCORES = "query.secure_sums", "query.secure_scores"
+SECURE_NOISY, SECURE_UNMASK = "query.secure_noisy", "query.secure_unmask"
 NOISY_SUMS = "query.noisy_sums"
+# Of a kind of sum, before the digest of the heads.
+SCORES = "scores"
+# In class lists, of no class: scores of samples held out are of all of them together.
+HELD_OUT = "(samples held out)"
 # Of one run of masks.
 MOST_PARTIES = 20_000
 # Earlier sums of all parties' data together.
@@ -145,8 +150,13 @@ def read_question(text: str) -> tuple[StatisticsRequest, SumRequest | NoisyReque
         raise RejectedRequest(f"not a question for sums: {error!s:.300}") from error
     bits = request.spec.fraction_bits
     targets = "" if is_noisy or request.spec.targets != "labels" else "labels"
-    if request.spec != StatisticsSpec(request.spec.gram, fraction_bits=bits, targets=targets) or request.holdout:
-        raise RejectedRequest("not a question for sums: it must be of counts, sums and gram, of all samples")
+    if request.spec != StatisticsSpec(request.spec.gram, fraction_bits=bits, targets=targets):
+        raise RejectedRequest("not a question for sums: it must be of counts, sums and gram")
+    if request.holdout and (is_noisy or targets):
+        raise RejectedRequest("not a question for sums: with noise or labels it must be of all samples")
+    if HELD_OUT in request.class_names:
+        # Sums with and without such samples would not be told apart.
+        raise RejectedRequest(f"not a question for sums: no class has the name {HELD_OUT!r}")
     if targets and request.class_names[:1] != (EVERY_SAMPLE,):
         # Who is in the sum of all samples is kept account of by this name.
         raise RejectedRequest(f"not a question for sums: labels begin with {EVERY_SAMPLE!r}")
@@ -156,9 +166,13 @@ def read_question(text: str) -> tuple[StatisticsRequest, SumRequest | NoisyReque
 
 
 def class_names_in(question: str) -> list[str]:
-    """Return the class names of a question that :func:`read_question` took, or numbers; without torch."""
+    """Return the names in class lists for a question that :func:`read_question` took; without torch.
+
+    They are the class names, or numbers, and where samples are held out a name for all these.
+    """
     request = json.loads(question)["request"]
-    return request.get("class-names") or [str(number) for number in range(request["num-classes"])]
+    names = request.get("class-names") or [str(number) for number in range(request["num-classes"])]
+    return [*names, HELD_OUT] if request.get("holdout") else list(names)
 
 
 def keys_content(round_: Round, question: str) -> RecordDict:
@@ -296,6 +310,14 @@ def _known(mean: Tensor | None) -> RecordDict:
 def read_sums_request(msg: Message) -> tuple[Plan, int, list[int]]:
     """Read ``query.secure_sums``."""
     check_keys("request", msg.content, {"round", "table", "active"}, {"clients"})
+    return _read_round(msg.content)
+
+
+@reads_requests("for masked scores")
+def read_scores_request(msg: Message) -> tuple[Plan, int, list[int]]:
+    """Read ``query.secure_scores``, but for the heads (:func:`fedstats_app.wire.evaluation.read_heads`)."""
+    of_heads = {name for name in msg.content if name.startswith("head.")}
+    check_keys("request", msg.content, {"round", "table", "active", *of_heads}, {"clients", "leave-one-out"})
     return _read_round(msg.content)
 
 

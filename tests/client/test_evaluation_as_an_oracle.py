@@ -1,13 +1,17 @@
 """A server that chooses the heads to be scored learns of single samples no more than counts of many say."""
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
 from fedstats_app.client.evaluation import evaluate_heads
 from fedstats_app.client.site import ClientSplit
 from fedstats_app.heads import ClientScores, LinearHead
+from fedstats_app.heads.leave_one_out import LeaveOneOut
+from fedstats_app.heads.summed_scores import LOSS_STEP, MOST_LOSS, SummedScores
 from fedstats_app.wire import StatisticsRequest
 from tests.support.hostile_server import CLASSES, Victim
 
@@ -88,3 +92,34 @@ def test_no_bin_is_of_few_samples_of_a_class(victim: Victim) -> None:
     for found in scores(victim, split, heads).values():
         for counts in found.margins[:, 2:].unbind(dim=1):
             assert int(counts.sum()) == 28 and bool((counts[counts > 0] >= FLOOR).all())
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
+def test_one_sample_moves_no_sum_of_scores_far(victim: Victim, scale: float) -> None:
+    """Heads so steep that one sample alone is wrong: its losses at 25 temperatures told how far it was over a line."""
+    whole = victim.hold_out(20, 20)
+    labels = whole.dataset.labels[whole.held_out]
+    features = victim.features(whole)[0].double()
+    lines = {f"h{k}": (UNIT[k], float(features[labels == 1, k].sort().values[-2:].mean())) for k in range(4)}
+    heads = {
+        name: LinearHead(torch.stack([scale * w, -scale * w]), torch.tensor([-scale * at, scale * at]).double())
+        for name, (w, at) in lines.items()
+    }
+    plain = LeaveOneOut(torch.zeros(DIM, DIM, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
+
+    def numbers(kept: NDArray[np.int64]) -> dict[str, SummedScores]:
+        split, request = ClientSplit(whole.dataset, kept, kept[:0]), StatisticsRequest(2)
+        reader = FeatureReader(victim.backbone)
+        found = evaluate_heads(reader, split, request, heads, min_class_count=FLOOR, left_out=plain, summed=True)
+        return {name: SummedScores.of(one, by_class=True) for name, one in found.items()}
+
+    found, told = numbers(whole.held_out), 0
+    for name, (w, _) in lines.items():
+        of_labels = found[name].of_labels
+        assert int(of_labels.sum()) == 40 and bool((of_labels[of_labels > 0] >= FLOOR).all())
+        alone = int((features[20:] @ w).argmax()) + 20
+        others = numbers(np.delete(whole.held_out, alone))[name]
+        change = (found[name].losses - others.losses).abs()
+        assert int(change.max()) <= MOST_LOSS / LOSS_STEP
+        told += int(change.max()) > 0
+    assert told  # it does move it

@@ -81,7 +81,7 @@ class Asked:
         return self.run.begin(range(NUMBER))
 
     def summed(self, agreed: Agreed) -> Summed:
-        return self.run.summed(agreed, "sums", self.layout.shapes)
+        return self.run.summed(agreed, "sums", lambda classes: self.layout.shapes(int(classes.sum())))
 
     def masked(self, agreed: Agreed) -> MaskedSum:
         """The sum before it is unmasked."""

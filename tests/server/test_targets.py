@@ -123,6 +123,9 @@ def test_secure_sums_of_labels_have_the_bits_of_exact_sums(tmp_path: Path, made:
     found, expected = heads(masked), heads(clear)
     for name in ("fedncm", "fedcgs"):
         assert torch.equal(found[name], expected[name]), name
+    # Its thresholds: by a second sum, of the scores of samples left out of it.
+    biases = [read_head(folder / "heads" / "fedcgs.safetensors")[0].bias for folder in (masked, clear)]
+    assert torch.equal(*biases) and bool((biases[0] != 0).all())
     assert read_json(masked, "results.json")["methods"]["fedcgs"]["targets"]["mean_auroc"] > 0.8
     for line in (masked / "clients.jsonl").read_text().splitlines():
         assert json.loads(line)["num_examples"] == 0
