@@ -6,6 +6,7 @@ these statistics, for this network.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
+from fedstats_app.base.threads import threads_worth
 from fedstats_app.client.ledger import DataWait, Ledger, digest_of_keys
 from fedstats_app.client.site import ClientSplit, Site
 from fedstats_app.data.clients import own_dataset
@@ -40,7 +42,7 @@ logger = logging.getLogger("fedstats_app")
 
 def statistics(msg: Message, context: Context, client_id: int | None) -> Message:
     """Return a client's statistics; a node with data of its own answers from a release."""
-    request = read_statistics_request(msg)
+    request = _read_once(msg)
     site = Site.of(context, client_id)
     site.check(request)
     reader, started = site.reader(request.backbone_fingerprint), time.perf_counter()
@@ -48,9 +50,16 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
     if (ledger := site.ledger) is not None:
         return Message(_released(ledger, site, reader, split, request), reply_to=msg)
     labels = torch.from_numpy(split.dataset.labels[split.kept])
-    collected = _collected(site, reader, split, request, labels, request.num_classes)
-    named = {split.dataset.class_names[c] for c in collected.suppressed}
-    return _reply(msg, request, site, reader, {*split.suppressed, *named}, collected.statistics, started)
+    with threads_worth(len(labels) * reader.backbone.feature_dim):
+        collected = _collected(site, reader, split, request, labels, request.num_classes)
+        named = {split.dataset.class_names[c] for c in collected.suppressed}
+        return _reply(msg, request, site, reader, {*split.suppressed, *named}, collected.statistics, started)
+
+
+@functools.lru_cache(maxsize=1)
+def _read_once(msg: Message) -> StatisticsRequest:
+    """Read the request of a message for its first client; all others share it."""
+    return read_statistics_request(msg)
 
 
 def _collected(

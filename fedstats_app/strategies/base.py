@@ -15,8 +15,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
-from fedstats_app.base.threads import beside_each_other
-from fedstats_app.grid.asking import first_reasons
+from fedstats_app.base.threads import beside_each_other, threads_worth
+from fedstats_app.grid.asking import array_bytes, first_reasons
 from fedstats_app.grid.client_grid import ClientGrid
 from fedstats_app.grid.collection import ClientOutcome, Collection
 from fedstats_app.grid.discovery import TooFewClients, wait_for_nodes
@@ -327,9 +327,10 @@ class StatisticsStrategy(OwnRounds):
     def _fold(self, replies: Iterable[Message]) -> None:
         """Fold replies in the order they come; a :class:`ClientGrid` yields them in client order."""
         for reply in replies:
-            outcome, received = self.collection.fold(reply)
-            if self.on_reply is not None:
-                self.on_reply(outcome, received)
+            with threads_worth(array_bytes(reply.content) if reply.has_content() else 0):
+                outcome, received = self.collection.fold(reply)
+                if self.on_reply is not None:
+                    self.on_reply(outcome, received)
             del reply, received  # frees the reply before the next is made
 
     def solve(self, total: StatisticsSum | None = None) -> dict[str, LinearHead]:
