@@ -24,8 +24,8 @@ Made = TypeVar("Made")
 # Tells this process from others, whatever machine they run on, and says nothing else of it.
 PROCESS = secrets.randbits(62) + 1
 
-# Two megabytes of float64.
-FEW_NUMBERS = 2**18
+# Eight megabytes of float64.
+FEW_NUMBERS = 2**20
 
 
 def machine_bytes() -> int | None:
