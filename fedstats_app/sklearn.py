@@ -21,7 +21,7 @@ from torch import Tensor
 from fedstats_app.heads import LinearHead
 from fedstats_app.methods import Fed3RMethod, FedCGSMethod, FedCOFMethod, FedNCMMethod, Method
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics
-from fedstats_app.statistics.collected import StatisticsSum, sum_without_client
+from fedstats_app.statistics.collected import StatisticsSum, sum_without
 
 
 class _Merged:
@@ -147,7 +147,7 @@ class ClosedFormClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         """
         if not isinstance(other, ClosedFormClassifier):
             return NotImplemented
-        return self._combined(other, sum_without_client)
+        return self._combined(other, sum_without)
 
     @property
     def head_(self) -> LinearHead:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -13,6 +14,7 @@ from fedstats_app.base.threads import one_thread
 
 if TYPE_CHECKING:
     from fedstats_app.heads import LinearHead
+    from fedstats_app.heads.linear_head import SolveReport
     from fedstats_app.heads.noisy import NoisyStatistics
     from fedstats_app.heads.scatter import SummedRows
     from fedstats_app.statistics import FeatureStatistics, StatisticsSpec
@@ -98,6 +100,12 @@ class Method(ABC, Generic[OptionsType]):
     def default(cls) -> Self:
         """Return the method with the default options."""
         return cls(cls.options_type())  # type: ignore[arg-type]  # the subclass's type of options
+
+    def regularised(self, report: SolveReport) -> Self:
+        """Return the method with the finite regularisers that a solve chose, in place of "auto"."""
+        chosen = {name: value for name, value in report.parameters.items() if math.isfinite(value)}
+        known = {name: value for name, value in chosen.items() if hasattr(self.options, name)}
+        return replace(self, options=replace(self.options, **known))
 
     @abstractmethod
     def solve(self, inputs: Any) -> LinearHead:

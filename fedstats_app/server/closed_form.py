@@ -38,7 +38,7 @@ from fedstats_app.report.wording import (
     unseen_in_words,
 )
 from fedstats_app.server.client_notes import ClientNotes
-from fedstats_app.server.influence import Examined, examine_clients
+from fedstats_app.server.influence import MOST_SECONDS, Examined, examine_clients
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import (
     distance_limit,
@@ -141,7 +141,7 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
         drawn = thread.submit(_draw, run, results, notes.label_counts, scores)
         give_back_memory()
-        with progress.doing("measuring what each site changes"):
+        with progress.doing(f"measuring what each site changes, for at most about {MOST_SECONDS:.0f} s"):
             examined = Examined(strategy.outcomes, [], None)
             if not (config.federation.sums_only or run.targets):
                 examined = examine_clients(run, strategy, notes)

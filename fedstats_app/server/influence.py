@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -18,8 +20,10 @@ from fedstats_app.methods import display_name
 from fedstats_app.server.client_notes import ClientNotes
 from fedstats_app.server.run import Run
 from fedstats_app.statistics import ClientStatistics
-from fedstats_app.statistics.collected import StatisticsSum, sum_without_client
+from fedstats_app.statistics.collected import StatisticsSum, sum_without
 from fedstats_app.strategies import StatisticsStrategy
+
+logger = logging.getLogger("fedstats_app")
 
 Clients: TypeAlias = Iterable[tuple[int, ClientStatistics]]
 TestSamples: TypeAlias = Callable[[int], tuple[Tensor, Tensor]]
@@ -36,6 +40,8 @@ GROUPS = (1, 2, 5, 10, 20)
 MANY_OTHERS, WORTH_ASKING = 10, (0.015, 0.25)
 # Where clients' own means judge, leaving the group out is compared with leaving out this many groups of others in turn.
 CONTROLS = 3
+# Seconds after which no further group is left out; whom the groups until then show to do harm is named.
+MOST_SECONDS = 60.0
 # Of them are cleared again those that cost together less than this of all judges and of a class, or by more chance.
 CLEARED = (0.01, 0.25, 0.05)
 
@@ -136,22 +142,26 @@ def find_harm(
     owners = {client: place for place, client in enumerate(table)}
     tested = {client: (owners[client], sent) for client, sent in kept if client in {*suspects, *peers}}
     trials = _Trials(strategy, judges, tested)
-    groups = [tuple(suspects[:size]) for size in GROUPS if size < len(suspects)]
-    groups += [tuple(suspects)] if suspects else []
     if MANY_OTHERS * len(suspects) <= len(table) and not trials.any_won(tuple(suspects)):
         return suspicion, None
-    tried = [(trials.influences(group), group) for group in groups]
+    # All suspects together first, in case that the time is over before all groups are tried.
+    sizes_tried = [len(suspects), *(size for size in GROUPS if size < len(suspects))] if suspects else []
+    groups = [tuple(suspects[:size]) for size in sizes_tried]
+    tried = [(trials.influences(group), group) for group in groups if trials.has_time]
     num_tried = len(groups) * len(strategy.methods())
     found = [
         (influence.gain + influence.class_gain, group)
         for influences, group in tried
         for name, influence in influences.items()
         if influence.is_large(num_tried)
+        and (trials.has_time or not peers)
         and all(trials.influences(group, than=other)[name].is_large(num_tried) for other in _instead(group, (), peers))
     ]
+    group = _cleared(max(found)[1], trials, peers) if found else ()
+    if not trials.has_time:
+        logger.warning("the search for sites that harm the others ended after %.0f s, unfinished", MOST_SECONDS)
     if not found:
         return suspicion, None
-    group = _cleared(max(found)[1], trials, peers)
     who = "the other sites' class means" if test is None else "the server's test samples"
     return suspicion, Harm(group, trials.influences(group), trials.contradicting(group), who, trials.heads(group))
 
@@ -181,7 +191,7 @@ def _cleared(group: tuple[int, ...], trials: _Trials, peers: Sequence[int]) -> t
     left, before = group, None
     while left != before:
         before = left
-        for client in reversed(before):
+        for client in reversed(before) if trials.has_time else ():
             fewer = tuple(member for member in left if member != client)
             others = next(_instead(group, fewer, peers), fewer)
             if not any(found.exceeds(*CLEARED) for found in trials.influences(group, than=others).values()):
@@ -204,37 +214,45 @@ class _Trials:
         self._strategy, self._judges, self._sent = strategy, judges, sent
         self._total = strategy.collection.total
         self._heads: dict[tuple[int, ...], Mapping[str, LinearHead]] = {(): strategy.heads}
+        self._until = time.monotonic() + MOST_SECONDS
+
+    @property
+    def has_time(self) -> bool:
+        """True until the search has taken as long as it may."""
+        return time.monotonic() < self._until
 
     def heads(self, group: tuple[int, ...]) -> Mapping[str, LinearHead]:
         """Solve every method's head without a group."""
         if group not in self._heads:
-            total = self._total
-            for client in group:
-                total = sum_without_client(total, self._sent[client][1])
-            self._heads[group] = self._strategy.solve(total)
+            self._heads[group] = self._strategy.solve(self._without(group))
         return self._heads[group]
 
     def any_won(self, group: tuple[int, ...]) -> bool:
-        """Return whether any method gains noticeably many judges without a group, whatever others it loses."""
-        won = self.influences(group, losses=False).values()
-        return any(influence.gain >= WORTH_ASKING[0] or influence.class_gain >= WORTH_ASKING[1] for influence in won)
+        """Return whether any method gains noticeably many judges without a group, whatever others it loses.
 
-    def influences(
-        self, group: tuple[int, ...], *, than: tuple[int, ...] = (), losses: bool = True
-    ) -> dict[str, Influence]:
+        First if all judges were classified correctly, then by heads with the regularisers of the run's: to choose
+        these again takes nearly all of the time.
+        """
+        before = {name: self._right(head) for name, head in self.heads(()).items()}
+
+        def is_worth(after: Mapping[str, Tensor]) -> bool:
+            won = self._compared(group, (), before, after).values()
+            return any(found.gain >= WORTH_ASKING[0] or found.class_gain >= WORTH_ASKING[1] for found in won)
+
+        if not is_worth({name: torch.ones_like(right) for name, right in before.items()}):
+            return False
+        left, after = self._without(group), {}
+        for name, method in self._strategy.methods().items():
+            head = method.regularised(self.heads(())[name].report).head(left)
+            after[name] = before[name] | self._right(head)
+        return is_worth(after)
+
+    def influences(self, group: tuple[int, ...], *, than: tuple[int, ...] = ()) -> dict[str, Influence]:
         """Measure what leaving a group out, instead of those of ``than``, does to every method's head."""
-        judges = self._judges
-        left = self._total.summed(gram=False).class_counts
-        for client in group:
-            left -= self._sent[client][1].rows.summed().class_counts
-        owners = torch.tensor([self._sent[client][0] for client in {*group, *than}])
-        voting = (left[judges.labels] > 0) & ~torch.isin(judges.owners, owners)
-        found = {}
-        for name in self._strategy.methods():
-            before, after = self._right(name, than), self._right(name, group)
-            after = after if losses else after | before
-            found[name] = influence_of(before, after, judges.votes * voting, judges.labels, self._strategy.num_classes)
-        return found
+        before, after = (
+            {name: self._right(head) for name, head in self.heads(clients).items()} for clients in (than, group)
+        )
+        return self._compared(group, than, before, after)
 
     def contradicting(self, group: tuple[int, ...]) -> frozenset[int]:
         """Return those of a group most of whose samples, by the means of their rows, the others' first head misses.
@@ -252,8 +270,26 @@ class _Trials:
                 found.add(client)
         return frozenset(found)
 
-    def _right(self, name: str, group: tuple[int, ...]) -> Tensor:
-        return self.heads(group)[name].predict(self._judges.features) == self._judges.labels
+    def _compared(
+        self, group: tuple[int, ...], than: tuple[int, ...], before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+    ) -> dict[str, Influence]:
+        """Compare the judges classified correctly by each method's head before, without ``than``, and after."""
+        judges = self._judges
+        left = self._total.summed(gram=False).class_counts
+        for client in group:
+            left -= self._sent[client][1].rows.class_counts()
+        owners = torch.tensor([self._sent[client][0] for client in {*group, *than}])
+        votes = judges.votes * ((left[judges.labels] > 0) & ~torch.isin(judges.owners, owners))
+        return {
+            name: influence_of(before[name], after[name], votes, judges.labels, self._strategy.num_classes)
+            for name in after
+        }
+
+    def _without(self, group: tuple[int, ...]) -> StatisticsSum:
+        return sum_without(self._total, *(self._sent[client][1] for client in group))
+
+    def _right(self, head: LinearHead) -> Tensor:
+        return head.predict(self._judges.features) == self._judges.labels
 
 
 def _with_shares(

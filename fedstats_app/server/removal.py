@@ -38,7 +38,7 @@ from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.statistics.collected import (
     CollectedStatistics,
     MergedClient,
-    sum_without_client,
+    sum_without,
 )
 
 # Entries of a head's header that depend on the statistics that it was solved from.
@@ -104,7 +104,7 @@ def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "
             if kept_all:
                 total.add(statistics)
             else:
-                total = sum_without_client(total, statistics)
+                total = sum_without(total, statistics)
         rest = replace(collected, total=total, clients=left)
         description = "client " + ", ".join(f"{client.client} of run {client.run}" for client in removed)
         return _written(run_folder, rest, description, removed, output_dir)

@@ -11,7 +11,7 @@ from fedstats_app.report.method_result import client_spread, measure_of
 from fedstats_app.server.run import Run
 from fedstats_app.server.scoring import able_clients
 from fedstats_app.statistics import ClientStatistics
-from fedstats_app.statistics.collected import sum_without_client
+from fedstats_app.statistics.collected import sum_without
 from fedstats_app.strategies import StatisticsStrategy
 
 # Every site costs a solve, and a head in memory: with more, users would wait for minutes.
@@ -44,7 +44,7 @@ def score_unseen(
     def heads() -> Iterator[tuple[int, LinearHead]]:
         for client, sent in kept:
             if client in able:
-                rest = sum_without_client(strategy.collection.total, sent)
+                rest = sum_without(strategy.collection.total, sent)
                 yield client, strategy.methods()[method].head(rest)
 
     with run.progress.doing("leaving each site out in turn"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -236,53 +236,69 @@ class StatisticsSum:
         return self._parts[0]
 
 
-def sum_without_client(total: StatisticsSum, client: ClientStatistics) -> StatisticsSum:
-    """Return a copy of a sum without one of the clients that were folded into it.
+def sum_without(total: StatisticsSum, *clients: ClientStatistics) -> StatisticsSum:
+    """Return a copy of a sum without some of the clients that were folded into it.
 
-    Its rows leave exactly, where rows are kept. Sums, Gram matrix and scatter are within the rounding of the sum.
+    Their rows leave exactly, where rows are kept. Sums, Gram matrix and scatter are within the rounding of the sum.
 
     Parameters
     ----------
     total : StatisticsSum
         Unchanged.
-    client : ClientStatistics
-        As it was folded, with classes numbered as in the sum.
+    *clients : ClientStatistics
+        As they were folded, with classes numbered as in the sum.
 
     Raises
     ------
     ValueError
-        If it lacks the Gram matrix or the factor that the sum has, or its rows were not folded.
+        If one lacks the Gram matrix or the factor that the sum has, or its rows were not folded.
     """
-    summed, rows = total.summed(), client.rows
-    if summed.targets is not None and client.targets is not None:
-        summed = replace(summed, targets=summed.targets + -client.targets)
-    summed.class_counts.index_add_(0, rows.class_ids, -rows.counts)
-    add_to_group_sums(summed.class_sums, -rows.class_sums, rows.class_ids)
-    # The sum of a class without samples is zero, not a rounding error.
-    summed.class_sums[summed.class_counts == 0] = 0.0
-    if bool((summed.class_counts < 0).any()):
-        raise ValueError("a client to take out must be in the sum, got more samples of a class than the sum has")
-    if summed.gram is not None:
-        if client.gram is None:
-            raise ValueError("a client to take out must have a Gram matrix as the sum has, got none")
-        summed.gram.sub_(client.gram)
-    kept = _rows_without(total.rows(), rows) if total.keeps_rows else None
-    left = total._changed(summed, kept, gone_rows=len(rows), gone_pairs=len(torch.unique(rows.class_ids)))
+    summed = total.summed()
+    for client in clients:
+        rows = client.rows
+        if summed.targets is not None and client.targets is not None:
+            summed = replace(summed, targets=summed.targets + -client.targets)
+        summed.class_counts.index_add_(0, rows.class_ids, -rows.counts)
+        add_to_group_sums(summed.class_sums, -rows.class_sums, rows.class_ids)
+        # The sum of a class without samples is zero, not a rounding error.
+        summed.class_sums[summed.class_counts == 0] = 0.0
+        if bool((summed.class_counts < 0).any()):
+            raise ValueError("a client to take out must be in the sum, got more samples of a class than the sum has")
+        if summed.gram is not None:
+            if client.gram is None:
+                raise ValueError("a client to take out must have a Gram matrix as the sum has, got none")
+            summed.gram.sub_(client.gram)
+    gone = [client.rows for client in clients]
+    left = total._changed(
+        summed,
+        _rows_without(total.rows(), gone) if total.keeps_rows else None,
+        gone_rows=sum(map(len, gone)),
+        gone_pairs=sum(len(torch.unique(rows.class_ids)) for rows in gone),
+    )
     if left._scatter is not None:
-        if client.scatter is None:
-            raise ValueError("a client to take out must have a factor of its scatter as the sum has, got none")
-        factor = client.scatter.scaled()
-        left._scatter = mirror_upper(left._scatter) - factor.T @ factor
-        left._left_out = max(left._left_out - client.scatter.left_out, 0.0)
+        left._scatter = mirror_upper(left._scatter)
+        for client in clients:
+            if client.scatter is None:
+                raise ValueError("a client to take out must have a factor of its scatter as the sum has, got none")
+            factor = client.scatter.scaled()
+            left._scatter -= factor.T @ factor
+            left._left_out = max(left._left_out - client.scatter.left_out, 0.0)
     return left
 
 
-def _rows_without(kept: ClassMeanRows, rows: ClassMeanRows) -> ClassMeanRows:
-    """Return rows without the first block of them that is a client's."""
-    if not len(rows):
-        return kept
+def _rows_without(kept: ClassMeanRows, gone: Iterable[ClassMeanRows]) -> ClassMeanRows:
+    """Return rows without, for each of some clients, the first block of them that is the client's."""
+    stay = torch.ones(len(kept), dtype=torch.bool)
+    for rows in gone:
+        if len(rows):
+            stay[_block_of(rows, kept, stay)] = False
+    return kept if bool(stay.all()) else kept.chosen(stay)
+
+
+def _block_of(rows: ClassMeanRows, kept: ClassMeanRows, stay: Tensor) -> slice:
+    """Find the first block of a client's rows among those that stay."""
     sums = rows.class_sums.to(kept.class_sums.dtype)
-    begins = (kept.class_ids == rows.class_ids[0]) & (kept.counts == rows.counts[0])
+    begins = (kept.class_ids == rows.class_ids[0]) & (kept.counts == rows.counts[0]) & stay
     for start in begins.nonzero()[:, 0].tolist():
         block = slice(start, start + len(rows))
         if (
@@ -290,9 +306,7 @@ def _rows_without(kept: ClassMeanRows, rows: ClassMeanRows) -> ClassMeanRows:
             and torch.equal(kept.counts[block], rows.counts)
             and torch.equal(kept.class_sums[block], sums)
         ):
-            stay = torch.ones(len(kept), dtype=torch.bool)
-            stay[block] = False
-            return kept.chosen(stay)
+            return block
     raise ValueError("a client to take out must be in the sum, got rows that were not folded")
 
 

@@ -152,3 +152,11 @@ def test_one_pass_gives_the_heads_of_runs_apart(tmp_path: Path) -> None:
     assert load(together, f"{WITHOUT}-probe").method == f"{WITHOUT}-probe"
     page = (together / "report.html").read_text()
     assert "Fed3R (between-class false, ridge-lambda 5), then probe" in page and "FedCOF (shrinkage 0.1)" in page
+
+
+@pytest.mark.parametrize("method", [variant for name in METHODS for variant in configured(name)], ids=str)
+def test_a_method_with_the_regularisers_of_its_head_makes_the_same_head(method: Method[Options]) -> None:
+    statistics = total(method.specification, keep_rows=method.keeps_rows)
+    head = method.head(statistics)
+    again = method.regularised(head.report).head(statistics)
+    assert torch.allclose(again.weight, head.weight, rtol=1e-9) and torch.allclose(again.bias, head.bias, rtol=1e-9)
