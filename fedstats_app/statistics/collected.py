@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,9 @@ from fedstats_app.statistics.factors import LowRankStatistics
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 from fedstats_app.statistics.specification import StatisticsSpec
 from fedstats_app.statistics.target_sums import TargetSums
+
+# Rows of clients are stacked when they take so many bytes: more than the C library ever keeps when they are freed.
+BYTES_PER_PART = 64 * 2**20
 
 
 class StatisticsSum:
@@ -55,6 +59,8 @@ class StatisticsSum:
         self._scatter = torch.zeros(feature_dim, feature_dim, dtype=torch.float64) if scatter else None
         self._left_out = 0.0
         self._parts: list[ClassMeanRows] = []
+        # Of the parts the first are stacks of many clients' rows; bytes of those behind them.
+        self._num_stacked = self._unstacked = 0
         self.num_classes, self.feature_dim = num_classes, feature_dim
         self.has_gram, self.has_scatter, self.keeps_rows = gram, scatter, keep_rows
         self.num_rows = 0
@@ -107,6 +113,7 @@ class StatisticsSum:
         total._scatter, total._left_out = None if scatter is None else scatter.clone(), left_out
         total._total = summed.clone()
         total._parts = [] if rows is None else [rows]
+        total._num_stacked = len(total._parts)
         total.num_rows, total.num_pairs = num_rows, num_pairs
         return total
 
@@ -184,6 +191,10 @@ class StatisticsSum:
         self.num_pairs += len(set(rows.class_ids.tolist()))  # a client has few
         if self.keeps_rows:
             self._parts.append(rows)
+            self._unstacked += rows.class_sums.nbytes
+            if self._unstacked >= BYTES_PER_PART:
+                self._stack(self._num_stacked)
+                self._num_stacked, self._unstacked = len(self._parts), 0
 
     def add_targets(self, targets: TargetSums) -> None:
         """Add sums by target of samples that are in the sum already: targets that it had not."""
@@ -229,11 +240,28 @@ class StatisticsSum:
         """
         if not self.keeps_rows:
             raise ValueError("rows were not kept: this sum was made with keep_rows=False")
-        empty = ClassMeanRows.zeros(self._total.num_classes, self._total.feature_dim, dtype=torch.float32)
         # Stacking once and keeping the result avoids copying all rows again each time a head is solved.
         if len(self._parts) != 1:
-            self._parts = [ClassMeanRows.concatenate(self._parts)] if self._parts else [empty]
+            self._stack(0)
+            self._num_stacked, self._unstacked = 1, 0
         return self._parts[0]
+
+    def _stack(self, first: int) -> None:
+        """Make one part of all from the first on, each freed when it is copied: no more than one is in memory twice."""
+        parts, self._parts[first:] = self._parts[first:], []
+        dtypes = [part.class_sums.dtype for part in parts] or [torch.float32]
+        ids, counts = ([getattr(part, name) for part in parts] for name in ("class_ids", "counts"))
+        sums = torch.empty(sum(map(len, parts)), self.feature_dim, dtype=functools.reduce(torch.promote_types, dtypes))
+        start, nothing = 0, torch.zeros(0, dtype=torch.int64)
+        while parts:
+            part = parts.pop(0)
+            sums[start : start + len(part)] = part.class_sums
+            start += len(part)
+            del part
+        stacked = ClassMeanRows(
+            torch.cat([nothing, *ids]), torch.cat([nothing, *counts]), num_classes=self.num_classes, class_sums=sums
+        )
+        self._parts.append(stacked)
 
 
 def sum_without(total: StatisticsSum, *clients: ClientStatistics) -> StatisticsSum:
