@@ -75,7 +75,7 @@ def test_the_run_folder_is_complete(default_run: Finished) -> None:
     heads, plots = ({path.name for path in (default_run.folder / name).iterdir()} for name in ("heads", "plots"))
     assert heads == {f"{name}.safetensors" for name in BANDS}
     confusions = {f"confusion-matrix-{name}.png" for name in BANDS}
-    assert plots == {"accuracy-vs-megabytes.png", "label-distribution.png", *confusions}
+    assert plots == {"accuracy-vs-megabytes.png", *confusions}
     clients = [json.loads(line) for line in (default_run.folder / "clients.jsonl").read_text().splitlines()]
     assert [client["client"] for client in clients] == list(range(100))
     assert {client["outcome"] for client in clients} == {"merged"}

@@ -235,10 +235,6 @@ def _sites(run: RunRecord) -> Iterator[str]:
         sizes = run.results.get("evaluation_examples") or {}
         sites = ((run.site(client), share, int(sizes.get(client, 0))) for client, share in by_client.items())
         yield from _shares(run, "site", sites, "what each site kept aside for testing")
-    if figure := list(_figure(run, "label-distribution", "samples by site and class")):
-        yield parts.heading("Who has which class")
-        yield parts.note("Shown of simulated sites only.")
-        yield from figure
 
 
 def _trainings(run: RunRecord) -> Iterator[str]:

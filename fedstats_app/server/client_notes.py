@@ -22,8 +22,6 @@ from fedstats_app.wire import ReceivedStatistics
 
 # Clients whose statistics do not fit into this many bytes on disk are not examined for harm.
 MAX_KEPT_BYTES = 4 * 2**30
-# Largest table of labels, clients x classes, that is kept.
-MAX_LABEL_CELLS = 5_000_000
 
 
 class KeptStatistics:
@@ -73,16 +71,11 @@ class ClientNotes:
     ----------
     kept : KeptStatistics
         Statistics of every client.
-    label_counts : dict
-        From client to (C,) samples per class, if the table is not too large; some sites would rather not show them.
     """
 
     def __init__(self, run: Run, strategy: StatisticsStrategy) -> None:
-        num_classes = len(run.class_names)
-        self.kept = KeptStatistics(num_classes, run.folder.path, max_bytes=MAX_KEPT_BYTES)
-        self.label_counts: dict[int, np.ndarray] = {}
+        self.kept = KeptStatistics(len(run.class_names), run.folder.path, max_bytes=MAX_KEPT_BYTES)
         self._run, self._strategy = run, strategy
-        self._keeps_labels = len(run.federation.hosts) * num_classes <= MAX_LABEL_CELLS
 
     def note(self, outcome: ClientOutcome, received: ReceivedStatistics | None) -> None:
         """Note a client's answer when it is added to the sums."""
@@ -90,8 +83,6 @@ class ClientNotes:
         self._run.folder.append_client(outcome.to_json())
         if received is not None:
             self.kept.add(client, received.statistics)
-            if self._keeps_labels:
-                self.label_counts[client] = received.statistics.rows.class_counts().numpy()
             if self._run.config.run.saves_clients:
                 self.save(client, received.statistics)
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
 from types import ModuleType
-
-import numpy as np
 
 from fedstats_app.base.progress import Step
 from fedstats_app.data.paths import without_folders
@@ -139,7 +137,7 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
         progress.say(unseen_in_words(unseen, run.backbone.kind))
     # Beside what follows: torch leaves Python to others while it computes.
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
-        drawn = thread.submit(_draw, run, results, notes.label_counts, scores)
+        drawn = thread.submit(_draw, run, results, scores)
         give_back_memory()
         with progress.doing(f"measuring what each site changes, for at most about {MOST_SECONDS:.0f} s"):
             examined = Examined(strategy.outcomes, [], None)
@@ -218,15 +216,13 @@ def _plots(run: Run) -> ModuleType | None:
     return first_stage
 
 
-def _draw(run: Run, results: Sequence[MethodResult], label_counts: Mapping[int, np.ndarray], scores: Scores) -> None:
+def _draw(run: Run, results: Sequence[MethodResult], scores: Scores) -> None:
     if (plots := _plots(run)) is None:
         return
-    shown = label_counts if run.federation.simulated else {}  # what some sites would rather not show
     plots.write_plots(
         run.folder.path / "plots",
         results,
         class_names=run.class_names,
-        label_counts=np.stack([counts for _, counts in sorted(shown.items())]) if shown else None,
         confusion_matrices=scores.confusion,
         dataset=without_folders(run.data_name),
         backbone=without_folders(run.config.backbone.backbone),

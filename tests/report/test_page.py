@@ -108,7 +108,7 @@ def test_who_is_left_out_is_named_with_the_reason(client_run: Path) -> None:
     ("missing", "gone"),
     [
         ("disclosure.jsonl", "What left the sites"),
-        ("clients.jsonl", "Who has which class"),
+        ("clients.jsonl", "Sites</h2>"),
         ("config.json", "settings</summary>"),
         ("results.json", "Classes</h2>"),
     ],

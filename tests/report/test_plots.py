@@ -24,7 +24,6 @@ from fedstats_app.report.plots.first_stage import (
     CostPoint,
     accuracy_figure,
     confusion_figure,
-    label_figure,
     pareto_front,
     write_plots,
 )
@@ -56,10 +55,9 @@ UNKNOWN = ["\U00012000\U00012001", "\U0010ffff class"]
 FIGURES: dict[str, tuple[Callable[..., Figure], Any]] = {"accuracy": (accuracy_figure, POINTS)}
 EDGES: dict[str, Callable[[], Figure]] = {
     "one point": lambda: accuracy_figure(POINTS[:1], "Title"),
-    "one client": lambda: label_figure(counts(1, 1), ["$a$"], "Title"),
-    "no samples": lambda: label_figure(0 * counts(4, 1), ["a"], "Title"),
-    "names that no font has": lambda: label_figure(counts(2, 2), UNKNOWN, UNKNOWN[0]),
-    "names of cells": lambda: confusion_figure(ConfusionMatrix(torch.from_numpy(counts(2, 2))), UNKNOWN, UNKNOWN[1]),
+    "names that no font has": lambda: confusion_figure(
+        ConfusionMatrix(torch.from_numpy(counts(2, 2))), UNKNOWN, UNKNOWN[1]
+    ),
     "a title that no font has": lambda: accuracy_figure(POINTS[:1], UNKNOWN[0]),
     "many classes": lambda: confusion_figure(ConfusionMatrix(torch.from_numpy(counts(101, 101))), names(101), "Title"),
 }
@@ -109,14 +107,6 @@ def test_methods_and_their_front_are_where_they_belong() -> None:
     assert "Fed3R 86.2 %, 657.0 MB" in texts(figure)
 
 
-def test_bars_are_the_counts_stacked() -> None:
-    table = counts(60, 20)
-    bars = label_figure(table, [f"{index}" for index in range(20)], "Title").axes[0].patches
-    tops, _, bottoms = zip(*(bar.get_data() for bar in bars), strict=True)
-    assert np.array_equal(np.array(tops) - np.array(bottoms), table.T)
-    assert np.array_equal(tops, table.cumsum(axis=1).T) and len({tuple(bar.get_facecolor()) for bar in bars}) == 20
-
-
 def test_cells_hold_per_cent_of_the_true_class() -> None:
     matrix = torch.tensor([[3, 1, 0], [0, 0, 0], [1, 996, 1]])
     figure = confusion_figure(ConfusionMatrix(matrix, 2, 1, torch.tensor([0, 0, 2])), list("abc"), "Title")
@@ -151,7 +141,6 @@ write = functools.partial(
     class_names=["a", "b"],
     dataset="sample",
     backbone="random:tiny",
-    label_counts=None,
     confusion_matrices={},
 )
 
@@ -159,9 +148,9 @@ write = functools.partial(
 def test_every_plot_that_there_is_data_for_is_written(tmp_path: Path, make_result: Callable[..., MethodResult]) -> None:
     results = [make_result("fedncm"), make_result("fed3r", 0.86, wire_bytes=657_000_000), make_result("fedcgs", None)]
     matrices = {name: ConfusionMatrix(torch.tensor([[3, 1], [0, 4]])) for name in ("fedncm", "fed3r")}
-    paths = write(tmp_path / "plots", results, label_counts=np.array([[3, 0], [1, 5]]), confusion_matrices=matrices)
+    paths = write(tmp_path / "plots", results, confusion_matrices=matrices)
     matrices_drawn = ["confusion-matrix-fedncm.png", "confusion-matrix-fed3r.png"]
-    assert [path.name for path in paths] == ["accuracy-vs-megabytes.png", "label-distribution.png", *matrices_drawn]
+    assert [path.name for path in paths] == ["accuracy-vs-megabytes.png", *matrices_drawn]
     assert sorted(paths) == sorted((tmp_path / "plots").iterdir())
     for nothing in ([], [make_result("fedncm", None)], [make_result("fedncm", wire_bytes=0)]):
         assert not write(tmp_path / "empty", nothing) and not list((tmp_path / "empty").iterdir())

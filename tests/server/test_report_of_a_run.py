@@ -43,4 +43,4 @@ def test_titles_of_plots_name_no_private_folder(tmp_path: Path, monkeypatch: pyt
     for part in ("train", "test"):
         site_folder(data / part, ("rose", "tulip"), seed=1)
     simulate(tmp_path, **SETTINGS, dataset=f"folder:{data}", partitioner="iid", fine_tune="probe", num_server_rounds=1)
-    assert len(titles) == 4 and all("folder:flowers" in title and "private" not in title for title in titles)
+    assert len(titles) == 3 and all("folder:flowers" in title and "private" not in title for title in titles)

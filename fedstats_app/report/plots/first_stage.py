@@ -1,4 +1,4 @@
-"""Figures of the statistics and their heads: accuracy against bytes, samples by client and class, confusion."""
+"""Figures of the heads in closed form: accuracy against bytes, confusion of classes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import LinearSegmentedColormap, LogNorm, PowerNorm, to_rgba
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike, NDArray
 
 from fedstats_app.heads import ConfusionMatrix
 from fedstats_app.methods import display_name
 from fedstats_app.report.method_result import MethodResult
 from fedstats_app.report.plots.style import (
-    CLASS_COLOURS,
     INK,
     METHOD_COLOURS,
     MUTED,
     PER_CENT,
-    WHOLE,
     binned,
     log_x,
     new_figure,
@@ -37,10 +32,7 @@ from fedstats_app.report.plots.style import (
 from fedstats_app.report.text_columns import bytes_with_unit
 
 _MARKERS = "osD^vPX"  # points that coincide show their outlines
-_MOST_BARS, _MOST_CLASSES_IN_BARS = 150, 20
 _MOST_NUMBERS, _MOST_NAMES, _MOST_CELLS = 20, 100, 600
-# One sample must stand out from none, which is left almost white.
-_COUNT_COLOURS = LinearSegmentedColormap.from_list("counts", mpl.colormaps["YlGnBu"](np.linspace(0.3, 1.0, 64)))
 
 
 class CostPoint(NamedTuple):
@@ -85,59 +77,6 @@ def pareto_front(points: Sequence[CostPoint]) -> list[CostPoint]:
         if not front or point.accuracy > front[-1].accuracy:
             front.append(point)
     return front
-
-
-@plot_style()
-def label_figure(counts: NDArray[np.int64], class_names: Sequence[str], title: str) -> Figure:
-    """Draw (K, C) samples per client and class: stacked bars, or a heat map for over 20 classes or 150 clients."""
-    num_clients, num_classes = counts.shape
-    in_bars = num_classes <= _MOST_CLASSES_IN_BARS and num_clients <= _MOST_BARS
-    figure = new_figure(11.0, 4.8 if in_bars else float(np.clip(1.9 + 0.12 * num_classes, 3.4, 14.0)))
-    axes = figure.add_subplot()
-    if in_bars:
-        _stack_bars(axes, counts, shortened(class_names))
-        figure.legend(loc="outside right upper", reverse=True, handlelength=1.0)
-    else:
-        _draw_heat_map(axes, counts, shortened(class_names))
-    axes.xaxis.set_major_locator(MaxNLocator(11, integer=True))
-    samples = _median_and_range(counts.sum(axis=1), "samples")
-    classes = _median_and_range(np.count_nonzero(counts, axis=1), "classes")
-    summary = f"{num_clients:,} sites, {counts.sum():,} samples; per site {samples}, {classes}"
-    set_title(axes, title, summary, inches=9.5)
-    return figure
-
-
-def _stack_bars(axes: Axes, counts: NDArray[np.int64], names: Sequence[str]) -> None:
-    edges = np.arange(len(counts) + 1) - 0.5
-    tops = counts.cumsum(axis=1)
-    for index, name in enumerate(names):
-        colour = to_rgba(CLASS_COLOURS[index % 10], 1.0 if index < 10 else 0.45)  # ten colours, then paler ones
-        top, bottom = tops[:, index], tops[:, index] - counts[:, index]
-        axes.stairs(top, edges, baseline=bottom, fill=True, facecolor=colour, edgecolor="none", label=name)
-    axes.vlines(edges, 0, max(tops.max(), 1), color="white", linewidth=min(40 / len(counts), 2.0))
-    axes.set_xlabel("site")
-    axes.set_ylabel("samples")
-    axes.yaxis.set_major_formatter(WHOLE)
-
-
-def _draw_heat_map(axes: Axes, counts: NDArray[np.int64], names: Sequence[str]) -> None:
-    ordered = counts[np.lexsort((-counts.max(axis=1), counts.argmax(axis=1)))]
-    image = binned(ordered, _MOST_CELLS).T
-    extent = (0, len(counts), len(names) - 0.5, -0.5)
-    norm = LogNorm(1, max(int(image.max()), 2))
-    shown = np.ma.masked_equal(image, 0)
-    drawn = axes.imshow(shown, _COUNT_COLOURS, norm, aspect="auto", interpolation="nearest", extent=extent)
-    axes.set_facecolor("#f7f7f7")
-    axes.set_xlabel("sites, ordered by their most frequent class")
-    _name_classes(axes.yaxis, names, "class")
-    counted = "samples" if image.size == counts.size else "samples of neighbours"
-    axes.figure.colorbar(drawn, ax=axes, label=f"{counted}, log scale", format=WHOLE, pad=0.01, aspect=30)
-
-
-def _median_and_range(values: NDArray[np.int64], noun: str) -> str:
-    low, high = values.min(), values.max()
-    text = f"{np.median(values):,.10g} {noun}"
-    return text if low == high else f"{text} (median; {low:,} to {high:,})"
 
 
 def _name_classes(axis: Axis, names: Sequence[str], label: str) -> None:
@@ -196,15 +135,14 @@ def write_plots(
     results: Sequence[MethodResult],
     *,
     class_names: Sequence[str],
-    label_counts: ArrayLike | None,
     confusion_matrices: Mapping[str, ConfusionMatrix],
     dataset: str,
     backbone: str,
 ) -> list[Path]:
     """Write every figure of the first stage that there is data for into a folder, and return the files.
 
-    These are accuracy-vs-megabytes.png of the methods with an accuracy and with bytes sent, label-distribution.png of
-    (K, C) samples per client and class, if the server knows them, and confusion-matrix-<method>.png of each.
+    These are accuracy-vs-megabytes.png of the methods with an accuracy and with bytes sent, and
+    confusion-matrix-<method>.png of each.
     """
     folder.mkdir(parents=True, exist_ok=True)
     figures: dict[str, Figure] = {}
@@ -216,9 +154,6 @@ def write_plots(
     if points:
         title = f"{dataset}, {backbone}, {max(result.num_clients for result in results):,} sites"
         figures["accuracy-vs-megabytes"] = accuracy_figure(list(points.values()), title)
-    if label_counts is not None:
-        title = f"{dataset}: samples per site and class"
-        figures["label-distribution"] = label_figure(np.asarray(label_counts), class_names, title)
     for method, matrix in confusion_matrices.items():
         title = f"{display_name(method)} on {dataset}"
         figures[f"confusion-matrix-{method}"] = confusion_figure(matrix, class_names, title)

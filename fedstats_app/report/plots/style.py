@@ -26,16 +26,11 @@ INK = "#222222"
 MUTED = "#6b6b6b"
 FAINT = "#d9d9d9"
 
-# Two qualitative schemes that colour-blind readers can tell apart: Okabe & Ito 2008, darkened so that text in them can
-# be read, and Tol's "muted" (technical note SRON/EPS/TN/09-002).
+# A scheme that colour-blind readers can tell apart: Okabe & Ito 2008, darkened so that text in it can be read.
 METHOD_COLOURS = ("#0065A0", "#BF4F00", "#007A5A", "#A8407C", "#222222", "#8F6500", "#2C83B4")
-CLASS_COLOURS = (
-    *("#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677"),
-    *("#44AA99", "#882255", "#999933", "#AA4499", "#BBBBBB"),
-)
 
 # How matplotlib writes ticks.
-PER_CENT, WHOLE = "{x:g} %", "{x:,.0f}"
+PER_CENT = "{x:g} %"
 
 _FONT = "DejaVu Sans"  # comes with matplotlib
 # Fonts of systems for the scripts that it has not.
