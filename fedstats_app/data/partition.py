@@ -95,18 +95,9 @@ def partition(
         If the partitioner is unknown, if there are fewer samples than clients, if the column is missing or has gaps, if
         its values force another number of clients, or if the partitioner finds no such split.
     """
+    person = None
     if dataset.persons is not None:
-        return _of_whole_persons(
-            dataset,
-            dataset.persons,
-            partitioner=partitioner,
-            num_clients=num_clients,
-            alpha=alpha,
-            column=column,
-            classes_per_client=classes_per_client,
-            uniform_share=uniform_share,
-            seed=seed,
-        )
+        dataset, person = _persons(dataset, dataset.persons, column if partitioner in ("natural-id", "domain") else "")
     theirs = partitioner.startswith(PREFIX)
     if partitioner not in PARTITIONERS and not theirs:
         raise DatasetError(f"the partitioner must be one of {', '.join(PARTITIONERS)}, got {partitioner!r}")
@@ -139,15 +130,14 @@ def partition(
             parts = flwr_partition(dataset, partitioner, num_clients, seed)
         case _:
             parts = _dirichlet(labels, num_clients, alpha, seed, shuffled=partitioner == "dirichlet")
-    return [np.sort(part) for part in parts]
+    return [np.sort(part) if person is None else np.flatnonzero(np.isin(person, part)) for part in parts]
 
 
-def _of_whole_persons(dataset: Dataset, persons: NDArray[np.bytes_], **options: Any) -> list[Indices]:
-    """Split persons in place of samples."""
+def _persons(dataset: Dataset, persons: NDArray[np.bytes_], column: str) -> tuple[Dataset, Indices]:
+    """Return a data set with one sample for each person, and the (n,) person of each sample as an index into it."""
     _, first, person = np.unique(persons, return_index=True, return_inverse=True)
     counts = np.zeros((len(first), len(dataset.class_names)), dtype=np.int64)
     np.add.at(counts, (person, dataset.labels), 1)
-    column = options["column"] if options["partitioner"] in ("natural-id", "domain") else ""
     if column in dataset.columns:
         values = dataset.columns[column]
         if divided := len(np.unique(person[values != values[first][person]])):
@@ -155,7 +145,7 @@ def _of_whole_persons(dataset: Dataset, persons: NDArray[np.bytes_], **options: 
     people = dataclasses.replace(
         dataset.subset(first), name=f"persons of {dataset.name}", labels=counts.argmax(axis=1), persons=None
     )
-    return [np.flatnonzero(np.isin(person, part)) for part in partition(people, **options)]
+    return people, person
 
 
 def _groups_by_value(dataset: Dataset, column: str, partitioner: str) -> list[Indices]:
@@ -223,17 +213,23 @@ def _dirichlet(labels: Indices, num_clients: int, alpha: float, seed: int, *, sh
 
 def _pathological(dataset: Dataset, num_clients: int, classes_per_client: int, seed: int) -> list[Indices]:
     """Split a table of labels and indices only, which needs no hub and no images."""
-    import datasets
     from flwr_datasets.partitioner import PathologicalPartitioner
 
     split = PathologicalPartitioner(
         num_clients, "label", classes_per_client, class_assignment_mode="first-deterministic", seed=seed
     )
-    split.dataset = datasets.Dataset.from_dict({"label": dataset.labels, _INDEX: np.arange(len(dataset))})
     try:
-        return [np.asarray(split.load_partition(k)[_INDEX][:], dtype=np.int64) for k in range(num_clients)]
+        return _parts_of(split, {"label": dataset.labels, _INDEX: np.arange(len(dataset))})
     except ValueError as error:
         raise DatasetError(f"{dataset.name}: the partitioner pathological finds no split: {error}") from error
+
+
+def _parts_of(split: Any, columns: dict[str, Any]) -> list[Indices]:
+    """Return the parts that a partitioner of flwr-datasets makes of a table."""
+    import datasets
+
+    split.dataset = datasets.Dataset.from_dict(columns)
+    return [np.asarray(split.load_partition(k)[_INDEX][:], dtype=np.int64) for k in range(split.num_partitions)]
 
 
 def parsed(text: str) -> tuple[str, dict[str, Any]]:
@@ -277,7 +273,6 @@ def flwr_partition(dataset: Dataset, text: str, num_clients: int, seed: int) -> 
     DatasetError
         If there is no such class, an argument is wrong, a column is missing, or it makes another number of clients.
     """
-    import datasets
     from flwr_datasets import partitioner as library
 
     name, arguments = parsed(text)
@@ -291,7 +286,10 @@ def flwr_partition(dataset: Dataset, text: str, num_clients: int, seed: int) -> 
     taken = inspect.signature(kind).parameters
     given = {"num_partitions": num_clients or usual_number(dataset), "seed": seed}
     # An array can only be written as a list of lists.
-    written = {key: np.array(value) if _is_matrix(value) else value for key, value in arguments.items()}
+    written = {
+        key: np.array(value) if isinstance(value, list) and {*map(type, value)} == {list} else value
+        for key, value in arguments.items()
+    }
     order = np.random.default_rng(seed).permutation(len(dataset))
     columns: dict[str, Any] = {"label": dataset.labels[order], _INDEX: order}
     by = arguments.get("partition_by", [])
@@ -302,15 +300,9 @@ def flwr_partition(dataset: Dataset, text: str, num_clients: int, seed: int) -> 
         if column != "label":
             columns[column] = dataset.columns[column][order]
     try:
-        split = kind(**{**{key: value for key, value in given.items() if key in taken}, **written})
-        split.dataset = datasets.Dataset.from_dict(columns)
-        number = split.num_partitions
-        if num_clients not in (0, number):
-            raise ValueError(f"it makes {number} clients, num-clients is {num_clients}")
-        return [np.asarray(split.load_partition(k)[_INDEX][:], dtype=np.int64) for k in range(number)]
+        parts = _parts_of(kind(**{**{key: value for key, value in given.items() if key in taken}, **written}), columns)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise DatasetError(f"{dataset.name}: {PREFIX}{name} finds no split: {error}") from error
-
-
-def _is_matrix(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(row, list) for row in value)
+    if num_clients not in (0, len(parts)):
+        raise DatasetError(f"{dataset.name}: {PREFIX}{name} makes {len(parts)} clients, num-clients is {num_clients}")
+    return parts

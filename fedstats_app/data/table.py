@@ -258,120 +258,96 @@ def rows_of(
     DatasetError
         If none of the paths of some spread over all rows leads to an image file.
     """
-    rows: _TextRows | _ImageRows | _PathRows
     if kind == "text":
-        rows = _TextRows(table, columns, label)
-    elif is_string(table.features[columns[0]]):
-        rows = _PathRows(table, columns, label, folder, confined=confined)
-        rows.check_some(owner)
-    else:
-        rows = _ImageRows(table, columns, label)
-    return SampleSource(rows.open, rows.name), rows.stamp(), rows.sizes
+        # The columns decide what a sample is: features of others must not be taken for theirs.
+        return _texts(table, columns, label), str(columns), None
+    if is_string(table.features[columns[0]]):
+        return _files(table, columns[0], label, folder, confined=confined, owner=owner)
+    return _images(table, columns[0], label), "", None
 
 
-class _Rows:
-    sizes: NDArray[np.int64] | None = None
+def _texts(table: "datasets.Dataset", columns: tuple[str, ...], label: str) -> SampleSource:
+    rows = table.select_columns(list(columns))
 
-    def __init__(self, table: "datasets.Dataset", columns: tuple[str, ...], label: str) -> None:
-        self.rows, self.columns, self.label = table.select_columns(list(columns)), columns, label
-
-    def name(self, index: int) -> str:
-        return f"{self.label}[{index}]"
-
-    def stamp(self) -> str:
-        return ""
-
-
-class _TextRows(_Rows):
-    """Rows of strings."""
-
-    def open(self, index: int) -> str:
-        texts = [self.rows[index][column] for column in self.columns]
+    def opened(index: int) -> str:
+        texts = [rows[index][column] for column in columns]
         if not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"the row holds no text in {', '.join(map(repr, self.columns))}")
+            raise ValueError(f"the row holds no text in {', '.join(map(repr, columns))}")
         return "\n".join(texts)
 
-    def stamp(self) -> str:
-        # The columns decide what a sample is: features of others must not be taken for theirs.
-        return str(self.columns)
+    return SampleSource(opened, lambda index: f"{label}[{index}]")
 
 
-class _ImageRows(_Rows):
-    """Rows with the bytes of an image's file, or its absolute path."""
+def _images(table: "datasets.Dataset", column: str, label: str) -> SampleSource:
+    """Return rows with the bytes of an image's file, or its absolute path."""
+    import datasets
 
-    def __init__(self, table: "datasets.Dataset", columns: tuple[str, ...], label: str) -> None:
-        import datasets
+    rows = table.select_columns(column)
+    if isinstance(table.features[column], datasets.Image):
+        # The one rule of `to_rgb` decides about orientation, not the library.
+        rows = rows.cast_column(column, datasets.Image(decode=False))
 
-        super().__init__(table, columns, label)
-        if isinstance(table.features[columns[0]], datasets.Image):
-            # The one rule of `to_rgb` decides about orientation, not the library.
-            self.rows = self.rows.cast_column(columns[0], datasets.Image(decode=False))
-
-    def open(self, index: int) -> Image.Image:
-        value = self.rows[index][self.columns[0]]
+    def opened(index: int) -> Image.Image:
+        value = rows[index][column]
         content, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
         if isinstance(content, bytes):
             return Image.open(io.BytesIO(content))
         if not isinstance(path, str):
-            raise ValueError(f"the row holds no image in {self.columns[0]!r}")
-        if not Path(path).is_absolute():
-            raise ValueError(f"the row holds a relative path ({path}) and no bytes")
-        return open_image(regular_file(Path(path)))
+            raise ValueError(f"the row holds no image in {column!r}")
+        return open_image(regular_file(_placed(path, None, confined=False)))
+
+    return SampleSource(opened, lambda index: f"{label}[{index}]")
 
 
-class _PathRows(_Rows):
-    """Rows with the path of an image file, each checked when it is used."""
+def _files(
+    table: "datasets.Dataset", column: str, label: str, folder: Path | None, *, confined: bool, owner: str
+) -> tuple[SampleSource, str, NDArray[np.int64]]:
+    """Return rows with the path of an image file as samples, with a digest of all paths, and the files' sizes.
 
-    def __init__(
-        self, table: "datasets.Dataset", columns: tuple[str, ...], label: str, folder: Path | None, *, confined: bool
-    ) -> None:
-        super().__init__(table, columns, label)
-        self._texts, self._confined = table[columns[0]][:], confined
-        self._folder = None if folder is None else Path(os.path.normpath(folder))
+    The digest has the files' sizes and times of change, of which the table does not tell.
+    """
+    texts = table[column][:]
 
-    def open(self, index: int) -> Image.Image:
-        return open_image(regular_file(self._path(index)))
+    def path_of(index: int) -> Path:
+        if not texts[index]:
+            raise ValueError(f"the row holds no path in {column!r}")
+        return _placed(texts[index], folder, confined=confined)
 
-    def name(self, index: int) -> str:
-        return self._texts[index] or super().name(index)
-
-    def _path(self, index: int) -> Path:
-        text = self._texts[index]
-        if not text:
-            raise ValueError(f"the row holds no path in {self.columns[0]!r}")
-        if self._folder is None:
-            if not os.path.isabs(text):
-                raise ValueError(f"the row holds a relative path ({text}) and no bytes")
-            return Path(text)
-        path = Path(os.path.normpath(self._folder / text))
-        if (self._confined or not os.path.isabs(text)) and not path.is_relative_to(self._folder):
-            raise ValueError(f"the path {text} leads out of the folder of the table")
-        return path
-
-    def check_some(self, owner: str) -> None:
-        """Refuse a column if none of some of its paths leads to a file."""
-        reason = ""
-        for index in np.unique(np.linspace(0, len(self._texts) - 1, _PATHS_TRIED).astype(int)).tolist():
-            try:
-                if self._path(index).is_file():
-                    return
-                reason = reason or f"nothing is at {self._path(index)}"
-            except ValueError as error:
-                reason = reason or str(error)
+    reasons = []
+    for index in np.unique(np.linspace(0, len(texts) - 1, _PATHS_TRIED).astype(int)).tolist():
+        try:
+            if path_of(index).is_file():
+                break
+            reasons.append(f"nothing is at {path_of(index)}")
+        except ValueError as error:
+            reasons.append(str(error))
+    else:
         raise DatasetError(
-            f"{owner}: no path in {self.columns[0]!r} leads to an image: {reason}; paths are absolute, or relative to "
+            f"{owner}: no path in {column!r} leads to an image: {reasons[0]}; paths are absolute, or relative to "
             "the folder of the table"
         )
+    digest, sizes = hashlib.sha256(), np.zeros(len(texts), dtype=np.int64)
+    for index, text in enumerate(texts):
+        try:
+            status = path_of(index).stat()
+            sizes[index], line = status.st_size, f"{text}\0{status.st_size}\0{status.st_mtime_ns}\n"
+        except (OSError, ValueError):
+            line = f"{text}\0absent\n"
+        digest.update(line.encode("utf-8", "surrogateescape"))
+    source = SampleSource(
+        lambda index: open_image(regular_file(path_of(index))), lambda index: texts[index] or f"{label}[{index}]"
+    )
+    return source, f"{(column,)} {digest.hexdigest()}", sizes
 
-    def stamp(self) -> str:
-        """Return a digest of all paths with the files' sizes and times of change: the table does not tell of those."""
-        digest, self.sizes = hashlib.sha256(), np.zeros(len(self._texts), dtype=np.int64)
-        for index, text in enumerate(self._texts):
-            try:
-                status = self._path(index).stat()
-                self.sizes[index] = status.st_size
-                line = f"{text}\0{status.st_size}\0{status.st_mtime_ns}\n"
-            except (OSError, ValueError):
-                line = f"{text}\0absent\n"
-            digest.update(line.encode("utf-8", "surrogateescape"))
-        return f"{self.columns} {digest.hexdigest()}"
+
+def _placed(text: str, folder: Path | None, *, confined: bool) -> Path:
+    """Return the path of an image file that a table names; a ValueError refuses one that leads out of its folder."""
+    if folder is None:
+        if not os.path.isabs(text):
+            raise ValueError(f"the row holds a relative path ({text}) and no bytes")
+        return Path(text)
+    root = Path(os.path.normpath(folder))
+    path = Path(os.path.normpath(root / text))
+    if (confined or not os.path.isabs(text)) and not path.is_relative_to(root):
+        raise ValueError(f"the path {text} leads out of the folder of the table")
+    return path

@@ -180,7 +180,7 @@ def test_any_partitioner_of_flwr_datasets_is_taken(written: str) -> None:
         ("VerticalEvenPartitioner(num_partitions=2)", "no such partitioner of samples"),
         ("Partitioner()", "no such partitioner of samples"),
         ("IidPartitioner(parts=3)", "unexpected keyword argument 'parts'"),
-        ("IidPartitioner(num_partitions=4)", "it makes 4 clients, num-clients is 6"),
+        ("IidPartitioner(num_partitions=4)", "makes 4 clients, num-clients is 6"),
         ("ShardPartitioner(partition_by='user')", "no such column: 'user'; there are label, site"),
         ("ShardPartitioner()", "finds no split: .*partition_by"),
         ("DirichletPartitioner(partition_by='label', alpha='x')", "finds no split"),
