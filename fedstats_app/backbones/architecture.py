@@ -54,10 +54,8 @@ class Architecture:
         From a key of the published state dict, classifier left out, to the network's own.
     convert : callable
         From a state dict that does not fit, and its source in words, to one in the network's layout if it knows how.
-    wrap : callable
-        What stands round the network once it has its weights, such as another pooling.
-    describe : callable
-        Says in words what of the built network the features are.
+    pool : callable
+        From the network with its weights to the one whose outputs are the features, and in words what those are.
     identity : str
         What enters the fingerprint in place of the name, where sites may know the network by several names or it has
         arguments; "" for the name.
@@ -75,8 +73,7 @@ class Architecture:
     classifier_prefixes: tuple[str, ...] = ()
     rename_key: Callable[[str], str] = str
     convert: Callable[[Mapping[str, Tensor], str], Mapping[str, Tensor]] = lambda state, source: state
-    wrap: Callable[[nn.Module], nn.Module] = lambda network: network
-    describe: Callable[[nn.Module], str] = lambda network: DESCRIPTIONS["pooled"]
+    pool: Callable[[nn.Module], tuple[nn.Module, str]] = lambda network: (network, DESCRIPTIONS["pooled"])
     identity: str = ""
     licence: str = UNKNOWN_LICENCE
     largest_feature: float = math.inf

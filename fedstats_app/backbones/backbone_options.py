@@ -241,17 +241,6 @@ class BackboneOptions(Options):
         return is_text_backbone(self.backbone)
 
     @property
-    def text_pooling(self) -> Literal["auto", "mean", "first"]:
-        """Pooling of a text's token vectors; "auto" for images."""
-        found: dict[str, Literal["mean", "first"]] = {"mean": "mean", "cls": "first"}
-        return found.get(self.backbone_pooling, "auto") if self.takes_text else "auto"
-
-    @property
-    def image_pooling(self) -> str:
-        """Pooling of an image's tokens; "auto" for texts."""
-        return "auto" if self.takes_text else self.backbone_pooling
-
-    @property
     def has_own_size(self) -> bool:
         """True if model or arguments say how large its images are, so that small samples do not."""
         names = (name.removeprefix("random:") for name in split_names(self.backbone))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 from typing import Literal
 
@@ -25,15 +26,11 @@ class EngineError(ValueError):
 
 def openvino_version() -> str:
     """Return the version of OpenVINO, "" where it is not installed; it is not imported."""
-    return "" if importlib.util.find_spec("openvino") is None else _installed_version()
+    return _installed_version() if importlib.util.find_spec("openvino") else ""
 
 
-@functools.cache
-def _installed_version() -> str:
-    """Read it from the package's metadata: that takes milliseconds, and every client asks."""
-    from importlib import metadata
-
-    return metadata.version("openvino")
+# Reading a package's metadata takes milliseconds, and every client asks.
+_installed_version = functools.cache(functools.partial(importlib.metadata.version, "openvino"))
 
 
 def chosen_engine(wanted: str, *, device: str, autocast: str, num_weights: int) -> tuple[Engine, str]:

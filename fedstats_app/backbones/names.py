@@ -1,4 +1,4 @@
-"""Names that stand for many networks, the options of texts and the arguments of networks. No torch is imported here.
+"""Names that stand for many networks, templates of texts and the arguments of networks. No torch is imported here.
 
 Arguments, such as ``img_size=224,init_values=1e-5``, reach the constructor of a network of timm. Nothing that names a
 file or an address, or chooses weights, is among them, whether a run-config gives it or the config.json of a model's
@@ -10,9 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 TIMM = "timm:"
 # timm's own words for a model on the hub, and for one in a folder of this machine.
@@ -29,11 +27,9 @@ POOLINGS = ("auto", "pooled", "cls", "mean", "cls+mean")
 MINILM = "all-MiniLM-L6-v2"
 TINY_TEXT = "tiny-text"
 SENTENCE, TRANSFORMERS = "sentence:", "transformers:"
-Pooling = Literal["auto", "mean", "first"]
 TEXT_SLOT, MASK_SLOT = "{text}", "{mask}"
 # Of a text of two columns, which is a line each: its first line, and the rest.
 PAIR_SLOTS = "{first}", "{second}"
-_ALLOWED = f"{TEXT_SLOT} once, or {' and '.join(PAIR_SLOTS)} once each, and {MASK_SLOT} at most once"
 
 
 def split_names(names: str, separator: str = "+") -> tuple[str, ...]:
@@ -63,39 +59,6 @@ def is_template(template: str) -> bool:
     """Return whether this is a prompt around a text, or around the two lines of one."""
     slots = [template.count(slot) for slot in (TEXT_SLOT, *PAIR_SLOTS)]
     return slots in ([1, 0, 0], [0, 1, 1]) and template.count(MASK_SLOT) <= 1
-
-
-@dataclass(frozen=True)
-class TextOptions:
-    """Pooling or prompt that makes features of the vectors of a text's tokens.
-
-    Attributes
-    ----------
-    pooling : {"auto", "mean", "first"}
-        Their mean, or the first one. "auto" is what a sentence encoder's folder says, and the mean for other models.
-    template : str
-        "" for none; else a prompt around ``{text}``, or around ``{first}`` and ``{second}``, the first line of a text
-        and the rest: features are then the vector from which the language model would tell the word at ``{mask}``
-        (masked models), or the word that comes next where there is no ``{mask}`` (causal).
-
-    Raises
-    ------
-    ValueError
-        If the pooling is another, the template does not hold these once and ``{mask}`` at most once, or both are given.
-    """
-
-    pooling: Pooling = "auto"
-    template: str = ""
-
-    def __post_init__(self) -> None:
-        if self.pooling not in get_args(Pooling):
-            raise ValueError(f"text pooling must be one of {', '.join(get_args(Pooling))}, got {self.pooling!r}")
-        if not self.template:
-            return
-        if not is_template(self.template):
-            raise ValueError(f"a text template must hold {_ALLOWED}, got {self.template!r}")
-        if self.pooling != "auto":
-            raise ValueError(f"with a template the features are one token's: pooling must be auto, got {self.pooling}")
 
 
 Argument = int | float | bool | str | list[int] | list[float]

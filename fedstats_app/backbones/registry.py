@@ -25,7 +25,6 @@ from fedstats_app.backbones.names import (
     TIMM,
     TINY_TEXT,
     VISION,
-    TextOptions,
     in_folder,
     is_folder_model,
     is_text_backbone,
@@ -87,7 +86,7 @@ def load_backbone(
     mean: tuple[float, float, float] | None = None,
     std: tuple[float, float, float] | None = None,
     norm: Literal["batch", "group"] = "batch",
-    text: TextOptions | None = None,
+    template: str = "",
     arguments: str = "",
     pooling: str = "auto",
     feature_power: float = 1.0,
@@ -115,13 +114,15 @@ def load_backbone(
         with. They enter the fingerprint.
     norm : {"batch", "group"}
         "group" puts GroupNorm in place of every BatchNorm (:func:`group_norm`); the weights may be of either network.
-    text : TextOptions, optional
-        How the vectors of a text's tokens become its features; for text only.
+    template : str
+        For texts only: a prompt around ``{text}``, or around ``{first}`` and ``{second}``, the first line of a text and
+        the rest. Features are then the vector from which the language model would tell the word at ``{mask}`` (masked
+        models), or the word that comes next where there is no ``{mask}`` (causal).
     arguments : str
         For the constructor of a network of timm, such as "img_size=224,init_values=1e-5".
     pooling : {"auto", "pooled", "cls", "mean", "cls+mean"}
-        Which of an image network's outputs are the features, for networks with tokens; "auto" is what its own
-        configuration says.
+        Which of the outputs are the features, for networks with tokens; "auto" is what the network's own configuration
+        says. Of texts "mean" is that of all tokens' vectors, "cls" the first one.
     feature_power : float
         Above 0. Other than 1: features, which must not be negative, are raised to it and scaled to length one
         (:class:`fedstats_app.backbones.architecture.PoweredFeatures`). For images only.
@@ -146,16 +147,15 @@ def load_backbone(
     if is_text_backbone(base_name):
         power = None if feature_power == 1.0 else feature_power
         of_images = {"mean": mean, "std": std, "feature_power": power, "arguments": arguments}
-        of_images["pooling"] = "" if pooling == "auto" else pooling
         if given := {key: value for key, value in of_images.items() if value}:
             raise ValueError(f"backbone {name!r} takes texts: {', '.join(of_images)} are for images, got {given}")
         from fedstats_app.backbones.text.loading import load_text_backbone
 
         return load_text_backbone(
-            base_name, weights=weights, max_length=input_size, options=text or TextOptions(), **running
+            base_name, weights=weights, max_length=input_size, pooling=pooling, template=template, **running
         )
-    if text not in (None, TextOptions()):
-        raise ValueError(f"backbone {name!r} takes images: it has no pooling or template of texts, got {text}")
+    if template:
+        raise ValueError(f"backbone {name!r} takes images: a template is for texts, got {template!r}")
     sought = base_name
     if weights and weights != "random" and is_folder_model(base_name) and Path(weights).expanduser().is_dir():
         sought, weights = in_folder(base_name, Path(weights)), ""
@@ -170,8 +170,8 @@ def load_backbone(
         load_strictly(module, state, architecture, source=weights_source)
     if norm == "group" and has_statistics:
         module = group_norm(module)
-    identity, transform, features = architecture.identity, architecture.transform, architecture.describe(module)
-    module = architecture.wrap(module)
+    identity, transform = architecture.identity, architecture.transform
+    module, features = architecture.pool(module)
     if feature_power != 1.0:
         module, raised = PoweredFeatures(module, feature_power), f"to the power {feature_power:g}"
         identity, features = f"{identity or base_name} {raised}", f"{features}, {raised} and of length one"
@@ -260,9 +260,9 @@ def load_networks(networks: Sequence[BackboneOptions], feature_map: str, engine_
             autocast=options.autocast,
             channels_last=True,  # faster convolutions on most machines
             norm=options.norm,
-            text=TextOptions(options.text_pooling, options.text_template),
+            template=options.text_template,
             arguments=options.backbone_arguments,
-            pooling=options.image_pooling,
+            pooling=options.backbone_pooling,
             feature_power=options.power,
             feature_map=feature_map if len(networks) == 1 else "none",
             engine=options.engine,

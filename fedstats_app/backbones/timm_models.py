@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from fedstats_app.backbones.architecture import (
     OfficialWeights,
     PooledTokens,
 )
-from fedstats_app.backbones.hub import hub_folder, licence_of_card
+from fedstats_app.backbones.hub import hub_folder, licence_of_card, read_json
 from fedstats_app.backbones.names import HUB, LOCAL, TIMM, Argument, arguments_text, checked_arguments
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.backbones.weights import WeightsError, read_state_file
@@ -108,8 +107,7 @@ def timm_architecture(
         official_weights=given.weights,
         classifier_prefixes=tuple(f"{head}." for head in heads),
         convert=convert,
-        wrap=lambda network: _pooled(network, shown, pooling),
-        describe=lambda network: _described(network, pooling),
+        pool=lambda network: _pooled(network, shown, pooling),
         identity=identity if pooling in ("auto", "pooled") else f"{identity} {pooling}",
         licence=given.licence,
         other_sizes=f"input-size={height} is its own; networks that have it take backbone-arguments "
@@ -148,19 +146,15 @@ def read_timm_folder(folder: Path, source: str) -> TimmFolder:
     WeightsError
         If there is no config.json, or it describes no network of timm or one with arguments that may not be given.
     """
-    path = folder / "config.json"
-    if not path.is_file():
-        raise WeightsError(f"{str(folder)!r} is no folder of a model of timm: it has no config.json")
+    content = read_json(folder, "config.json", source)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
         architecture = content["architecture"]
         given = content.get("pretrained_cfg", content)
         arguments = checked_arguments(content.get("model_args") or {})
         taken = {key: given[key] for key in _CONFIG_KEYS if key in given}
         config = {key: tuple(value) if isinstance(value, list) else value for key, value in taken.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        of_transformers = "model_type" in path.read_text(encoding="utf-8", errors="replace")
-        hint = " (a model of transformers is `vision:NAME`)" if of_transformers else ""
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = " (a model of transformers is `vision:NAME`)" if "model_type" in content else ""
         raise WeightsError(f"{source}: config.json describes no network of timm: {error!r}{hint}") from error
     if not isinstance(architecture, str):
         raise WeightsError(f"{source}: config.json must name an architecture of timm, got {architecture!r}")
@@ -220,17 +214,18 @@ def _layer(timm: Any, key: str, value: Argument) -> object:
     return layers[str(value)]
 
 
-def _pooled(network: nn.Module, shown: str, pooling: str) -> nn.Module:
-    """Put the pooling that is asked for behind a network of timm."""
-    own = getattr(network, "global_pool", None)
+def _pooled(network: nn.Module, shown: str, pooling: str) -> tuple[nn.Module, str]:
+    """Put the pooling that is asked for behind a network of timm, and say what the features are."""
+    own, num_prefix = getattr(network, "global_pool", None), getattr(network, "num_prefix_tokens", None)
     if pooling in ("auto", "pooled"):
         if own == "":
             raise ValueError(
                 f"{shown} gives tokens, and its configuration says not how to pool them: set backbone-pooling to cls, "
                 "mean or cls+mean (Virchow's authors use cls+mean)"
             )
-        return network
-    num_prefix = getattr(network, "num_prefix_tokens", None)
+        if num_prefix is not None and own in ("token", "avg"):
+            return network, DESCRIPTIONS["cls" if own == "token" else "mean"]
+        return network, DESCRIPTIONS["pooled"] + (f" ({own})" if isinstance(own, str) else "")
     if num_prefix is None:
         raise ValueError(f"{shown} has no tokens, backbone-pooling must be auto, got {pooling!r}")
     if not isinstance(getattr(network, "fc_norm", None), nn.Identity | None):
@@ -238,16 +233,7 @@ def _pooled(network: nn.Module, shown: str, pooling: str) -> nn.Module:
             f"{shown} normalises after its own pooling, backbone-pooling must be auto (or give global_pool=token in "
             f"backbone-arguments), got {pooling!r}"
         )
-    return PooledTokens(network, _timm_tokens, num_prefix, pooling)
-
-
-def _described(network: nn.Module, pooling: str) -> str:
-    own = getattr(network, "global_pool", None)
-    if pooling in ("auto", "pooled"):
-        tokens = hasattr(network, "num_prefix_tokens")
-        named = {"token": "cls", "avg": "mean"}.get(str(own), "pooled") if tokens else "pooled"
-        return DESCRIPTIONS[named] + (f" ({own})" if named == "pooled" and isinstance(own, str) and own else "")
-    return DESCRIPTIONS[pooling]
+    return PooledTokens(network, _timm_tokens, num_prefix, pooling), DESCRIPTIONS[pooling]
 
 
 def _timm_tokens(network: nn.Module, images: Tensor) -> Tensor:

@@ -107,8 +107,7 @@ def vision_architecture(name: str, *, pooling: str = "auto") -> Architecture:
         transform=transform,
         official_weights=lambda: (read_state_file(folder), source),
         convert=lambda state, origin: _converted(family, config, state, origin),
-        wrap=lambda network: _VisionEncoder(network, family, wanted),
-        describe=lambda network: DESCRIPTIONS[wanted],
+        pool=lambda network: (_VisionEncoder(network, family, wanted), DESCRIPTIONS[wanted]),
         identity=f"{VISION}{family.name}Model {json.dumps(form, sort_keys=True)} {wanted}",
         licence=licence_of_card(folder),
     )

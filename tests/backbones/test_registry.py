@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.registry import available_backbones, load_backbone
 from fedstats_app.backbones.weights import WeightsError
 
@@ -50,12 +49,17 @@ def test_input_size_changes_the_fingerprint_and_the_shape() -> None:
         ("random:zzz", {}, "unknown backbone 'zzz'"),
         ("random:tiny", {"weights": "file.pth"}, r"'random:tiny' has random weights.*got 'file\.pth'"),
         ("random:tiny", {"input_size": -1}, "input_size must be 1 to 4096 pixels, got -1"),
-        ("random:tiny", {"text": TextOptions("first")}, "takes images: it has no pooling or template"),
+        ("random:tiny", {"template": "{text}"}, "takes images: a template is for texts"),
         ("random:tiny", {"arguments": "img_size=32"}, "backbone-arguments are for timm:NAME"),
         ("random:tiny", {"pooling": "cls"}, "backbone-pooling is for timm:NAME and vision:NAME, got 'cls'"),
         ("random:tiny", {"pooling": "max"}, "backbone-pooling must be one of auto, .*got 'max'"),
         ("random:tiny-text", {"mean": (0.5, 0.5, 0.5)}, "takes texts: mean, std, .* are for images, got {'mean': "),
-        ("random:tiny-text", {"pooling": "cls"}, r"takes texts: .* are for images, got \{'pooling': 'cls'\}"),
+        (
+            "random:tiny-text",
+            {"pooling": "pooled"},
+            "backbone-pooling must be auto, mean or cls for texts, got 'pooled'",
+        ),
+        ("random:tiny-text", {"template": "{mask}"}, r"a text template must hold \{text\} once"),
     ],
 )
 def test_errors_say_what_is_allowed(name: str, options: dict[str, Any], message: str) -> None:

@@ -73,7 +73,7 @@ def test_row(model: str, hub_cache: HubCache) -> None:
     with torch.device("meta"):  # a billion parameters without their memory
         network = architecture.build()
         side = architecture.transform.input_size
-        features = architecture.wrap(network.eval())(torch.zeros(1, 3, side, side))
+        features = architecture.pool(network.eval())[0](torch.zeros(1, 3, side, side))
     assert feature_dim == str(features.shape[1]) and size == str(side)
     assert parameters == f"{sum(one.numel() for one in network.parameters()) / 1e6:.1f}"
     assert architecture.licence in (UNKNOWN_LICENCE, licence.removesuffix(", to be accepted"))

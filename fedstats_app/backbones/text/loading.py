@@ -25,8 +25,8 @@ from fedstats_app.backbones.names import (
     TINY_TEXT,
     TRANSFORMERS,
     VISION,
-    TextOptions,
     in_folder,
+    is_template,
 )
 from fedstats_app.backbones.text.encoders import LanguageHead, PooledEncoder, PromptEncoder, take_language_head
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
@@ -71,7 +71,13 @@ class _Model:
 
 
 def load_text_backbone(
-    name: str, *, weights: str = "", max_length: int = 0, options: TextOptions | None = None, **running: Unpack[Running]
+    name: str,
+    *,
+    weights: str = "",
+    max_length: int = 0,
+    pooling: str = "auto",
+    template: str = "",
+    **running: Unpack[Running],
 ) -> Backbone:
     """Load a frozen language model.
 
@@ -88,8 +94,11 @@ def load_text_backbone(
         holds the model, in place of what the name says; or that of a file with a state dict of the whole network.
     max_length : int
         Most tokens of a text; 0 for what the folder says.
-    options : TextOptions, optional
-        Pooling or template.
+    pooling : {"auto", "mean", "cls"}
+        Mean of the tokens' vectors, or the first one. "auto" is what a sentence encoder's folder says, and the mean for
+        other models.
+    template : str
+        As of :func:`fedstats_app.backbones.registry.load_backbone`; then the features are one token's.
     **running
         See :class:`Backbone`.
 
@@ -104,15 +113,19 @@ def load_text_backbone(
     """
     if importlib.util.find_spec("transformers") is None:
         raise ModuleNotFoundError(f"backbone {name} needs transformers: pip install 'fedstats-app[text]'")
-    options = TextOptions() if options is None else options
+    if template and not is_template(template):
+        raise ValueError(f"a text template must hold {{text}} once, or {{first}} and {{second}}, got {template!r}")
+    if pooling not in (("auto",) if template else ("auto", "mean", "cls")):
+        allowed = "auto with a template" if template else "auto, mean or cls for texts"
+        raise ValueError(f"backbone-pooling must be {allowed}, got {pooling!r}")
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # many worker processes write into one log
     with random_initialisation(name):
         model = _model_of(name, weights)
-        transform = TextTransform(model.tokenizer, _length(model, max_length), options.template)
-        network = _network(model, options.template)
-        module, head, form = _encoder(network, model, transform, options)
+        transform = TextTransform(model.tokenizer, _length(model, max_length), template)
+        network = _network(model, template)
+        module, head, form = _encoder(network, model, transform, pooling)
     if model.file:
         load_exactly(module, read_state_file(model.file), source=model.source)
     return Backbone(
@@ -212,19 +225,17 @@ def _network(model: _Model, template: str) -> nn.Module:
 
 
 def _encoder(
-    network: nn.Module, model: _Model, transform: TextTransform, options: TextOptions
+    network: nn.Module, model: _Model, transform: TextTransform, pooling: str
 ) -> tuple[nn.Module, LanguageHead | None, str]:
     """Return the backbone's module, its language head if there is a template, and in words what it makes of a text."""
-    if options.template:
+    if transform.template:
         return *_prompt_encoder(network, transform), "prompt"
     layout = model.layout
-    if layout and options.pooling != "auto":
-        raise ValueError(
-            f"backbone-pooling must be auto for {model.name}, whose folder says how, got {options.pooling}"
-        )
-    pooling = layout.pooling if layout else "mean" if options.pooling == "auto" else options.pooling
-    module = PooledEncoder(network, pooling, normalise=bool(layout and layout.normalise))
-    return module, None, f"{pooling}{', normalised' if module.normalise else ''}"
+    if layout and pooling != "auto":
+        raise ValueError(f"backbone-pooling must be auto for {model.name}, whose folder says how, got {pooling!r}")
+    form = layout.pooling if layout else "first" if pooling == "cls" else "mean"
+    module = PooledEncoder(network, form, normalise=bool(layout and layout.normalise))
+    return module, None, f"{form}{', normalised' if module.normalise else ''}"
 
 
 def _prompt_encoder(network: nn.Module, transform: TextTransform) -> tuple[PromptEncoder, LanguageHead]:

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
 from fedstats_app.backbones.weights import WeightsError
@@ -39,7 +38,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def prompted(model: tuple[Path, str]) -> Backbone:
     folder, template = model
-    return load_backbone(f"transformers:{folder}", batch_size=4, device="cpu", text=TextOptions(template=template))
+    return load_backbone(f"transformers:{folder}", batch_size=4, device="cpu", template=template)
 
 
 def plain_logits(model: tuple[Path, str], text: str) -> Any:
@@ -92,8 +91,8 @@ def test_models_without_a_language_head_are_refused(tmp_path: Path, model: tuple
     transformers.BertModel(tiny_config(len(tokenizer))).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(WeightsError, match=r"no language head: its file has no weights for cls\.predictions"):
-        load_backbone(f"transformers:{tmp_path}", text=TextOptions(template=MASKED))
+        load_backbone(f"transformers:{tmp_path}", template=MASKED)
     folder, template = model
     if template == CAUSAL:
         with pytest.raises(WeightsError, match="the model cannot be loaded"):
-            load_backbone(f"transformers:{folder}", text=TextOptions(template=MASKED))
+            load_backbone(f"transformers:{folder}", template=MASKED)

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedstats_app.backbones.backbone import Backbone
-from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.text.tiny import tiny_config, tiny_tokenizer
 from fedstats_app.backbones.weights import WeightsError
@@ -75,9 +74,9 @@ def test_real_features_do_not_depend_on_neighbours_and_are_sentence_transformers
     torch.testing.assert_close(got[-2:, :3], golden, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first"])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_transformers_models_are_pooled_by_mean_or_first_token(bert: Path, pooling: str) -> None:
-    backbone = load_backbone(f"transformers:{bert}", device="cpu", text=TextOptions(pooling))  # type: ignore[arg-type]
+    backbone = load_backbone(f"transformers:{bert}", device="cpu", pooling=pooling)
     model, tokenizer = transformers.AutoModel.from_pretrained(bert).eval(), tiny_tokenizer()
     texts = sentences(6)
     for text, got in zip(texts, features(backbone, texts), strict=True):
@@ -129,8 +128,7 @@ def test_the_fingerprint_is_that_of_the_model_and_not_of_its_place(bert: Path, t
     assert at_home.fingerprint == elsewhere.fingerprint == by_weights.fingerprint
     assert by_weights.name == f"transformers:{moved}"
     shorter = load_backbone(f"transformers:{bert}", input_size=32)
-    first, drawn = TextOptions("first"), load_backbone(f"random:transformers:{bert}")
-    others = (load_backbone(f"transformers:{bert}", text=first), drawn)
+    others = (load_backbone(f"transformers:{bert}", pooling="cls"), load_backbone(f"random:transformers:{bert}"))
     assert len({one.fingerprint for one in (at_home, shorter, *others)}) == 4
 
 
@@ -151,7 +149,7 @@ def test_a_state_dict_of_the_network_is_loaded_strictly(bert: Path, tmp_path: Pa
         ("sentence:some/model", {}, WeightsError, "HF_HUB_OFFLINE forbids .*download some/model .*backbone-weights"),
         ("transformers:{bert}", {"input_size": 129}, ValueError, "input-size must be at most 128"),
         ("tiny-text", {}, WeightsError, "no weights of its own: use 'random:tiny-text'"),
-        (MINILM, {"text": TextOptions("first")}, ValueError, "backbone-pooling must be auto for all-MiniLM-L6-v2"),
+        (MINILM, {"pooling": "cls"}, ValueError, "backbone-pooling must be auto for all-MiniLM-L6-v2"),
         (MINILM, {"weights": "/no/such"}, WeightsError, "no weights file and no folder of a model at '/no/such'"),
     ],
 )

@@ -7,7 +7,6 @@ import torch
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.engine import BOUND
-from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.registry import load_backbone
 from tests.backbones.conftest import features
 
@@ -22,8 +21,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tiny(engine: str, cache: Path, template: str = "") -> Backbone:
-    text = TextOptions("auto", template)
-    return load_backbone("random:tiny-text", device="cpu", engine=engine, engine_cache=cache, text=text, batch_size=4)
+    return load_backbone(
+        "random:tiny-text", device="cpu", engine=engine, engine_cache=cache, template=template, batch_size=4
+    )
 
 
 @pytest.mark.parametrize("template", ["", "{text} It was {mask}."])

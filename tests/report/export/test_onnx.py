@@ -11,7 +11,6 @@ from PIL import Image
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.joined import JoinedBackbone
-from fedstats_app.backbones.names import TextOptions
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.transform import ImageTransform
 from fedstats_app.heads import LinearHead
@@ -130,7 +129,7 @@ def test_any_number_of_texts_of_any_length_go_through_the_tokenizer_beside_the_f
 
 
 def test_a_prompt_is_refused() -> None:
-    backbone = load_backbone("random:tiny-text", device="cpu", text=TextOptions(template="{text} it was {mask}."))
+    backbone = load_backbone("random:tiny-text", device="cpu", template="{text} it was {mask}.")
     with pytest.raises(ExportError, match="reads texts within the prompt"):
         to_onnx(classifier_of(backbone))
 
