@@ -150,7 +150,9 @@ def statistics_above_floor(
         _warn_of_gram(policy, spec, statistics, number)
     few = set(labels[readable].tolist()) - set(labels[kept].tolist())
     suppressed = tuple(sorted({*few, *withheld}))
-    shared = torch.zeros(int(seen.sum()), dtype=torch.int64) if rows is None else rows[1][seen]
+    shared = torch.zeros(int(seen.sum()), dtype=torch.int64)
+    if rows is not None:  # those of which no sample could be read are in no statistics
+        shared = torch.unique(rows[1][seen], return_inverse=True)[1]
     return StatisticsAboveFloor(statistics, suppressed, kept[seen], shared)
 
 

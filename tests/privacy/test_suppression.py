@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -203,6 +203,7 @@ def test_rows_by_an_order_are_large_and_alike(values: list[int], means: int, lea
 
 
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(1, 20))
+@example(5, 2, 2)  # of a row in the middle no sample can be read
 def test_every_row_that_leaves_is_of_as_many_persons_as_the_floor(seed: int, floor: int, number: int) -> None:
     """Also where samples cannot be read; and a class that has enough readable persons does leave."""
     site = random_site(seed)
