@@ -134,8 +134,10 @@ def _numbers(
     by_class = left_out is not None  # of each class, nobody knows how many clients hold samples out
     scored = evaluate_heads(reader, split, request, heads, min_class_count=site.floor, left_out=left_out, summed=True)
     found = [SummedScores.of(own, by_class=by_class) for own in scored.values()]
-    if not by_class and len(split.held_out) and not all(int(own.others[0]) for own in found):
-        raise Unsafe("images that cannot be read leave too few samples held out: repair or remove them")
+    # The others count on samples of every class that is listed, or on some that are held out.
+    wanted = listed if by_class else torch.tensor([len(split.held_out) > 0])
+    if not all(torch.equal((own.right + own.wrong if by_class else own.others[:1]) > 0, wanted) for own in found):
+        raise Unsafe("images that cannot be read leave too few samples to be scored: repair or remove them")
     return torch.cat([own.numbers for own in found])
 
 

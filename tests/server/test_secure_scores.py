@@ -145,20 +145,23 @@ def test_sums_with_and_without_samples_held_out_are_not_subtracted(tmp_path: Pat
         read_question(question_text(request, SumRequest(100, 1.0)))
 
 
-def test_a_site_that_can_read_no_sample_held_out_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("options", [SECURE, MASKED], ids=["held out", "in the sum"])
+def test_a_site_that_can_read_no_sample_to_be_scored_says_so(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others count on it as one of three."""
     honest, times = evaluation.evaluate_heads, itertools.count()
 
     def unreadable(reader: FeatureReader, split: ClientSplit, *rest: Any, **options: Any) -> dict[str, ClientScores]:
-        read = split.held_out[: 0 if next(times) == 0 else None]
-        return honest(reader, replace(split, held_out=read), *rest, **options)
+        if next(times) == 0:
+            ants = split.dataset.labels[split.kept] == 0
+            split = replace(split, kept=split.kept[~ants], held_out=split.held_out[:0])
+        return honest(reader, split, *rest, **options)
 
     monkeypatch.setattr(client_secure_sums, "evaluate_heads", unreadable)
-    folder = simulate(tmp_path, node_configs=sites(tmp_path, "abc", images=30), **OWN, **SECURE)
-    assert read_json(folder, "results.json")["evaluated_on"] == ""
-    assert "images that cannot be read leave too few samples held out" in caplog.text
+    folder = simulate(tmp_path, node_configs=sites(tmp_path, "abc", images=30), **{**OWN, **options})
+    assert read_json(folder, "results.json")["evaluated_on"] == "" and left_out(folder) is None
+    assert "images that cannot be read leave too few samples to be scored" in caplog.text
 
 
 def test_clients_lost_at_the_scores_cost_theirs_only(tmp_path: Path) -> None:
