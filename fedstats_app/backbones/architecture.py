@@ -207,15 +207,13 @@ class PoweredFeatures(nn.Module):
 
 
 class PooledTokens(nn.Module):
-    """A network whose ``tokens``, its last hidden states (B, T, d), are pooled as by :func:`pool_tokens`."""
+    """A network whose method of this name gives tokens (B, T, d), pooled as by :func:`pool_tokens`."""
 
-    def __init__(
-        self, network: nn.Module, tokens: Callable[[nn.Module, Tensor], Tensor], num_prefix: int, pooling: str
-    ) -> None:
+    def __init__(self, network: nn.Module, method: str, num_prefix: int, pooling: str) -> None:
         super().__init__()
         self.network = network
-        self._tokens, self._num_prefix, self._pooling = tokens, num_prefix, pooling
+        self._method, self._num_prefix, self._pooling = method, num_prefix, pooling
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features of images (B, 3, H, W)."""
-        return pool_tokens(self._tokens(self.network, images), self._num_prefix, self._pooling)
+        return pool_tokens(getattr(self.network, self._method)(images), self._num_prefix, self._pooling)

@@ -281,7 +281,13 @@ class Backbone:
         for position, sample in enumerate(inputs):
             shape = tuple(sample.shape)
             if shape not in batches:
-                batches[shape] = self._empty_batch(shape), []
+                empty = torch.empty(
+                    (self.batch_size, *shape),
+                    dtype=self.transform.dtype,
+                    memory_format=self._memory_format,
+                    pin_memory=self.device.type == "cuda",  # which makes copies to a GPU faster
+                )
+                batches[shape] = empty, []
             batch, positions = batches[shape]
             # Copied by one thread: torch's pool is slow where cores are shared.
             batch.numpy()[len(positions)] = sample.numpy()
@@ -300,14 +306,6 @@ class Backbone:
                 finished.update(zip(positions, self.forward_batch(batch), strict=False))
         if finished:
             yield torch.stack([finished[place] for place in sorted(finished)])
-
-    def _empty_batch(self, shape: tuple[int, ...]) -> Tensor:
-        return torch.empty(
-            (self.batch_size, *shape),
-            dtype=self.transform.dtype,
-            memory_format=self._memory_format,
-            pin_memory=self.device.type == "cuda",  # which makes copies to a GPU faster
-        )
 
     def forward_batch(self, batch: Tensor) -> Tensor:
         """Compute the features of one full batch of transformed samples, on any device, which is left as it was.
@@ -338,20 +336,15 @@ class Backbone:
 
     def _compute(self, batch: Tensor) -> Tensor:
         self.module.eval()  # every time: a caller may have called train()
-        with torch.inference_mode(), self._precision():
-            features: Tensor = self.module(batch.to(self.device).contiguous(memory_format=self._memory_format))
-        return features.to(torch.float32, copy=True)  # outside inference mode, so that the copy is no inference tensor
-
-    @contextlib.contextmanager
-    def _precision(self) -> Iterator[None]:
+        exact = {"enabled": True, "benchmark": False, "deterministic": True, "allow_tf32": False}
         with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
             if self.device.type == "cuda":
-                stack.enter_context(
-                    torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
-                )
+                stack.enter_context(torch.backends.cudnn.flags(**exact))
             if self._autocast_dtype is not None:
                 stack.enter_context(torch.autocast(self.device.type, dtype=self._autocast_dtype))
-            yield
+            features: Tensor = self.module(batch.to(self.device).contiguous(memory_format=self._memory_format))
+        return features.to(torch.float32, copy=True)  # outside inference mode, so that the copy is no inference tensor
 
 
 def _fingerprint(name: str, module: nn.Module, transform: InputTransform) -> str:

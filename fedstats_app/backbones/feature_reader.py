@@ -49,7 +49,7 @@ class FeatureReader:
     cache_root : Path or None
         Folder of the feature cache, None for none.
     num_unreadable : int
-        Samples that could not be read so far.
+        Samples of finished blocks that could not be read.
     progress : Progress or None
         Whose lines say how many samples have features.
     samples : str
@@ -122,43 +122,42 @@ class FeatureReader:
                 known[here], missing = True, missing[~found]
                 note(network, len(here))
         read: list[int] = []
+
+        def inputs() -> Iterator[Tensor]:
+            for position, sample in _readable(dataset, indices, missing, network):
+                read.append(position)
+                yield sample
+
         done = 0
-        for batch in network.extract_inputs(self._inputs(network, dataset, indices, missing, read)):
+        for batch in network.extract_inputs(inputs()):
             features[torch.tensor(read[done : done + len(batch)])] = batch
             done += len(batch)
             note(network, len(batch))
-        note(network, len(missing) - done)  # those that cannot be read
+        self.num_unreadable += len(missing) - done
+        note(network, len(missing) - done)
         if cache is not None and read:
             cache.store(indices[read], features[torch.tensor(read)].cpu().numpy(), [contents[p] for p in read])
         known[read] = True
         positions = torch.from_numpy(np.flatnonzero(known))
         return features[positions.to(features.device)], positions
 
-    def _inputs(
-        self,
-        network: Backbone,
-        dataset: Dataset,
-        indices: NDArray[np.int64],
-        missing: NDArray[np.int64],
-        read: list[int],
-    ) -> Iterator[Tensor]:
-        """Yield the samples that can be read, transformed, and append their positions to ``read``."""
-        for position in missing.tolist():
-            try:
-                sample = network.transform(dataset.sample(int(indices[position])))
-            except UnreadableSampleError as error:
-                self.num_unreadable += 1
-                # The name stays in this site's own log: file names can be personal data.
-                logger.warning("left out: %s", error)
-                continue
-            read.append(position)
-            yield sample
-
     def _cache(self, dataset: Dataset, network: Backbone) -> FeatureCache | None:
         if self.cache_root is None:
             return None
         parts = (network.fingerprint, *network.computed_by)
         return FeatureCache(self.cache_root, _digest((dataset.fingerprint,)), _digest((dataset.kind, *parts)))
+
+
+def _readable(
+    dataset: Dataset, indices: NDArray[np.int64], positions: NDArray[np.int64], network: Backbone
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the samples at some positions of the indices, transformed; what cannot be read is named in the log."""
+    for position in positions.tolist():
+        try:
+            yield position, network.transform(dataset.sample(int(indices[position])))
+        except UnreadableSampleError as error:
+            # The name stays in this site's own log: file names can be personal data.
+            logger.warning("left out: %s", error)
 
 
 def _digest(parts: tuple[str, ...]) -> str:
@@ -186,12 +185,7 @@ class DatasetSamples:
         keep = len(indices) * largest <= MEMORY_FOR_SAMPLES
         positions: list[int] = []
         inputs: list[Tensor] = []
-        for position, index in enumerate(indices.tolist()):
-            try:
-                sample = self._read(index)
-            except UnreadableSampleError as error:
-                logger.warning("left out: %s", error)
-                continue
+        for position, sample in _readable(dataset, indices, np.arange(len(indices)), backbone):
             positions.append(position)
             if keep:
                 inputs.append(sample)
@@ -213,9 +207,7 @@ class DatasetSamples:
         if self._inputs is not None:
             chosen = [self._inputs[position] for position in indices.tolist()]
         else:
-            chosen = [self._read(index) for index in self._indices[indices.numpy()].tolist()]
+            places = self._indices[indices.numpy()].tolist()
+            chosen = [self._backbone.transform(self._dataset.sample(place)) for place in places]
         layout = torch.channels_last if self._backbone.channels_last else torch.contiguous_format
         return self._backbone.transform.stack(chosen).contiguous(memory_format=layout)
-
-    def _read(self, index: int) -> Tensor:
-        return self._backbone.transform(self._dataset.sample(index))

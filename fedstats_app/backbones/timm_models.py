@@ -233,9 +233,4 @@ def _pooled(network: nn.Module, shown: str, pooling: str) -> tuple[nn.Module, st
             f"{shown} normalises after its own pooling, backbone-pooling must be auto (or give global_pool=token in "
             f"backbone-arguments), got {pooling!r}"
         )
-    return PooledTokens(network, _timm_tokens, num_prefix, pooling), DESCRIPTIONS[pooling]
-
-
-def _timm_tokens(network: nn.Module, images: Tensor) -> Tensor:
-    tokens: Tensor = network.forward_features(images)  # type: ignore[operator]  # a method of timm's networks
-    return tokens
+    return PooledTokens(network, "forward_features", num_prefix, pooling), DESCRIPTIONS[pooling]

@@ -137,7 +137,12 @@ def scalar_columns(table: "datasets.Dataset", excluded: Collection[str]) -> Lazy
         return named
 
     features = {name: table.features[name] for name in table.column_names if name not in excluded}
-    return LazyColumns([name for name, feature in features.items() if _is_scalar(feature)], read)
+    scalar = [
+        name
+        for name, feature in features.items()
+        if is_integer(feature) or is_string(feature) or str(getattr(feature, "dtype", "")) == "bool"
+    ]
+    return LazyColumns(scalar, read)
 
 
 def choose_label(table: "datasets.Dataset", reading: Reading, samples: Collection[str], *, owner: str) -> str:
@@ -251,7 +256,3 @@ def is_integer(feature: Any) -> bool:
 def is_string(feature: Any) -> bool:
     """Return whether a column of this kind holds strings."""
     return str(getattr(feature, "dtype", "")) in {"string", "large_string"}
-
-
-def _is_scalar(feature: Any) -> bool:
-    return is_integer(feature) or is_string(feature) or str(getattr(feature, "dtype", "")) == "bool"

@@ -9,7 +9,6 @@ checksum, so that a row that was damaged since is computed again.
 import functools
 import logging
 import os
-import re
 import sqlite3
 import zlib
 from collections.abc import Callable, Sequence
@@ -26,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "FEDSTATS_CACHE"
 FEATURES = "features"
-_KEY = re.compile(r"[0-9a-f]{16,128}")
 _TABLES = """
 pragma page_size = 32768;
 create table if not exists feature (content blob unique, vector blob, checksum integer);
@@ -50,20 +48,12 @@ class FeatureCache:
     root : Path
         Folder of all caches, such as `default_cache_root()`; created when something is stored.
     data : str
-        16 to 128 lower-case hex digits that identify the data set.
+        Hex digest of what identifies the data set.
     backbone : str
-        Such digits for all that a feature depends on beside the sample: the backbone and its transform.
-
-    Raises
-    ------
-    ValueError
-        If a key has another form.
+        Hex digest of all that a feature depends on beside the sample: the backbone and its transform.
     """
 
     def __init__(self, root: Path, data: str, backbone: str) -> None:
-        for digits in (data, backbone):
-            if not _KEY.fullmatch(digits):
-                raise ValueError(f"a feature cache's key must be 16 to 128 lower-case hex digits, got {digits!r}")
         self.file, self._data = Path(root) / FEATURES / f"{backbone}.sqlite", data
 
     def lookup(self, places: NDArray[np.integer]) -> tuple[NDArray[np.float32] | None, NDArray[np.bool_]]:

@@ -114,12 +114,9 @@ def is_passed_over(name: str) -> bool:
 def visible_folders(folder: Path) -> list[str]:
     """Return the names of the folders in a folder that are not passed over, sorted."""
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if not is_passed_over(entry.name) and _is_folder(entry))
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+        shown = [entry for entry in entries if not is_passed_over(entry.name)]
     # A link in a circle is an error to `is_dir`; a call of the system for every file would take long.
-    return os.path.isdir(entry) if entry.is_symlink() else entry.is_dir()
+    return sorted(entry.name for entry in shown if (os.path.isdir(entry) if entry.is_symlink() else entry.is_dir()))
 
 
 def visible_files(folder: Path) -> Iterator[Path]:

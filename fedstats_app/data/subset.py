@@ -84,15 +84,10 @@ def at_most_per_class(labels: NDArray[np.int64], number: int, seed: int) -> NDAr
     Those of a smaller number are among those of a larger one, and those of a class do not depend on the others.
     """
     chosen = [
-        at_most(np.flatnonzero(labels == label), number, np.random.default_rng([seed, 1, int(label)]))
+        np.random.default_rng([seed, 1, int(label)]).permutation(np.flatnonzero(labels == label))[:number]
         for label in np.unique(labels)
     ]
     return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, dtype=np.int64)
-
-
-def at_most(indices: NDArray[np.int64], number: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return at most ``number`` of the indices, ascending; a smaller number's are among a larger one's."""
-    return np.sort(rng.permutation(indices)[:number])
 
 
 def with_mirror_images(dataset: Dataset) -> Dataset:

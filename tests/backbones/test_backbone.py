@@ -147,7 +147,6 @@ def test_cuda_agrees_with_cpu(layout: bool, lite: Backbone) -> None:
     ("options", "message"),
     [
         ({"device": "tpu"}, "auto, cpu, cuda, cuda:N, mps; got 'tpu'"),
-        ({"device": "meta"}, "auto, cpu, cuda, cuda:N, mps; got 'meta'"),
         ({"device": "cuda:99"}, "'cuda:99' is not on this machine"),
         ({"autocast": "int8"}, "none, bf16, fp16; got 'int8'"),
         ({"autocast": "fp16"}, "'fp16' is not available on cpu"),

@@ -149,12 +149,9 @@ def test_disk_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pyte
     assert caplog.text.count("could not be cached") == 1
 
 
-def test_what_is_not_finite_and_keys_that_are_no_digests_are_refused(tmp_path: Path) -> None:
+def test_what_is_not_finite_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not finite"):
         cache_in(tmp_path).store(np.array([0]), np.full((1, 3), np.nan, np.float32), [None])
-    for key in ("", "abc", "../../" + "a" * 32, "A" * 64, "a" * 129):
-        with pytest.raises(ValueError, match="hex digits"):
-            cache_in(tmp_path, backbone=key)
 
 
 def test_default_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

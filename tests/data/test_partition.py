@@ -137,7 +137,6 @@ def test_pathological_gives_each_client_that_many_classes(classes_per_client: in
         ({"partitioner": "natural-id", "column": "gaps"}, "10 of 40 samples have no 'gaps'"),
         ({"partitioner": "pathological", "classes_per_client": 5}, "finds no split"),
         ({"partitioner": "pathological", "num_clients": 40, "classes_per_client": 4}, "no split.*more partitions"),
-        ({"partitioner": "fedcgs", "num_clients": 5}, "5 clients need 50"),
     ],
 )
 def test_what_cannot_be_is_said(options: dict[str, Any], message: str) -> None:

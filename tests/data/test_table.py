@@ -114,13 +114,6 @@ def test_columns_are_detected_only_if_there_is_one_choice(tmp_path: Path) -> Non
     assert set(chosen.columns) == {"label"}
 
 
-@pytest.mark.parametrize(("labels", "message"), [([0, None, 1], "1 of 3 rows have no 'label'")])
-def test_labels_that_are_none(tmp_path: Path, labels: list[Any], message: str) -> None:
-    write_table(tmp_path / "train.parquet", image=structs(png(1), png(1), png(1)), label=labels)
-    with pytest.raises(DatasetError, match=message):
-        load_dataset(f"parquet:{tmp_path}", "train")
-
-
 def test_hub_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
