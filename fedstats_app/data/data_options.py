@@ -82,15 +82,10 @@ class DataOptions(Options):
         return [name for name, value in (("classes", self.classes), ("left-out-domain", self.left_out_domain)) if value]
 
     @property
-    def columns(self) -> dict[str, str]:
-        """The columns that are named, as arguments of :func:`fedstats_app.data.load_dataset`."""
-        named = {name: getattr(self, name) for name in COLUMNS}
-        return {name: column for name, column in named.items() if column}
-
-    @property
     def reading(self) -> dict[str, Any]:
         """Options of reading the data set, as arguments of :func:`fedstats_app.data.load_dataset`."""
-        return {**self.columns, "missing_labels": self.missing_labels, "folder_levels": self.levels}
+        columns = {name: getattr(self, name) for name in COLUMNS if getattr(self, name)}
+        return {**columns, "missing_labels": self.missing_labels, "folder_levels": self.levels}
 
     def reading_of(self, spec: str) -> dict[str, Any]:
         """Return how another data set is read, which has these columns only if it is a table."""
@@ -148,10 +143,7 @@ class PartitionOptions(Options):
     @property
     def subset_keys(self) -> list[str]:
         """The keys that change which samples a client has, where they are set."""
-        each = {
-            "samples-per-class": self.samples_per_class,
-            "training-flips": self.training_flips != "none",
-        }
+        each = {"samples-per-class": self.samples_per_class, "training-flips": self.training_flips != "none"}
         return [name for name, value in each.items() if value]
 
     def conflicts(self, config: Any) -> Iterator[str]:

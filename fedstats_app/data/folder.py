@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedstats_app.data.dataset import UNREADABLE, Dataset, DatasetError, Kind, Sample, SampleSource
+from fedstats_app.data.images import CONVERTERS, open_image, regular_file
 from fedstats_app.data.layout import (
     IMAGE_SUFFIXES,
     SUFFIXES,
@@ -25,7 +26,7 @@ from fedstats_app.data.layout import (
     visible_files,
     visible_folders,
 )
-from fedstats_app.data.paths import CONVERTERS, existing_path, open_image, regular_file
+from fedstats_app.data.paths import existing_path
 
 
 def read_text(path: Path) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from fedstats_app.data.dataset import DatasetError, Kind
-from fedstats_app.data.paths import DICOM
+from fedstats_app.data.images import DICOM
 
 Split = Literal["train", "validation", "test"]
 

@@ -1,14 +1,9 @@
 """Paths that a user gives in a configuration."""
 
 import re
-import stat
 from pathlib import Path, PurePath, PureWindowsPath
 
-from PIL import Image, UnidentifiedImageError
-
 from fedstats_app.data.dataset import DatasetError
-
-DICOM = ".dcm"
 
 _PATH = re.compile(r"[/~]|\\\\|[A-Za-z]:[/\\]")  # how paths begin that a configuration can have, on any system
 # One or several (``timm:local-dir:/PATH``); a drive's letter is none.
@@ -43,36 +38,6 @@ def without_folders(spec: str) -> str:
         return spec
     name = (PurePath if rest[0] in "/~" else PureWindowsPath)(rest).name
     return f"{spec.removesuffix(rest)}{name or rest}"
-
-
-def regular_file(path: Path) -> Path:
-    """Return the path of a sample's file; an OSError refuses a pipe, socket or device, which may block its reader."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError("it is no regular file")
-    return path
-
-
-# Formats of images that Pillow does not read, and what does.
-CONVERTERS = {
-    ".dcm": "DICOM: `pip install 'fedstats-app[dicom]'` reads it, or write PNG files with `dcmj2pnm +on2` of DCMTK",
-    ".heic": "HEIC: write JPEG files with `heif-convert`",
-    ".nii": "NIfTI: write a PNG file per slice",
-}
-
-
-def open_image(path: Path) -> Image.Image:
-    """Open the image of a file, of DICOM by its name."""
-    suffix = path.suffix.lower()
-    if suffix != DICOM:
-        try:
-            return Image.open(path)
-        except UnidentifiedImageError as error:
-            if suffix in CONVERTERS:
-                raise ValueError(CONVERTERS[suffix]) from error
-            raise
-    from fedstats_app.data.dicom import read_dicom  # hardly any data set has such files
-
-    return read_dicom(path)
 
 
 def existing_path(text: str, *, owner: str) -> Path:

@@ -23,7 +23,7 @@ from fedstats_app.data.columns import (
     scalar_columns,
 )
 from fedstats_app.data.dataset import Dataset, DatasetError, Kind, SampleSource
-from fedstats_app.data.paths import open_image, regular_file
+from fedstats_app.data.images import open_image, regular_file
 from fedstats_app.data.target_columns import read_targets
 
 if TYPE_CHECKING:

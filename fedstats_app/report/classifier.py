@@ -24,7 +24,8 @@ from fedstats_app.base.files import read_json_file
 from fedstats_app.base.runs import run_named
 from fedstats_app.data import Sample, to_rgb
 from fedstats_app.data.folder import read_text
-from fedstats_app.data.paths import open_image, without_folders
+from fedstats_app.data.images import open_image
+from fedstats_app.data.paths import without_folders
 from fedstats_app.heads import LinearHead
 from fedstats_app.heads.coverage import LabelMargins
 from fedstats_app.heads.likeness import Likeness

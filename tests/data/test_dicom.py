@@ -15,7 +15,7 @@ from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
 from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset
 from fedstats_app.data.contents import sample_digest
-from fedstats_app.data.dicom import read_dicom
+from fedstats_app.data.images import read_dicom
 
 RAMP = np.arange(0, 4096, 64, dtype=np.uint16).reshape(8, 8)  # 0, 64, ... 4032
 LUT = [0, 1000, 2000, 4000]
@@ -121,7 +121,7 @@ def test_where_pydicom_is_not_installed_its_extra_is_named(tmp_path: Path) -> No
     code = (
         "import sys; sys.modules['pydicom'] = None\n"
         "from pathlib import Path\n"
-        "from fedstats_app.data.paths import open_image\n"
+        "from fedstats_app.data.images import open_image\n"
         "try:\n"
         f"    open_image(Path({str(tmp_path / 'cat' / 'a.dcm')!r}))\n"  # as a table or predict may name it
         "except ValueError as error:\n"

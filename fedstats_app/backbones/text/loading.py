@@ -57,8 +57,12 @@ class _Model:
         Of its weights; None where they are drawn.
     file : str
         Of a state dict that is put over those weights; "" for none.
-    layout : SentenceLayout or None
-        How a vector comes of a text's tokens, where the folder says so.
+    pooling : str
+        What the folder says of how one vector comes of those of a text's tokens; "" if nothing.
+    normalise : bool
+        True if that vector is divided by its length.
+    max_length : int or None
+        The most tokens of a text, if the folder says so.
     """
 
     name: str
@@ -67,7 +71,9 @@ class _Model:
     folder: Path | None
     source: str
     file: str = ""
-    layout: SentenceLayout | None = None
+    pooling: str = ""
+    normalise: bool = False
+    max_length: int | None = None
 
 
 def load_text_backbone(
@@ -165,8 +171,8 @@ def _from_folder(name: str) -> _Model:
     from transformers import AutoConfig, AutoTokenizer
 
     folder, source = model_folder(name)
-    layout = None if name.startswith(TRANSFORMERS) else read_layout(folder)
-    folder = layout.transformer if layout else folder
+    plain = name.startswith(TRANSFORMERS)
+    folder, pooling, normalise, max_length = (folder, "", False, None) if plain else read_layout(folder)
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(folder, **local)
@@ -179,7 +185,7 @@ def _from_folder(name: str) -> _Model:
         raise WeightsError(f"{folder.name}: the tokenizer must be one of the library tokenizers (a tokenizer.json)")
     if config.is_encoder_decoder:
         raise ValueError(f"{name}: an encoder-decoder has no features of a text; name an encoder or a causal model")
-    return _Model(name, tokenizer, config, folder, source, layout=layout)
+    return _Model(name, tokenizer, config, folder, source, "", pooling, normalise, max_length)
 
 
 def _length(model: _Model, wanted: int) -> int:
@@ -187,7 +193,7 @@ def _length(model: _Model, wanted: int) -> int:
     limit = min(limit for limit in limits if limit is not None)
     if wanted > limit:
         raise ValueError(f"input-size must be at most {limit}, the most tokens that {model.name} takes, got {wanted}")
-    return wanted or (model.layout and model.layout.max_length) or min(limit, LONGEST_BY_DEFAULT)
+    return wanted or model.max_length or min(limit, LONGEST_BY_DEFAULT)
 
 
 def _network(model: _Model, template: str) -> nn.Module:
@@ -230,11 +236,10 @@ def _encoder(
     """Return the backbone's module, its language head if there is a template, and in words what it makes of a text."""
     if transform.template:
         return *_prompt_encoder(network, transform), "prompt"
-    layout = model.layout
-    if layout and pooling != "auto":
+    if model.pooling and pooling != "auto":
         raise ValueError(f"backbone-pooling must be auto for {model.name}, whose folder says how, got {pooling!r}")
-    form = layout.pooling if layout else "first" if pooling == "cls" else "mean"
-    module = PooledEncoder(network, form, normalise=bool(layout and layout.normalise))
+    form = model.pooling or ("first" if pooling == "cls" else "mean")
+    module = PooledEncoder(network, form, normalise=model.normalise)
     return module, None, f"{form}{', normalised' if module.normalise else ''}"
 
 
@@ -285,18 +290,13 @@ def model_folder(name: str) -> tuple[Path, str]:
     return folder, source
 
 
-@dataclass(frozen=True)
-class SentenceLayout:
-    """Contents of a sentence encoder's folder: transformer, pooling, and most tokens if the files say so."""
+def read_layout(folder: Path) -> tuple[Path, str, bool, int | None]:
+    """Read a sentence encoder's ``modules.json`` and what it points to.
 
-    transformer: Path
-    pooling: str
-    normalise: bool
-    max_length: int | None
-
-
-def read_layout(folder: Path) -> SentenceLayout:
-    """Read ``modules.json`` and what it points to.
+    Returns
+    -------
+    tuple
+        The transformer's folder, then pooling, normalise and max_length of `_Model`.
 
     Raises
     ------
@@ -321,12 +321,7 @@ def read_layout(folder: Path) -> SentenceLayout:
         raise WeightsError(f"{folder.name}: do_lower_case must be false (the tokenizer lowers cases), got true")
     if _optional(folder, "config_sentence_transformers.json").get("default_prompt_name"):
         raise WeightsError(f"{folder.name}: a default prompt before every text is not supported")
-    return SentenceLayout(
-        transformer,
-        _pooling(read_json(pooling, "config.json", folder.name), folder),
-        len(kinds) == 3,
-        length,
-    )
+    return transformer, _pooling(read_json(pooling, "config.json", folder.name), folder), len(kinds) == 3, length
 
 
 def _pooling(settings: dict[str, Any], folder: Path) -> str:

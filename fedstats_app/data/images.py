@@ -1,13 +1,42 @@
-"""DICOM images, as a viewer would first show them; read by pydicom, which the extra `dicom` installs."""
+"""Image files: opening one, and DICOM as a viewer would first show it, by pydicom of the extra `dicom`."""
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
+
+DICOM = ".dcm"
+# Formats of images that Pillow does not read, and what does.
+CONVERTERS = {
+    ".dcm": "DICOM: `pip install 'fedstats-app[dicom]'` reads it, or write PNG files with `dcmj2pnm +on2` of DCMTK",
+    ".heic": "HEIC: write JPEG files with `heif-convert`",
+    ".nii": "NIfTI: write a PNG file per slice",
+}
+
+
+def regular_file(path: Path) -> Path:
+    """Return the path of a sample's file; an OSError refuses a pipe, socket or device, which may block its reader."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("it is no regular file")
+    return path
+
+
+def open_image(path: Path) -> Image.Image:
+    """Open the image of a file, of DICOM by its name."""
+    suffix = path.suffix.lower()
+    if suffix == DICOM:
+        return read_dicom(path)
+    try:
+        return Image.open(path)
+    except UnidentifiedImageError as error:
+        if suffix in CONVERTERS:
+            raise ValueError(CONVERTERS[suffix]) from error
+        raise
 
 
 def read_dicom(path: Path) -> Image.Image:
