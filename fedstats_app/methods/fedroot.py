@@ -57,12 +57,15 @@ class FedRootMethod(Method[FedRootOptions]):
         return StatisticsSpec(scatter=ScatterSpec(RankRule.parse(self.options.rank), FACTOR_DTYPE))
 
     def inputs(self, statistics: StatisticsSum) -> FeatureStatistics:
-        """Return the sums with a completed Gram matrix."""
+        """Return the sums with a completed Gram matrix: the products of all rows take longest, and are made once."""
         from fedstats_app.heads.fedroot import complete
 
-        low_rank = statistics.low_rank()
-        completed = complete(low_rank.rows, low_rank.scatter, low_rank.left_out)
-        return replace(completed, targets=statistics.summed(gram=False).targets)
+        def completed() -> FeatureStatistics:
+            low_rank = statistics.low_rank()
+            made = complete(low_rank.rows, low_rank.scatter, low_rank.left_out)
+            return replace(made, targets=statistics.summed(gram=False).targets)
+
+        return statistics.once("completed", completed)
 
     def solve(self, inputs: FeatureStatistics) -> LinearHead:
         """Return the head of completed statistics."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from fedstats_app.statistics.factors import LowRankStatistics
 from fedstats_app.statistics.feature_statistics import FeatureStatistics
 from fedstats_app.statistics.specification import StatisticsSpec
 from fedstats_app.statistics.target_sums import TargetSums
+
+Made = TypeVar("Made")
 
 # Rows of clients are stacked when they take so many bytes: more than the C library ever keeps when they are freed.
 BYTES_PER_PART = 64 * 2**20
@@ -61,6 +64,7 @@ class StatisticsSum:
         self._parts: list[ClassMeanRows] = []
         # Of the parts the first are stacks of many clients' rows; bytes of those behind them.
         self._num_stacked = self._unstacked = 0
+        self._made: dict[str, Any] = {}
         self.num_classes, self.feature_dim = num_classes, feature_dim
         self.has_gram, self.has_scatter, self.keeps_rows = gram, scatter, keep_rows
         self.num_rows = 0
@@ -166,6 +170,7 @@ class StatisticsSum:
             nothing is added then.
         """
         rows, total = client.rows, self._total
+        self._made.clear()
         if (rows.num_classes, rows.feature_dim) != tuple(total.class_sums.shape):
             raise ValueError(
                 f"statistics to add must have (classes, feature dimension) {tuple(total.class_sums.shape)}, "
@@ -198,6 +203,7 @@ class StatisticsSum:
 
     def add_targets(self, targets: TargetSums) -> None:
         """Add sums by target of samples that are in the sum already: targets that it had not."""
+        self._made.clear()
         own = self._total.targets
         self._total = replace(self._total, targets=targets if own is None else own + targets)
 
@@ -229,6 +235,13 @@ class StatisticsSum:
             raise ValueError("there are no factors of the scatter: this sum was made with scatter=False")
         kept = self.rows() if rows is None else rows
         return LowRankStatistics(kept, mirror_upper(self._scatter), self._left_out)
+
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
+        """Return what a function makes of the sum so far, made only once until more is added."""
+        if name not in self._made:
+            self._made[name] = make()
+        made: Made = self._made[name]
+        return made
 
     def rows(self) -> ClassMeanRows:
         """Return all rows so far, in the order of the clients.

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.statistics import ClassMeanRows, ClientStatistics, StatisticsSpec, client_digest
-from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, StatisticsSum
+from fedstats_app.statistics.collected import CollectedStatistics, MergedClient, StatisticsSum, sum_without
 from tests.support.compare import same_bits
 from tests.support.draws import Sample, samples
 
@@ -50,6 +50,38 @@ def test_a_sum_taken_up_again_goes_on_to_the_last_bit(sample: Sample, cut: int) 
     resumed = StatisticsSum.resumed(first.summed(), first.rows(), num_rows=first.num_rows, num_pairs=first.num_pairs)
 
     assert same(folded(clients[cut:], resumed), folded(clients, empty_sum(sample)))
+
+
+@given(samples(), st.integers(0, 2**12))
+def test_rows_are_those_of_the_clients_in_their_order_however_many_are_stacked_at_once(
+    sample: Sample, size: int
+) -> None:
+    clients = clients_of(sample)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedstats_app.statistics.collected.BYTES_PER_PART", size)
+        rows = folded(clients, empty_sum(sample)).rows()
+    assert same_bits(rows.class_ids, torch.cat([client.rows.class_ids for client in clients]))
+    assert same_bits(rows.counts, torch.cat([client.rows.counts for client in clients]))
+    assert same_bits(rows.class_sums, torch.cat([client.rows.class_sums for client in clients]))
+
+
+@given(samples(), st.integers(0, 6))
+def test_clients_leave_together_as_one_after_another(sample: Sample, number: int) -> None:
+    clients = clients_of(sample)
+    together = total = folded(clients, empty_sum(sample))
+    for client in clients[:number]:
+        total = sum_without(total, client)
+    assert same(sum_without(together, *clients[:number]), total)
+
+
+def test_what_is_made_of_a_sum_is_made_again_when_a_client_is_added() -> None:
+    total = StatisticsSum(2, 2, gram=False, keep_rows=True)
+    client = ClientStatistics(ClassMeanRows.from_features(torch.eye(2), torch.tensor([0, 1]), 2))
+    found = []
+    for _ in range(2):
+        total.add(client)
+        found += [total.once("samples", lambda: total.num_examples) for _ in range(2)]
+    assert found == [2, 2, 4, 4]
 
 
 @given(samples(), st.randoms())
