@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +37,13 @@ def read_sizes(file: Path) -> dict[str, int]:
         return {line["client"]: int(line["num_images"]) for line in csv.DictReader(stream)}
 
 
-def labels_of(sizes: Path, num_classes: int) -> list[NDArray[np.int64]]:
-    """Draw the labels of each client, in the order of the file; the test split is not among them."""
+def labels_of(sizes: Path, num_classes: int, num_clients: int | None = None) -> list[NDArray[np.int64]]:
+    """Draw the labels of each client, in the order of the file, again from its first on where more are wanted.
+
+    The test split is not among them.
+    """
     numbers = [number for client, number in read_sizes(sizes).items() if client != TEST]
+    numbers = list(itertools.islice(itertools.cycle(numbers), num_clients or len(numbers)))
     return [_labels(client, number, num_classes, CONCENTRATION) for client, number in enumerate(numbers)]
 
 

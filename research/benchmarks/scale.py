@@ -1,11 +1,11 @@
-"""Many small clients through `flwr run`: time beside that of an app that does nothing, and memory of its processes.
+"""Many small clients through `flwr run`: its time beside that of an app that does nothing, and its processes' memory.
 
     python -m research.benchmarks.scale --sizes /data/client_sizes.csv --supernodes 2 100 --method fedncm,fedcof,fedroot
 
 Sizes are those of the clients, a line for each (research/performance.md); features are made up, d = 1280. The first run
 takes place in one process (`fedstats run`), fills the feature cache and is not counted; the heads of all others must be
 the same to the byte. Then both apps run in turn; the other one gets as many messages, of the mean size that the first
-one's replies had.
+one's replies had. Processor time hardly depends on what else the machine does, unlike seconds.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ class Measurement:
         Medians of whole `flwr run`s.
     ratio : float
         Of these.
+    processor_seconds, peer_processor_seconds : float
+        Medians of the processor time of all processes that took part, Flower's own among them.
+    processor_ratio : float
+        Of these.
     clients_per_second : float
         By the seconds in which clients were asked, the heads solved, and everything evaluated and written.
     kilobytes : float
@@ -62,6 +66,9 @@ class Measurement:
     seconds: float
     peer_seconds: float
     ratio: float
+    processor_seconds: float
+    peer_processor_seconds: float
+    processor_ratio: float
     clients_per_second: float
     kilobytes: float
     server_megabytes: float
@@ -71,24 +78,30 @@ class Measurement:
     load: float
 
 
-class PeakMemory:
-    """Watches the processes of one Flower home: largest resident memory, in MB, libraries included.
+class Processes:
+    """Watches the processes of one Flower home: processor time, and largest resident memory, libraries included.
 
-    Processes that exist before belong to an earlier run, and are left out.
+    Memory, in MB, is of processes that do not exist before: others belong to an earlier run.
 
     Attributes
     ----------
     peaks : dict
         From a text in command lines, and the id of each process that has it there, to its largest memory.
+    ticks : dict
+        From the id of a process to its processor time since the start, in ticks of the system's clock.
     """
 
     def __init__(self, home: Path) -> None:
         self._home, self._over = f"FLWR_HOME={home}\0".encode(), threading.Event()
         self._earlier = {*Path("/proc").glob("[0-9]*")}
         self.peaks: dict[str, dict[str, float]] = {SERVER: {}, WORKER: {}}
+        self.ticks: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+        self._look()
+        self._before = dict(self.ticks)
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> PeakMemory:
+    def __enter__(self) -> Processes:
         self._thread.start()
         return self
 
@@ -96,16 +109,28 @@ class PeakMemory:
         self._over.set()
         self._thread.join()
 
+    @property
+    def processor_seconds(self) -> float:
+        """Processor time of all processes together, to half a second for each that has ended."""
+        return sum(self.ticks.values()) / os.sysconf("SC_CLK_TCK")
+
     def _watch(self) -> None:
         while not self._over.wait(0.5):
-            for process in {*Path("/proc").glob("[0-9]*")} - self._earlier:
-                with suppress(OSError, ValueError, StopIteration):  # it may end any moment
+            self._look()
+
+    def _look(self) -> None:
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError, ValueError, StopIteration):  # it may end any moment
+                if self._home not in (process / "environ").read_bytes():
+                    continue
+                fields = (process / "stat").read_text().rpartition(")")[2].split()
+                self.ticks[process.name] = int(fields[11]) + int(fields[12]) - self._before.get(process.name, 0)
+                if process not in self._earlier:
                     command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                     kind = next(kind for kind in self.peaks if kind in command)
-                    if self._home in (process / "environ").read_bytes():
-                        status = (process / "status").read_text()
-                        peak = float(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
-                        self.peaks[kind][process.name] = max(self.peaks[kind].get(process.name, 0.0), peak)
+                    status = (process / "status").read_text()
+                    peak = float(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e6
+                    self.peaks[kind][process.name] = max(self.peaks[kind].get(process.name, 0.0), peak)
 
 
 @dataclass(frozen=True)
@@ -114,15 +139,15 @@ class _Run:
 
     seconds: float
     finished: Finished
-    memory: PeakMemory
+    processes: Processes
 
 
 def _run(flower: Simulation, command: str) -> _Run:
-    with PeakMemory(Path(flower.environment["FLWR_HOME"])) as memory:
+    with Processes(Path(flower.environment["FLWR_HOME"])) as processes:
         started = time.perf_counter()
         done = finished(flower, command)
         seconds = time.perf_counter() - started
-    return _Run(seconds, done, memory)
+    return _Run(seconds, done, processes)
 
 
 def _flwr_run(flower: Simulation, app: Path, supernodes: int, settings: str) -> _Run:
@@ -169,6 +194,9 @@ def measure(sizes: Path, num_classes: int, supernodes: int, method: str, repeats
             pairs.append((ours, peer, number / sum(results["seconds_by_phase"].values())))
     own_runs, peers, rates = zip(*pairs, strict=True)
     seconds, peer_seconds = (statistics.median(measured.seconds for measured in runs) for runs in (own_runs, peers))
+    processor, peer_processor = (
+        statistics.median(measured.processes.processor_seconds for measured in runs) for runs in (own_runs, peers)
+    )
     return Measurement(
         number,
         supernodes,
@@ -176,12 +204,15 @@ def measure(sizes: Path, num_classes: int, supernodes: int, method: str, repeats
         round(seconds, 1),
         round(peer_seconds, 1),
         round(seconds / peer_seconds, 2),
+        round(processor, 1),
+        round(peer_processor, 1),
+        round(processor / peer_processor, 2),
         round(statistics.median(rates), 1),
         round(kilobytes, 1),
-        round(max(max(measured.memory.peaks[SERVER].values()) for measured in own_runs)),
-        round(max(max(measured.memory.peaks[SERVER].values()) for measured in peers)),
-        round(max(max(measured.memory.peaks[WORKER].values()) for measured in own_runs)),
-        max(len(measured.memory.peaks[WORKER]) for measured in own_runs),
+        round(max(max(measured.processes.peaks[SERVER].values()) for measured in own_runs)),
+        round(max(max(measured.processes.peaks[SERVER].values()) for measured in peers)),
+        round(max(max(measured.processes.peaks[WORKER].values()) for measured in own_runs)),
+        max(len(measured.processes.peaks[WORKER]) for measured in own_runs),
         round(os.getloadavg()[0], 1),
     )
 
