@@ -17,7 +17,8 @@ from fedstats_app.report.text_columns import area, bytes_with_unit, counted, int
 
 # With fewer test samples of a class its interval spans about 30 points and more.
 FEW_SAMPLES = 30
-# Leave-one-out accuracy above the interval of a test accuracy; where both are of one population it is at most 0.02.
+# Leave-one-out accuracy above the interval of a test accuracy, or one at other sites below it; in one population the
+# former is at most 0.02.
 FAR_ABOVE = 0.05
 _NAMED = 3
 # In results.json and for people.
@@ -150,6 +151,13 @@ def _about_evaluation(run: RunRecord) -> Iterator[str]:
             f"Of the sites' training {run.kind}s, each left out of it in turn, {head_title(left_out['method'])} is "
             f"right on {percent(left_out['accuracy'])}, of test {run.kind}s on {interval_text(bounds)} %: the former "
             "are near copies of each other, or the latter come from elsewhere."
+        )
+    unseen = run.results.get("unseen_site") or {}
+    bounds = run.methods.get(unseen.get("method", ""), {}).get("accuracy_interval")
+    if bounds and unseen.get("mean", 1.0) < bounds[0] - FAR_ABOVE:
+        yield (
+            f"Sites differ: at one that it has not seen, {head_title(unseen['method'])} is right on "
+            f"{percent(unseen['mean'])} on average. A new site should expect that, not {interval_text(bounds)} %."
         )
     yield from (f"The data: {doubt}." for doubt in run.config.get("data_doubts", []))
     examples = list(enumerate(entry.get("per_class_examples") or []))

@@ -1,6 +1,7 @@
 """Accuracy at a site that is not in the head."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from fedstats_app.data import load_dataset
 from fedstats_app.methods import display_name
 from fedstats_app.report.classifier import load
+from fedstats_app.report.run_record import RunRecord
+from fedstats_app.report.wording import warnings
 from tests.support.made_targets import write_attributes
 from tests.support.simulation import nodes_of, read_json, simulate, site_folder
 
@@ -52,6 +55,11 @@ def test_each_site_judges_the_head_of_a_run_without_it(
     sentence = f"At a site that it has not seen, {display_name(method)} is right on {100 * entry['mean']:.2f} %"
     page = (whole / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert sentence in terminal and sentence in page
+    run = RunRecord.read(whole)
+    for bounds, number in (([0.9, 0.99], 1), ([0.85, 0.99], 0)):
+        tested = {method: {**run.methods[method], "accuracy": 0.95, "accuracy_interval": bounds}}
+        said = warnings(replace(run, results={**run.results, "methods": tested}))
+        assert sum("A new site should expect that, not 90.0 to 99.0 %" in line for line in said) == number
 
 
 def test_a_site_whose_owner_allows_no_more_heads_is_left_out_by_name(
