@@ -15,15 +15,13 @@ from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import Architecture, PoweredFeatures, group_norm, random_initialisation
 from fedstats_app.backbones.backbone import Backbone, InputSizeError, Running
-from fedstats_app.backbones.backbone_options import BackboneOptions, per_channel
+from fedstats_app.backbones.backbone_options import BACKBONES, BackboneOptions, per_channel
 from fedstats_app.backbones.efficientnet_lite import efficientnet_lite0
 from fedstats_app.backbones.joined import JoinedBackbone
 from fedstats_app.backbones.names import (
-    MINILM,
     POOLINGS,
     RANDOM,
     TIMM,
-    TINY_TEXT,
     VISION,
     in_folder,
     is_folder_model,
@@ -69,13 +67,6 @@ _ARCHITECTURES: dict[str, Callable[[], Architecture]] = {
     "tiny": _tiny,
     "wide": _wide,
 }
-_RANDOM_ONLY = ("tiny", "wide")
-
-
-def available_backbones() -> tuple[str, ...]:
-    """List the names that :func:`load_backbone` takes, besides those that are a prefix and another name."""
-    made_up = (f"{RANDOM}{name}" for name in (*_RANDOM_ONLY, TINY_TEXT))
-    return (*(name for name in _ARCHITECTURES if name not in _RANDOM_ONLY), MINILM, *made_up)
 
 
 def load_backbone(
@@ -97,7 +88,7 @@ def load_backbone(
     Parameters
     ----------
     name : str
-        One of :func:`available_backbones`; ``timm:<name>`` for any of timm's
+        One of `fedstats_app.backbones.backbone_options.BACKBONES`; ``timm:<name>`` for any of timm's
         (:func:`fedstats_app.backbones.timm_models.timm_architecture`); ``vision:<name>`` for image encoders of
         transformers (:func:`fedstats_app.backbones.vision.vision_architecture`); ``sentence:<name>`` and
         ``transformers:<name>`` for text (:func:`fedstats_app.backbones.text.load_text_backbone`); or ``random:<name>``,
@@ -212,7 +203,7 @@ def _find(name: str, arguments: str, pooling: str) -> Architecture:
         raise ValueError(f"backbone-pooling is for {TIMM}NAME and {VISION}NAME, got {pooling!r} with backbone {name!r}")
     if name not in _ARCHITECTURES:
         prefixes = "timm:<name>, vision:<name>, sentence:<name>, transformers:<name>, random:<name>"
-        raise ValueError(f"unknown backbone {name!r}. Known: {', '.join(available_backbones())}, {prefixes}")
+        raise ValueError(f"unknown backbone {name!r}. Known: {', '.join(BACKBONES)}, {prefixes}")
     return _ARCHITECTURES[name]()
 
 

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,47 +21,10 @@ from PIL import Image
 from torch import Tensor
 
 from fedstats_app.backbones.names import MOST_PIXELS
+from fedstats_app.backbones.text.transform import TextTransform
+from fedstats_app.data.dataset import Sample
 
 Kind = Literal["image", "text"]
-
-
-class InputTransform(Protocol):
-    """From one sample to one of the few tensors that a network may be given.
-
-    The shape that comes out depends on the sample alone: it decides the last bits of its features.
-    """
-
-    @property
-    def kind(self) -> Kind:
-        """Kind of a sample: "image" (a PIL image in mode RGB) or "text" (a str)."""
-
-    @property
-    def input_size(self) -> int:
-        """Side of the square image in pixels, or the most tokens of a text."""
-
-    @property
-    def spec(self) -> dict[str, object]:
-        """All that determines the result, as values that JSON can hold."""
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Every shape that may come out."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of what comes out."""
-
-    def blank(self) -> Tensor:
-        """Transform an empty sample, to try a network on."""
-
-    def probes(self) -> list[Tensor]:
-        """Return some inputs, always the same ones, on which two ways of computing features are compared."""
-
-    def __call__(self, sample: Any, /) -> Tensor:
-        """Turn one sample into a tensor of one of the shapes, on the CPU."""
-
-    def stack(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Return one batch of inputs, at least one; those of other shapes are padded to the largest."""
 
 
 @dataclass(frozen=True)
@@ -117,13 +80,14 @@ class ImageTransform:
         fields = dataclasses.asdict(self)
         return {**fields, "mean": list(self.mean), "std": list(self.std), "resize": "stretch", "antialias": True}
 
-    def __call__(self, image: Image.Image) -> Tensor:
+    def __call__(self, image: Sample) -> Tensor:
         """Turn one image into a backbone's input, (3, input_size, input_size) float32 on the CPU.
 
         What grey, alpha or 16-bit images become is the data source's rule: another mode than RGB is a ValueError.
         """
-        if image.mode != "RGB":
-            raise ValueError(f"a backbone's transform takes images in mode RGB, got mode {image.mode!r}")
+        if isinstance(image, str) or image.mode != "RGB":
+            got = "a text" if isinstance(image, str) else f"mode {image.mode!r}"
+            raise ValueError(f"a backbone's transform takes images in mode RGB, got {got}")
         side = (self.input_size, self.input_size)
         resized = image if image.size == side else image.resize(side, Image.Resampling[self.interpolation.upper()])
         pixels = np.asarray(resized)  # (H, W, 3) uint8
@@ -139,3 +103,8 @@ class ImageTransform:
         mean, std = np.array(self.mean)[:, None], np.array(self.std)[:, None]
         levels: NDArray[np.float64] = (np.arange(256) / 255 - mean) / std
         return levels.astype(np.float32)
+
+
+# From one sample to one of the few tensors that a network may be given. Its shape depends on the sample alone, because
+# it decides the last bits of the features.
+InputTransform = ImageTransform | TextTransform

@@ -114,10 +114,8 @@ def partition(
     match partitioner:
         case "iid":
             parts = np.array_split(np.random.default_rng(seed).permutation(len(dataset)), num_clients)
-        case "natural-id":
-            parts = _natural_ids(_groups_by_value(dataset, column, partitioner), num_clients, dataset, column)
-        case "domain":
-            parts = _domains(_groups_by_value(dataset, column, partitioner), num_clients, seed, dataset, column)
+        case "natural-id" | "domain":
+            parts = _by_value(dataset, column, partitioner, num_clients, seed)
         case "fedcof":
             parts = fedcof_partition(labels, num_clients, alpha=alpha, seed=seed)
         case "fedcgs":
@@ -148,11 +146,11 @@ def _persons(dataset: Dataset, persons: NDArray[np.bytes_], column: str) -> tupl
     return people, person
 
 
-def _groups_by_value(dataset: Dataset, column: str, partitioner: str) -> list[Indices]:
-    """Return the sample indices of each distinct value of a column, values in sorted order.
+def _by_value(dataset: Dataset, column: str, partitioner: str, num_clients: int, seed: int) -> list[Indices]:
+    """Return the sample indices of each distinct value of a column, values in sorted order; of domains divided equally.
 
-    It is what flwr-datasets' NaturalIdPartitioner gives (a test compares them), without its loop over samples and
-    progress bar.
+    Undivided, it is what flwr-datasets' NaturalIdPartitioner gives (a test compares them), without its loop over
+    samples and progress bar.
     """
     if column not in dataset.columns:
         have = sorted(dataset.columns)
@@ -165,25 +163,17 @@ def _groups_by_value(dataset: Dataset, column: str, partitioner: str) -> list[In
     if gaps:
         raise DatasetError(f"{dataset.name}: {gaps} of {len(values)} samples have no {column!r}; leave them out")
     _, first_of_group = np.unique(values[order := np.argsort(values, kind="stable")], return_index=True)
-    return np.split(order.astype(np.int64), first_of_group[1:])
-
-
-def _natural_ids(groups: list[Indices], num_clients: int, dataset: Dataset, column: str) -> list[Indices]:
-    if num_clients not in (0, len(groups)):
+    groups = np.split(order.astype(np.int64), first_of_group[1:])
+    number, natural = len(groups), partitioner == "natural-id"
+    if num_clients % number or (natural and num_clients not in (0, number)):
+        allowed = f"{number} or 0" if natural else f"a multiple of {number}, or 0 for one each"
         raise DatasetError(
-            f"{dataset.name}: the column {column!r} has {len(groups)} values, so natural-id makes {len(groups)} "
-            f"clients; num-clients is {num_clients}, set it to 0 for as many as there are"
+            f"{dataset.name}: the column {column!r} has {number} values, so with {partitioner} num-clients must be "
+            f"{allowed}, got {num_clients}"
         )
-    return groups
-
-
-def _domains(groups: list[Indices], num_clients: int, seed: int, dataset: Dataset, column: str) -> list[Indices]:
-    if num_clients % len(groups) != 0:
-        raise DatasetError(
-            f"{dataset.name}: the column {column!r} has {len(groups)} domains, and each gets as many clients; "
-            f"num-clients must be a multiple of {len(groups)}, or 0 for one each, got {num_clients}"
-        )
-    rng, each = np.random.default_rng(seed), max(num_clients // len(groups), 1)
+    if natural:
+        return groups
+    rng, each = np.random.default_rng(seed), max(num_clients // number, 1)
     return [part for group in groups for part in np.array_split(rng.permutation(group), each)]
 
 

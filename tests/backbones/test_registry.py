@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedstats_app.backbones.registry import available_backbones, load_backbone
+from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.weights import WeightsError
 
 PROGRAM = """
@@ -36,8 +36,6 @@ def test_another_process_needs_no_network_and_no_torchvision_and_draws_the_same_
 def test_input_size_changes_the_fingerprint_and_the_shape() -> None:
     small, large = (load_backbone("random:tiny", input_size=size, device="cpu") for size in (32, 48))
     own = load_backbone("random:tiny", device="cpu")
-    names = {*available_backbones()}
-    assert {"efficientnet_lite0", "all-MiniLM-L6-v2", "random:tiny"} <= names and "tiny" not in names
     assert small.fingerprint == own.fingerprint != large.fingerprint
     assert large.forward_batch(torch.zeros(32, 3, 48, 48)).shape == (32, 32)
 

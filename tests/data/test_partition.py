@@ -114,7 +114,7 @@ def test_domains_get_equal_numbers_of_clients() -> None:
     parts = partition(dataset, partitioner="domain", num_clients=15, column="domain")
     assert [set(domain[part]) for part in parts] == [{"art"}] * 5 + [{"photo"}] * 5 + [{"sketch"}] * 5
     assert [len(part) for part in parts] == [5, 5, 5, 4, 4, 16, 16, 15, 15, 15, 10, 10, 10, 10, 10]
-    with pytest.raises(DatasetError, match=r"3 domains.*multiple of 3, or 0 for one each, got 100"):
+    with pytest.raises(DatasetError, match=r"has 3 values.*multiple of 3, or 0 for one each, got 100"):
         partition(dataset, partitioner="domain", num_clients=100, column="domain")
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedstats_app.backbones.names import MASK_SLOT, PAIR_SLOTS, TEXT_SLOT
+from fedstats_app.data.dataset import Sample
 
 SHORTEST = 16
 # Texts that stay tokenised in memory, 64 MB at 256 tokens each: training reads the same ones in every round.
@@ -95,7 +96,7 @@ class TextTransform:
         words = "one text is longer than another, and no two lengths are treated alike. "
         return [self(""), self(words), *(self(words * (length // 16)) for _, length in self.shapes)]
 
-    def __call__(self, text: str) -> Tensor:
+    def __call__(self, text: Sample) -> Tensor:
         """Turn one text into a model's input, (2, T) int64 on the CPU, T one of the lengths; to be read only.
 
         These are token ids, and 1 where there is a token, 0 where there is padding.
