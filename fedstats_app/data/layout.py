@@ -20,8 +20,9 @@ _SPLIT_WORDS: Mapping[str, Split] = {
     **dict.fromkeys(("dev", "development"), "validation"),
     **dict.fromkeys(("test", "testing", "tst"), "test"),
 }
-# Words that say nothing beside one of those: training_data, test-set, TrainImages.
+# Words that say nothing beside one of those: training_data, test-set, TrainImages; or behind it: trainset.
 _FILLERS = frozenset({"set", "sets", "data", "dataset", "split", "samples", "files", "images", "image", "imgs", "img"})
+_SPLITS = {f"{word}{filler}": split for word, split in _SPLIT_WORDS.items() for filler in ("", *_FILLERS)}
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 _LEFT_OUT = "is left out: nothing here is chosen on a validation split"
@@ -61,11 +62,11 @@ def split_of(name: str) -> tuple[Split | None, str]:
     a split, or with two, is of none.
     """
     for spelling in (name, name.casefold()):  # trainSet, and TRAINset
-        words = [part for word in _WORD.findall(spelling) for part in _without_filler(word.casefold())]
-        splits = [word for word in words if word in _SPLIT_WORDS]
+        words = [word.casefold() for word in _WORD.findall(spelling)]
+        splits = [word for word in words if word in _SPLITS]
         if len(splits) == 1:
             rest = (word for word in words if word not in _FILLERS and word not in splits)
-            return _SPLIT_WORDS[splits[0]], " ".join(rest)
+            return _SPLITS[splits[0]], " ".join(rest)
     return None, name
 
 
@@ -86,14 +87,6 @@ def choose_splits(names: Iterable[str]) -> ChosenSplits:
     if test is None:
         return ChosenSplits(train, validation, (f"{validation} {_AS_TEST}",))
     return ChosenSplits(train, test, (f"{validation} {_LEFT_OUT}",))
-
-
-def _without_filler(word: str) -> tuple[str, ...]:
-    """Split ``trainset`` into its two words."""
-    for filler in _FILLERS:
-        if word.endswith(filler) and word.removesuffix(filler) in _SPLIT_WORDS:
-            return word.removesuffix(filler), filler
-    return (word,)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ import pytest
 from PIL import Image
 
 from fedstats_app.data import Dataset, DatasetError, UnreadableSampleError, load_dataset
-from fedstats_app.data.clients import own_dataset
-from fedstats_app.data.data_options import DataOptions
 from fedstats_app.data.description import doubts
 from tests.data.conftest import write_png
 from tests.data.test_folder_layout import tree
@@ -122,13 +120,10 @@ def test_links_that_lead_nowhere_are_unreadable_and_circles_end(tmp_path: Path) 
             data.sample(index)
 
 
-def test_classes_that_are_nearly_one_and_a_site_s_test_split_are_said(tmp_path: Path) -> None:
+def test_classes_that_are_nearly_one_are_said(tmp_path: Path) -> None:
     assert doubts(labelled(tmp_path, "Cat", "cat", "dog"), None) == [
         "the classes 'Cat' and 'cat' differ in letter case, spaces or Unicode form only"
     ]
-    tree(tmp_path / "site", "Training/cat", "Training/dog", "Testing/cat", "Testing/dog")
-    notes = own_dataset(str(tmp_path / "site"), DataOptions()).notes
-    assert [note for note in notes if "the test split, 4 images, is left out" in note]
 
 
 def test_one_image_in_two_rows_is_said(tmp_path: Path) -> None:
