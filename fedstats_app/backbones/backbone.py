@@ -97,6 +97,15 @@ class Backbone:
     ----------
     feature_dim : int
         Length d of a feature vector.
+    kind : {"image", "text"}
+        Of the samples.
+    input_size : int
+        Side of the square image that the network sees, in pixels; or the most tokens of a text. Of several networks the
+        largest.
+    sizes : str
+        Those of all networks: "224", or "224+518".
+    transform_spec : dict
+        All that determines a network's inputs, as values that JSON can hold.
     fingerprint : str
         Hex sha256 of name, weights and transform: of all that decides what features mean, and not of batch size,
         device, autocast, memory layout or an engine in float32. Statistics may be added where fingerprints are equal.
@@ -133,6 +142,9 @@ class Backbone:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.name, self.identity = name, identity
         self.transform, self.language_head = transform, language_head
+        self.kind: Kind = transform.kind
+        self.input_size, self.sizes = transform.input_size, str(transform.input_size)
+        self.transform_spec = transform.spec
         self.weights_source, self.features = weights_source, features
         self.licence, self.largest_feature = licence, largest_feature
         self._asked_batch_size = batch_size
@@ -172,26 +184,6 @@ class Backbone:
     def join(self, features: Sequence[Tensor]) -> Tensor:
         """Return the backbone's features (b, D) from those of each network, (b, d) float32."""
         return features[0]
-
-    @property
-    def transform_spec(self) -> dict[str, object]:
-        """All that determines a network's inputs, as values that JSON can hold."""
-        return self.transform.spec
-
-    @property
-    def sizes(self) -> str:
-        """Input sizes of all networks: "224", or "224+518"."""
-        return "+".join(dict.fromkeys(str(network.input_size) for network in self.networks))
-
-    @property
-    def kind(self) -> Kind:
-        """Kind of samples: "image" or "text"."""
-        return self.transform.kind
-
-    @property
-    def input_size(self) -> int:
-        """Side of the square image that the network sees, in pixels; or the most tokens of a text."""
-        return self.transform.input_size
 
     @property
     def expands_features(self) -> bool:

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.engine import BFLOAT16, OPENVINO, TORCH, Engine
 from fedstats_app.backbones.feature_map import MappedFeatures
-from fedstats_app.backbones.transform import Kind
 
 # Samples that are read before the networks run, one after the other.
 _BLOCK = 64
@@ -64,6 +63,9 @@ class JoinedBackbone(Backbone):
     def __init__(self, networks: Sequence[Backbone], feature_map: str = "none") -> None:
         self._networks, self.feature_map, self.device = tuple(networks), feature_map, networks[0].device
         self.name = "+".join(network.name for network in networks)
+        self.kind, self.input_size = networks[0].kind, max(network.input_size for network in networks)
+        self.sizes = "+".join(dict.fromkeys(network.sizes for network in networks))
+        self.transform_spec = {"networks": [network.transform_spec for network in networks]}
         dims = [network.feature_dim for network in networks]
         self._joined = JoinedNetworks((network.module for network in networks), feature_map, sum(dims))
         self.module = self._joined.eval().to(self.device)
@@ -84,21 +86,6 @@ class JoinedBackbone(Backbone):
     def networks(self) -> tuple[Backbone, ...]:
         """The networks, in order."""
         return self._networks
-
-    @property
-    def kind(self) -> Kind:
-        """Kind of samples of all networks."""
-        return self.networks[0].kind
-
-    @property
-    def input_size(self) -> int:
-        """The largest of the networks'."""
-        return max(network.input_size for network in self.networks)
-
-    @property
-    def transform_spec(self) -> dict[str, object]:
-        """All that determines the inputs of each network."""
-        return {"networks": [network.transform_spec for network in self.networks]}
 
     @property
     def engine(self) -> Engine:
