@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import Architecture
 from fedstats_app.base.files import load_safetensors
+from fedstats_app.base.listing import first_few
 
 logger = logging.getLogger("fedstats_app")
 
@@ -62,7 +63,7 @@ def load_strictly(module: nn.Module, state: Mapping[str, Tensor], architecture: 
     inner = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
     if len(inner) < len(state):
         beside = [key for key in state if not key.startswith(prefix)]
-        logger.info("weights from %s: of %r; left out beside it: %s", source, prefix, some(beside))
+        logger.info("weights from %s: of %r; left out beside it: %s", source, prefix, first_few(beside))
     dropped = architecture.classifier_prefixes
     # A plain dict carries no version, so that modules accept the layouts of their older files too (BatchNorm without a
     # step counter, torchvision's first vision transformers).
@@ -90,8 +91,9 @@ def load_exactly(module: nn.Module, state: Mapping[str, Tensor], *, source: str)
     except RuntimeError as error:  # tensors of another shape
         raise WeightsError(f"weights from {source} do not fit the backbone: {error}") from error
     problems = {"missing": missing, "unexpected": unexpected}
-    if text := "; ".join(f"{len(keys)} keys {problem}: {some(keys)}" for problem, keys in problems.items() if keys):
-        raise WeightsError(f"weights from {source} do not fit the backbone: {text}")
+    named = [f"{len(keys)} keys {problem}: {first_few(keys)}" for problem, keys in problems.items() if keys]
+    if named:
+        raise WeightsError(f"weights from {source} do not fit the backbone: {'; '.join(named)}")
 
 
 def read_state_file(path: str | Path) -> dict[str, Tensor]:
@@ -125,7 +127,7 @@ def read_state_file(path: str | Path) -> dict[str, Tensor]:
         key for key, value in state.items() if value.is_floating_point() and not bool(value.flatten().isfinite().all())
     ]
     if broken:
-        raise WeightsError(f"weights file {file.name} has NaN or infinite values in {some(broken)}")
+        raise WeightsError(f"weights file {file.name} has NaN or infinite values in {first_few(broken)}")
     return state
 
 
@@ -137,7 +139,7 @@ def _in_folder(folder: Path) -> Path:
     for suffix in _SUFFIXES:
         found = sorted(folder.glob(f"*{suffix}"))
         if len(found) > 1:
-            names = some([file.name for file in found])
+            names = first_few(file.name for file in found)
             raise WeightsError(f"folder {str(folder)!r} has several weights files, name one of them: {names}")
         if found:
             return found[0]
@@ -160,7 +162,7 @@ def _read_parts(index: Path) -> dict[str, Tensor]:
     for part in parts:
         state.update(_read_whole(index.parent / part))
     if lacking := [str(key) for key in named if key not in state]:
-        raise WeightsError(f"weights file {index.name} promises what no part has: {some(lacking)}")
+        raise WeightsError(f"weights file {index.name} promises what no part has: {first_few(lacking)}")
     return state
 
 
@@ -182,7 +184,7 @@ def _read_whole(file: Path) -> dict[str, Tensor]:
         ) from error
     state = _network_of(loaded)
     if state is None:
-        held = f"keys {some([str(key) for key in loaded])}" if isinstance(loaded, Mapping) else type(loaded).__name__
+        held = f"keys {first_few(map(str, loaded))}" if isinstance(loaded, Mapping) else type(loaded).__name__
         raise WeightsError(
             f"weights file {file.name} must hold a flat dict of tensors (a state dict), or one under "
             f"{', '.join(_CONTAINERS)}; got {held}"
@@ -262,8 +264,3 @@ def require_reachable(url: str) -> None:
     request = urllib.request.Request(url, method="HEAD")
     with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=DOWNLOAD_TIMEOUT_SECONDS):
         pass
-
-
-def some(names: list[str], limit: int = 4) -> str:
-    """List the first few of what may be hundreds of names."""
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fedstats_app.base.files import to_json
+from fedstats_app.base.listing import first_few
 from fedstats_app.base.progress import Progress
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.inputs import (
@@ -117,15 +118,11 @@ def align_classes(dataset: Dataset, class_names: Sequence[str]) -> Dataset:
         only_head = [name for name in class_names if name not in set(present)]
         raise CommandError(
             f"{dataset.name} has {dataset.kind}s of {len(only_here)} classes that the head does not know. "
-            f"Folders must be named as the head's classes are.\n  only in the folder: {_listed(only_here)}\n"
-            f"  only in the head:   {_listed(only_head)}"
+            f"Folders must be named as the head's classes are.\n"
+            f"  only in the folder: {first_few(map(repr, only_here), 30)}\n"
+            f"  only in the head:   {first_few(map(repr, only_head), 30) or 'none'}"
         )
     return dataset.with_class_names(class_names)
-
-
-def _listed(names: Sequence[str], limit: int = 30) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return (", ".join(repr(name) for name in names[:limit]) or "none") + more
 
 
 def evaluate(classifier: Classifier, dataset: Dataset, unreadable: dict[str, str], progress: Progress) -> HeadScores:

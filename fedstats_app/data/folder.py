@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstats_app.base.listing import first_few
 from fedstats_app.data.dataset import UNREADABLE, Dataset, DatasetError, Kind, Sample, SampleSource
 from fedstats_app.data.images import CONVERTERS, open_image, regular_file
 from fedstats_app.data.layout import (
@@ -22,7 +23,6 @@ from fedstats_app.data.layout import (
     Levels,
     find_layout,
     masks_among,
-    named,
     visible_files,
     visible_folders,
 )
@@ -123,8 +123,8 @@ def _load_split(spec: str, split: str, folder: Path, levels: Levels, notes: tupl
         kept = [[path for path in of_class if not _suffix(path) and _is_image(folder / path)] for of_class in files]
     if masked := masks_among([*folders]):
         raise DatasetError(
-            f"{spec}: {named([*folders])} look like images and their masks ({named(masked)}), not like classes; one "
-            "folder per class is needed, with its images"
+            f"{spec}: {first_few(folders)} look like images and their masks ({first_few(masked)}), not like classes; "
+            "one folder per class is needed, with its images"
         )
     passed_over = _notes_of_files([*folders], files, kept, kind)
     whole, kept = kept, [_without_masks(of_class) for of_class in kept]
@@ -180,7 +180,7 @@ def _notes_of_files(names: list[str], files: list[list[str]], kept: list[list[st
     number = sum(passed_over.values())
     hint = to_convert(path for of_class in files for path in of_class) if kind == "image" else ""
     end = "file does" if number == 1 else "files do"
-    return [f"{number} {end} not end as {kind}s do: left out, in {named(some)}{hint}"] if some else []
+    return [f"{number} {end} not end as {kind}s do: left out, in {first_few(some)}{hint}"] if some else []
 
 
 def to_convert(files: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
 
+from fedstats_app.base.listing import first_few
 from fedstats_app.data.dataset import DatasetError, Kind
 from fedstats_app.data.images import DICOM
 
@@ -43,7 +44,6 @@ _SYSTEM = frozenset(
     {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin", "system volume information", "lost+found"}
 ) | {"__pycache__"}
 _WRAPPERS_OPENED = 4
-_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -151,28 +151,28 @@ def find_layout(root: Path, *, levels: str, spec: str) -> FolderLayout:
     for split in ("train", "test"):
         if len(several := [name for name, kind in found.items() if kind == split]) > 1:
             raise DatasetError(
-                f"{spec}: {named(several)} may all be the {split} split of {root}; keep one of them there, or name "
+                f"{spec}: {first_few(several)} may all be the {split} split of {root}; keep one of them there, or name "
                 f"the folders one by one: dataset = 'folder:{root}/...' and test-dataset = 'folder:{root}/...'"
             )
     rest = [name for name in names if name not in found]
     if "train" not in found.values() and rest:
         raise DatasetError(
-            f"{spec}: {named([*found])} looks like a split beside {named(rest)}, but there is no training folder; "
-            f"put the class folders into {root / 'train'}, or give {named([*found])} another name if it is a class"
+            f"{spec}: {first_few(found)} looks like a split beside {first_few(rest)}, but there is no training folder; "
+            f"put the class folders into {root / 'train'}, or give {first_few(found)} another name if it is a class"
         )
     folders = {split: [root / name for name in names if found.get(name) == split] for split in get_args(Split)}
     train = _open_own_name(folders["train"][0]) if folders["train"] else None
     test = _labelled(folders["test"], notes)
     validation = folders["validation"]
     if test is None and len(validation) == 1 and (test := _labelled(validation, notes)) is not None:
-        notes.append(f"{named([folder.name for folder in validation])} {_AS_TEST}")
+        notes.append(f"{first_few(folder.name for folder in validation)} {_AS_TEST}")
     elif validation and train is not None:
-        notes.append(f"{named([folder.name for folder in validation])} {_LEFT_OUT}")
+        notes.append(f"{first_few(folder.name for folder in validation)} {_LEFT_OUT}")
     if rest:
-        notes.append(f"{named(rest)} beside the splits: left out")
+        notes.append(f"{first_few(rest)} beside the splits: left out")
     where = train if train is not None else test
     if where is None:
-        raise DatasetError(f"{spec}: {root} has neither a training nor a test folder, only {named([*found])}")
+        raise DatasetError(f"{spec}: {root} has neither a training nor a test folder, only {first_few(found)}")
     return FolderLayout(train, test, _levels_of(where, levels, spec), tuple(notes))
 
 
@@ -237,16 +237,17 @@ def _levels_of(folder: Path, levels: str, spec: str) -> Levels:
         return "class"
     if all(split is not None and not rest for split, rest in map(split_of, names)):
         raise DatasetError(
-            f"{spec}: the folders {named(upper)} of {folder} are divided into splits ({named(names)}); the split "
-            f"must come first: {folder}/{next(iter(names))}/{upper[0]}"
+            f"{spec}: the folders {first_few(upper)} of {folder} are divided into splits ({first_few(names)}); the "
+            f"split must come first: {folder}/{next(iter(names))}/{upper[0]}"
         )
     shared = sorted(name for name, count in names.items() if count > 1)
     if levels == "auto" and len(shared) > 1:
+        above, below = first_few(upper), first_few(shared)
         raise DatasetError(
-            f"{spec}: the folders {named(upper)} of {folder} hold folders of the same names ({named(shared)}). Which "
-            f"are the classes? Set folder-levels = 'domain/class' if they are {named(shared)} (partitioner = 'domain' "
-            f"with partition-column = 'domain' then makes clients of {named(upper)}), or folder-levels = 'class' if "
-            f"they are {named(upper)} (person-column = 'subfolder' if {named(shared)} are persons)"
+            f"{spec}: the folders {above} of {folder} hold folders of the same names ({below}). Which are the classes? "
+            f"Set folder-levels = 'domain/class' if they are {below} (partitioner = 'domain' with partition-column = "
+            f"'domain' then makes clients of {above}), or folder-levels = 'class' if they are {above} (person-column = "
+            f"'subfolder' if {below} are persons)"
         )
     return "class"
 
@@ -275,9 +276,3 @@ def _has_samples(folder: Path) -> bool:
 def _is_empty(folder: Path) -> bool:
     with os.scandir(folder) as entries:
         return all(is_passed_over(entry.name) for entry in entries)
-
-
-def named(names: Sequence[str] | Mapping[str, object]) -> str:
-    """Return the first few names, and how many more there are."""
-    shown = list(names)[:_NAMED]
-    return ", ".join(shown) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fedstats_app.base.listing import first_few
 from fedstats_app.base.progress import duration
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import Need, display_name, head_parts, is_method, method_type
@@ -50,7 +51,7 @@ def _task(run: RunRecord) -> str:
         predicted = "says which of" if run.targets == "labels" else "predicts"
         what_for = f"{predicted} {len(run.class_names):,} {run.targets} of {run.kind}s"
     return (
-        f"This classifier {what_for} ({_listed(run.class_names)}). It "
+        f"This classifier {what_for} ({first_few(run.class_names, _NAMED)}). It "
         f"was made from the data of {sites}, of which no {run.kind} leaves its site: each site sends summary numbers, "
         "once, and the server computes the classifier from them."
     )
@@ -164,11 +165,12 @@ def _about_evaluation(run: RunRecord) -> Iterator[str]:
     few = [_class(run, index) for index, number in examples if 0 < number < FEW_SAMPLES]
     none = [_class(run, index) for index, number in examples if number == 0]
     if none:
-        yield f"No test {run.kind} is of {_listed(none)}: how well such {run.kind}s are recognised is not known."
+        names = first_few(none, _NAMED)
+        yield f"No test {run.kind} is of {names}: how well such {run.kind}s are recognised is not known."
     if few:
         yield (
-            f"There are fewer than {FEW_SAMPLES} test {run.kind}s of {_listed(few)}: read the intervals, not the "
-            "percentages."
+            f"There are fewer than {FEW_SAMPLES} test {run.kind}s of {first_few(few, _NAMED)}: read the intervals, not "
+            "the percentages."
         )
     if failures := run.results.get("evaluation_failures"):
         yield f"{counted(len(failures), 'site')} did not evaluate, such as {_first(failures)}"
@@ -230,11 +232,6 @@ def _about_training(run: RunRecord) -> Iterator[str]:
                 f"Training made {head_title(training.name)} worse: from {percent(start)} to {percent(final)}. "
                 f"The head of {display_name(training.start)} before it is the better one."
             )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def _class(run: RunRecord, index: int) -> str:

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedstats_app.base.listing import first_few
 from fedstats_app.data.targets import EVERY_SAMPLE
 from fedstats_app.grid.asking import first_reasons, num_bytes, to_all, usable
 from fedstats_app.grid.client_grid import ClientGrid
@@ -332,8 +333,7 @@ class MaskedRun(Account):
         few = [name for name, is_summed in summed.items() if not is_summed]
         if not few:
             return
-        named = ", ".join(few[:10]) + (f" and {len(few) - 10} more" if len(few) > 10 else "")
-        left_out = f"secure sums leave out classes that fewer than {plan.least} clients have: {named}"
+        left_out = f"secure sums leave out classes that fewer than {plan.least} clients have: {first_few(few, 10)}"
         if len(summed) - len(few) < 2:
             raise NothingUnmasked(f"{left_out}; fewer than two are left: let sites with the same classes take part")
         logger.warning("%s", left_out)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedstats_app.base.listing import first_few
 from fedstats_app.heads import LinearHead
 from fedstats_app.statistics.specification import SampleRequest
 from fedstats_app.training.training_options import LocalOptions
@@ -177,9 +178,9 @@ class TunedModel(nn.Module):
         """
         own = self._trained()
         if missing := sorted(own.keys() - state.keys()):
-            raise ValueError(f"the trained state lacks {_few(missing)}")
+            raise ValueError(f"the trained state lacks {first_few(missing)}")
         if unknown := sorted(state.keys() - own.keys()):
-            raise ValueError(f"the trained state has {_few(unknown)}, which this model does not train")
+            raise ValueError(f"the trained state has {first_few(unknown)}, which this model does not train")
         for name, tensor in own.items():
             if state[name].shape != tensor.shape:
                 raise ValueError(f"{name} must have shape {tuple(tensor.shape)}, got {tuple(state[name].shape)}")
@@ -212,7 +213,3 @@ def _finite_float32(head: LinearHead | tuple[Tensor, Tensor]) -> tuple[Tensor, T
 def _device_of(module: nn.Module | None) -> torch.device | None:
     """Return the device of a network, None if it has no parameters."""
     return None if module is None else next((parameter.device for parameter in module.parameters()), None)
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
