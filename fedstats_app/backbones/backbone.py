@@ -21,7 +21,8 @@ from fedstats_app.backbones.device import automatic_batch_size, resolve_autocast
 from fedstats_app.backbones.engine import BFLOAT16, TORCH, Engine, EngineError, chosen_engine, openvino_version
 from fedstats_app.backbones.feature_map import MappedFeatures
 from fedstats_app.backbones.openvino_engine import OpenVINOEngine
-from fedstats_app.backbones.transform import InputTransform, Kind
+from fedstats_app.backbones.transform import InputTransform
+from fedstats_app.data.dataset import Kind
 from fedstats_app.data.feature_cache import default_cache_root
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fedstats_app.backbones.transform import Kind
+from fedstats_app.data.dataset import Kind
 
 GPU = Path("/dev/nvidia0")
 _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -24,8 +24,6 @@ from fedstats_app.backbones.names import MOST_PIXELS
 from fedstats_app.backbones.text.transform import TextTransform
 from fedstats_app.data.dataset import Sample
 
-Kind = Literal["image", "text"]
-
 
 @dataclass(frozen=True)
 class ImageTransform:

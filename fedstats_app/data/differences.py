@@ -99,16 +99,13 @@ def withheld_in(earlier: Sequence[ReleasedSet], new: ReleasedSet, floor: int) ->
     """Return the targets that a release withholds, its sums and those of earlier ones taken together."""
     releases = [*(found for found in earlier if found.sets is not None), new]
     keys, position = np.unique(np.concatenate([found.keys for found in releases]), return_inverse=True)
-    columns, persons, begin = [], np.empty(len(keys), dtype=keys.dtype), 0
-    sets = np.zeros((len(keys), 2, 0), dtype=np.bool_)
-    for found in releases:
+    columns, persons = [], np.empty(len(keys), dtype=keys.dtype)
+    for found, here in zip(releases, _parts(position, releases), strict=True):
         assert found.sets is not None  # noqa: S101  # of targets
-        here = position[begin : begin + len(found.keys)]
         sets = np.zeros((len(keys), *found.sets.shape[1:]), dtype=np.bool_)
         members = np.zeros((len(keys), 1), dtype=np.bool_)
         sets[here], members[here], persons[here] = found.sets, True, found.persons
         columns += [members, sets.reshape(len(keys), -1)]
-        begin += len(found.keys)
     others = np.concatenate(columns[:-1], axis=1)
     return withheld_targets(sets, floor, np.unique(persons, return_inverse=True)[1], others)
 
@@ -147,12 +144,14 @@ def _places(sets: Sequence[ReleasedSet]) -> tuple[NDArray[np.int64], NDArray[np.
     names = np.concatenate([np.array(found.class_names, dtype=np.str_)[found.labels] for found in sets])[first]
     places = np.full((len(keys), len(sets)), -1, dtype=np.int64)
     persons = np.empty(len(keys), dtype=keys.dtype)
-    begin = 0
-    for column, found in enumerate(sets):
-        here = position[begin : begin + len(found.keys)]
+    for column, (found, here) in enumerate(zip(sets, _parts(position, sets), strict=True)):
         places[here, column], persons[here] = found.rows, found.persons
-        begin += len(found.keys)
     return places, names, persons
+
+
+def _parts(position: NDArray[np.int64], sets: Sequence[ReleasedSet]) -> list[NDArray[np.int64]]:
+    """Split the positions of all sets' samples into those of each."""
+    return np.split(position, np.cumsum([len(found.keys) for found in sets])[:-1])
 
 
 def _sizes_of_new_groups(
