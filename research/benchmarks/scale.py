@@ -98,7 +98,7 @@ class Processes:
         self.ticks: dict[str, int] = {}
         self._before: dict[str, int] = {}
         self._look()
-        self._before = dict(self.ticks)
+        self._before, self.ticks = self.ticks, {}
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Processes:
