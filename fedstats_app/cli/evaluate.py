@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedstats_app.base.files import to_json
 from fedstats_app.base.listing import first_few
@@ -22,20 +23,20 @@ from fedstats_app.cli.inputs import (
     targets_of_run,
     tell_unreadable,
 )
-from fedstats_app.cli.terminal import WIDTH, printable, table, told
+from fedstats_app.cli.terminal import WIDTH, printable, told
 from fedstats_app.data import Dataset, load_dataset
 from fedstats_app.data.clients import data_spec
-from fedstats_app.heads import ConfusionMatrix, HeadScores
+from fedstats_app.heads import HeadScores
 from fedstats_app.heads.target_scores import TargetScores
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.method_result import quality, wilson_interval
-from fedstats_app.report.tables import heads_table, targets_table
+from fedstats_app.report.tables import classes_table, confused_lines, heads_table, targets_table
 from fedstats_app.report.text_columns import area, percent
 
 # Images whose scores are in memory at a time.
 CHUNK = 1024
-PAIRS_SHOWN = 10
 _NAME_WIDTH = 30
+_ALL_RIGHT = "nothing was taken for another class"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -151,49 +152,34 @@ def _sections(classifier: Classifier, dataset: Dataset, scores: HeadScores, num_
         f"expected calibration error {scores.calibration.expected_calibration_error(temperature):.4f}; "
         f"negative log-likelihood {scores.calibration.mean_nll(temperature):.4f}\n{calibration_note(classifier)}"
     )
-    names, numbers = [printable(name, _NAME_WIDTH) for name in classifier.class_names], found["per_class_examples"]
-    shares = (map(percent, found[f"per_class_{measure}"]) for measure in ("accuracy", "specificity", "f1"))
-    rows = zip(names, map(str, numbers), *shares, map(area, found["per_class_auroc"]), strict=True)
-    heading = ("class", f"{dataset.kind}s", "sensitivity", "specificity", "F1", "AUROC")
-    yield table(heading, [row for row, number in zip(rows, numbers, strict=True) if number])
-    if absent := [name for name, number in zip(names, numbers, strict=True) if not number]:
+    names = [printable(name, _NAME_WIDTH) for name in classifier.class_names]
+    yield str(classes_table(found, names, dataset.kind))
+    if absent := [name for name, number in zip(names, found["per_class_examples"], strict=True) if not number]:
         listed = printable(", ".join(absent[:10]), WIDTH - 50)
         yield f"no {dataset.kind} of {len(absent)} of the head's classes: {listed}"
-    yield _pairs(names, confusion)
-
-
-def _pairs(names: Sequence[str], confusion: ConfusionMatrix) -> str:
-    if not (pairs := confusion.confused_pairs()):
-        return "nothing was taken for another class"
-    rows = [(names[true], names[other], str(count)) for true, other, count in pairs[:PAIRS_SHOWN]]
-    return f"confused most often, of {len(pairs)} pairs\n" + table(("true class", "taken for", "times"), rows, left=2)
+    yield "\n".join(["confused most often", *confused_lines(found, names)] if found["most_confused"] else [_ALL_RIGHT])
 
 
 def _document(scores: HeadScores, classifier: Classifier) -> dict[str, Any]:
-    matrix, names, found = scores.confusion.matrix, classifier.class_names, quality(scores)
-    means = ("accuracy", "accuracy_interval", "macro_accuracy", "macro_f1", "macro_auroc", "macro_auroc_error")
+    """Gather what is known, under the names in results.json, with Wilson's intervals at 95 % by class."""
+    matrix, names = scores.confusion.matrix, classifier.class_names
+    of_class, right, taken = matrix.sum(dim=1), matrix.diagonal(), matrix.sum(dim=0)
+    others = matrix.sum() - of_class
+    parts = {"accuracy": (right, of_class), "specificity": (others - (taken - right), others)}
     return {
+        "class_names": names,
         "num_examples": scores.confusion.num_examples,
-        **{name: found[name] for name in means},
+        **quality(scores),
+        **{
+            f"per_class_{measure}_interval": [
+                wilson_interval(*pair) if pair[1] else None for pair in zip(*map(Tensor.tolist, part), strict=True)
+            ]
+            for measure, part in parts.items()
+        },
         "expected_calibration_error": scores.calibration.expected_calibration_error(classifier.temperature),
         "negative_log_likelihood": scores.calibration.mean_nll(classifier.temperature),
-        "classes": [_of_class(found, scores.confusion, index, name) for index, name in enumerate(names)],
         "confusion": [
             {"true": names[true], "predicted": names[other], "count": int(matrix[true, other])}
             for true, other in matrix.nonzero().tolist()
         ],
-    }
-
-
-def _of_class(found: dict[str, Any], confusion: ConfusionMatrix, index: int, name: str) -> dict[str, object]:
-    """Gather what is known of one class; intervals are Wilson's, at 95%."""
-    matrix = confusion.matrix
-    number, right, taken = (int(counts[index]) for counts in (matrix.sum(dim=1), matrix.diagonal(), matrix.sum(dim=0)))
-    others = int(matrix.sum()) - number
-    return {
-        "class": name,
-        "num_examples": number,
-        **{measure: found[f"per_class_{measure}"][index] for measure in ("accuracy", "specificity", "f1", "auroc")},
-        "accuracy_interval": wilson_interval(right, number) if number else None,
-        "specificity_interval": wilson_interval(others - (taken - right), others) if others else None,
     }

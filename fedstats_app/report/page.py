@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,18 @@ from fedstats_app import __version__
 from fedstats_app.base.files import write_atomically
 from fedstats_app.base.progress import duration
 from fedstats_app.data.paths import without_folders
-from fedstats_app.report.method_result import measure_of, wilson_interval
+from fedstats_app.report.method_result import measure_of
 from fedstats_app.report.run_record import RunRecord
-from fedstats_app.report.tables import Table, head_title, heads_table, targets_table, trainings_table
+from fedstats_app.report.tables import (
+    Table,
+    classes_table,
+    confused_lines,
+    head_title,
+    heads_table,
+    share_cells,
+    targets_table,
+    trainings_table,
+)
 from fedstats_app.report.templates import TEMPLATES
 from fedstats_app.report.text_columns import area, bytes_with_unit, counted, interval_text, percent, size
 from fedstats_app.report.wording import (
@@ -31,7 +41,6 @@ from fedstats_app.report.wording import (
 )
 
 REPORT_NAME = "report.html"
-_PAIRS = 10
 
 
 def write_report(folder: Path, page: Path | None = None) -> Path:
@@ -176,37 +185,27 @@ def _methods(run: RunRecord) -> Iterator[str]:
     yield from _figure(run, "accuracy-vs-megabytes", "accuracy against megabytes")
 
 
-def _shares(run: RunRecord, column: str, accuracies: Iterable[tuple[str, float, int]], samples: str) -> Iterator[str]:
-    """Show names, accuracies with Wilson's 95 % interval, and numbers of samples, the lowest accuracy first."""
-    rows = []
-    for name, share, number in sorted(accuracies, key=lambda row: row[1]):
-        # A share is one of whole samples, up to rounding.
-        interval = interval_text(wilson_interval(round(share * number), number)) if number else "-"
-        rows.append((name, percent(share, 1), interval, f"{number:,}" if number else "-"))
-    if rows:
-        yield parts.note(f"Accuracy of {head_title(run.taken)} on {samples}, lowest first.")
-        yield parts.table({column: "", "accuracy": "", "95 % interval": "", f"test {run.kind}s": ""}, rows)
-
-
 def _classes(run: RunRecord) -> Iterator[str]:
-    if run.targets and run.is_scored:
-        yield parts.note(f"{head_title(run.taken)} on {evaluated_on(run)}, lowest first, with 95 % intervals.")
-        yield from _table(targets_table(run.entry, run.class_names))
+    if not run.is_scored:
         return
-    found = zip(run.entry.get("per_class_accuracy", []), run.entry.get("per_class_examples", []), strict=False)
-    rows = ((run.class_name(index), share, number) for index, (share, number) in enumerate(found) if number)
-    yield from _shares(run, "class", rows, f"the {run.kind}s of each class")
+    if run.targets:
+        table = targets_table(run.entry, run.class_names)
+    else:
+        table = classes_table(run.entry, _names(run), run.kind)
+    if table.rows:
+        yield parts.note(f"{head_title(run.taken)} on {evaluated_on(run)}, lowest first, with 95 % intervals.")
+        yield from _table(table)
+
+
+def _names(run: RunRecord) -> list[str]:
+    return [run.class_name(index) for index in range(len(run.entry.get("per_class_examples", [])))]
 
 
 def _confused(run: RunRecord) -> Iterator[str]:
-    numbers = run.entry.get("per_class_examples", [])
-    if not (pairs := run.entry.get("most_confused", [])[:_PAIRS]):
-        return
-    yield parts.note(f"The classes that {head_title(run.taken)} confuses most often.")
-    for true, predicted, number in pairs:
-        pair = f"{run.class_name(true)} taken for {run.class_name(predicted)}"
-        yield parts.line(f"{pair}: {number} of {numbers[true]}")
-    yield from _figure(run, f"confusion-matrix-{run.taken}", f"confusion matrix of {head_title(run.taken)}")
+    if lines := confused_lines(run.entry, _names(run)):
+        yield parts.note(f"The classes that {head_title(run.taken)} confuses most often.")
+        yield from map(parts.line, lines)
+        yield from _figure(run, f"confusion-matrix-{run.taken}", f"confusion matrix of {head_title(run.taken)}")
 
 
 _OUTCOMES = {
@@ -233,8 +232,11 @@ def _sites(run: RunRecord) -> Iterator[str]:
     if by_client := (run.entry.get("client_accuracy") or {}).get("by_client", {}):
         yield parts.heading("Accuracy at each site")
         sizes = run.results.get("evaluation_examples") or {}
-        sites = ((run.site(client), share, int(sizes.get(client, 0))) for client, share in by_client.items())
-        yield from _shares(run, "site", sites, "what each site kept aside for testing")
+        yield parts.note(f"{head_title(run.taken)} on what each site kept aside for testing, lowest first.")
+        columns = dict.fromkeys(("site", "accuracy", "95 % interval", f"test {run.kind}s"), "")
+        found = sorted(by_client.items(), key=itemgetter(1))
+        rows = [(run.site(client), *share_cells(share, int(sizes.get(client, 0)))) for client, share in found]
+        yield parts.table(columns, rows)
 
 
 def _trainings(run: RunRecord) -> Iterator[str]:

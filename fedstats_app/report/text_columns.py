@@ -46,8 +46,8 @@ def percent(share: float | None, digits: int = 2) -> str:
 
 
 def interval_text(bounds: Sequence[float] | None) -> str:
-    """Write an interval of shares as per cent, without the sign: 83.8 to 86.9; "" for none."""
-    return "" if bounds is None else f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
+    """Write an interval of shares as per cent, without the sign: 83.8 to 86.9; "-" for none."""
+    return "-" if bounds is None else f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
 
 
 def area(value: float | None) -> str:

@@ -213,6 +213,8 @@ class Hostile:
 
     nodes: Sequence[Mapping[str, object]]
     folder: Path
+    class_names: tuple[str, ...] = CLASSES
+    holdout: float = 0.0
 
     def __post_init__(self) -> None:
         options = {"backbone": "random:tiny", "input-size": 16, "cache-dir": str(self.folder / "cache")}
@@ -220,12 +222,15 @@ class Hostile:
         self.backbone = loaded_backbone(AppConfig.from_run_config(self.config).backbone_for(own_data=True))
 
     def strategy(self) -> SecureStatisticsStrategy:
-        options: dict[str, Any] = {"feature_dim": self.backbone.feature_dim, "class_names": CLASSES}
+        options: dict[str, Any] = {
+            "feature_dim": self.backbone.feature_dim,
+            "class_names": self.class_names,
+            "holdout": self.holdout,
+            "backbone_fingerprint": self.backbone.fingerprint,
+            "limits": Limits(100.0),
+        }
         methods = [METHODS["fed3r"].default()]
-        fingerprint = self.backbone.fingerprint
-        return SecureStatisticsStrategy(
-            3, methods, exact_samples=1000, limits=Limits(100.0), backbone_fingerprint=fingerprint, **options
-        )
+        return SecureStatisticsStrategy(len(self.class_names), methods, exact_samples=1000, **options)
 
     def begun(self, number: int, *, summed: bool) -> SecureStatisticsStrategy:
         """Begin a run of masks among the first sites; the sum of their statistics stays masked unless ``summed``."""
@@ -247,6 +252,22 @@ class Hostile:
         nothing = LeaveOneOut(torch.zeros(dim, dim).double(), torch.ones(3).double())
         [numbers] = strategy.summed_scores({"fed3r": head}, nothing).values()
         return SummedScores.from_numbers(numbers, 3)
+
+
+def test_samples_held_out_are_scored_in_one_choice_of_classes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One site alone holds out some of a class: with it less without it, the scores would be of these."""
+    nodes = [*nodes_of(tmp_path, "abcd", CLASSES[:2], images=30), *sites(tmp_path, "e", images=30)]
+    for number in (2, 3, 2):
+        server = Hostile(nodes, tmp_path, CLASSES[:number], holdout=0.2)
+        strategy = server.begun(5, summed=True)
+        zeros = torch.zeros(number, server.backbone.feature_dim).double()
+        heads = {"fed3r": LinearHead(zeros, torch.arange(number).double())}
+        if number == 2:
+            strategy.summed_scores(heads)
+            continue
+        with pytest.raises(NothingUnmasked):
+            strategy.summed_scores(heads)
+        assert "samples held out were scored in another choice of classes" in caplog.text
 
 
 def test_each_head_counts_once_in_a_site_s_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
