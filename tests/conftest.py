@@ -16,7 +16,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from torch.torch_version import TorchVersion
 
-from fedstats_app.report.method_result import MethodResult
+from fedstats_app.report.method_result import UNSCORED, MethodResult
 from tests.support.flower import Simulation, simulation
 from tests.support.golden import FEDERATIONS, Federation
 from tests.support.small_sample import use_an_eighth
@@ -159,8 +159,14 @@ def make_result() -> Callable[..., MethodResult]:
     """Make a method's result of plausible values, some of them changed."""
 
     def make(method: str, accuracy: float | None = 0.75, **changes: Any) -> MethodResult:
-        values: dict[str, Any] = {"method": method, "accuracy": accuracy, "macro_accuracy": accuracy}
-        values |= {"per_class_accuracy": [accuracy, None], "num_examples": 8000, "num_clients": 100}
+        measured = {
+            **UNSCORED,
+            "accuracy": accuracy,
+            "macro_accuracy": accuracy,
+            "per_class_accuracy": [accuracy, None],
+        }
+        measured |= {key: changes.pop(key) for key in UNSCORED if key in changes}
+        values: dict[str, Any] = {"method": method, "quality": measured, "num_examples": 8000, "num_clients": 100}
         values |= {"uplink_bytes": 1_700_000, "wire_bytes": 1_800_000, "solve_seconds": 0.25, "regulariser": "none"}
         return MethodResult(**{**values, **changes})
 

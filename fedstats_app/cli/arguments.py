@@ -152,9 +152,12 @@ _PATHS = (
     "image file (of a head for texts: text file, one text); folder of them, searched at all depths; or table "
     "(.csv, .parquet or .jsonl), one sample a row"
 )
+_COVERAGE = "in place of K, as many classes as hold the right one for this share of samples: 0.9"
 _LEVELS = "what the folders are (default: auto, classes; asks where either of two levels may be the classes)"
 _SITES = "a folder per site, in it a folder of images per class (default: three sites of the built-in sample)"
 _ONNX = "write an ONNX file (default: export/METHOD.onnx in the run folder)"
+_STATE_DIR = _arg("--state-dir", "FOLDER", "as state-dir of the node-config (default: state in ~/.cache/fedstats)")
+_OUTPUT_DIR = _arg("--output-dir", "DIR", "of the new folder (default: the old one's)")
 COMMANDS = {
     "predict": Command(
         "predict.run",
@@ -168,15 +171,7 @@ COMMANDS = {
             _several("--text", metavar="TEXT", help="a text itself; may be given several times"),
             _flag("--csv", "print a CSV table instead of text"),
             _number("--top", "K", 5, "classes per sample (default: 5)"),
-            (
-                ("--coverage",),
-                {
-                    "metavar": "SHARE",
-                    "type": float,
-                    "default": None,
-                    "help": "in place of K, as many classes as hold the right one for this share of samples: 0.9",
-                },
-            ),
+            _arg("--coverage", "SHARE", _COVERAGE, type=float, default=None),
         ),
     ),
     "evaluate": Command(
@@ -305,7 +300,7 @@ COMMANDS = {
         (
             _RUN_FOLDER,
             _several("--client", metavar="ID", help="as in clients.jsonl, or RUN/ID; may be given several times"),
-            _arg("--output-dir", "DIR", "of the new folder (default: the old one's)"),
+            _OUTPUT_DIR,
             _JSON,
         ),
     ),
@@ -319,7 +314,7 @@ COMMANDS = {
             _several("--merge", metavar="A,B", help="classes that are one, by the first's name; several times"),
             _several("--rename", metavar="OLD=NEW", help="may be given several times"),
             _several("--drop", metavar="NAME", help="a class to leave out; may be given several times"),
-            _arg("--output-dir", "DIR", "of the new folder (default: the old one's)"),
+            _OUTPUT_DIR,
             _JSON,
         ),
     ),
@@ -349,7 +344,7 @@ COMMANDS = {
         "Show the releases that nodes with data of their own have made, and what else they have answered. --reset "
         "forgets which heads were scored and which secure sums answered: the limits begin anew.",
         (
-            _arg("--state-dir", "FOLDER", "as state-dir of the node-config (default: state in ~/.cache/fedstats)"),
+            _STATE_DIR,
             _flag("--reset", "forget scored heads and secure sums"),
         ),
     ),
@@ -360,7 +355,7 @@ COMMANDS = {
         "few sites, each with digits. With the first of these digits, allow it for good.",
         (
             (("digits",), {"metavar": "DIGITS", "nargs": "?", "help": "of what to allow"}),
-            _arg("--state-dir", "FOLDER", "as state-dir of the node-config (default: state in ~/.cache/fedstats)"),
+            _STATE_DIR,
         ),
     ),
 }

@@ -112,6 +112,7 @@ def advise(
     num_test: int,
     chance: float,
     samples: str = "test samples",
+    measure: str = "",
 ) -> Advice | None:
     """Recommend the most accurate method; None without candidates.
 
@@ -128,6 +129,8 @@ def advise(
         Accuracy of always naming the most frequent class, 0 to 1.
     samples : str
         What the test samples are.
+    measure : str
+        Measured in place of the accuracy, of several labels or numbers a sample; the others are then not used.
     """
     scored = {candidate: candidate.accuracy for candidate in candidates if candidate.accuracy is not None}
     if not scored or num_test < 1:
@@ -135,6 +138,8 @@ def advise(
         usual = sorted(candidates, key=lambda candidate: ranks.get(method_type(candidate.method).name, len(ranks)))
         return Advice(usual[0]) if usual else None
     best = min(scored, key=lambda candidate: (-scored[candidate], candidate.wire_bytes))
+    if measure:
+        return Advice(best, num_test=num_test, measure=measure)
     at_chance = wilson_interval(round(scored[best] * num_test), num_test)[0] <= chance
     fewer = [candidate for candidate in scored if candidate.wire_bytes < best.wire_bytes]
     if not fewer:
@@ -142,12 +147,3 @@ def advise(
     cheaper = min(fewer, key=lambda candidate: (-scored[candidate], candidate.wire_bytes))
     p_value = paired_p_value(right[best.method].int() - right[cheaper.method].int())
     return Advice(best, cheaper, p_value, num_test, at_chance, samples)
-
-
-def advise_by(measure: str, candidates: Sequence[Candidate], num_test: int) -> Advice | None:
-    """Recommend the method with the largest of some measure other than accuracy, the cheapest of equal ones."""
-    scored = [candidate for candidate in candidates if candidate.accuracy is not None]
-    if not scored:
-        return advise(candidates, {}, 0, 0.0)
-    best = min(scored, key=lambda candidate: (-(candidate.accuracy or 0.0), candidate.wire_bytes))
-    return Advice(best, num_test=num_test, measure=measure)

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar, overload
@@ -53,6 +53,7 @@ _ONE = (str, os.PathLike, Image.Image)
 _NORMS: dict[str, Literal["batch", "group"]] = {"batch": "batch", "groupnorm": "group"}
 
 
+@dataclass(eq=False)
 class Classifier:
     """A frozen backbone and a head. Make one with `load`.
 
@@ -79,11 +80,6 @@ class Classifier:
     targets : {"", "labels", "numbers"}
         What a sample has in place of one class.
 
-    Attributes
-    ----------
-    backbone, head, class_names, method, temperature, calibrated_on, margins, distance_limit, targets
-        As given.
-
     Raises
     ------
     ValueError
@@ -98,37 +94,32 @@ class Classifier:
     'dog'
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        head: LinearHead,
-        class_names: Sequence[str],
-        method: str,
-        *,
-        temperature: float = 1.0,
-        calibrated_on: str = "",
-        margins: LabelMargins | None = None,
-        distance_limit: float | None = None,
-        statistics: str | os.PathLike[str] = "",
-        targets: str = "",
-    ) -> None:
-        num_classes, head_dim = head.weight.shape
-        if len(class_names) != num_classes:
-            raise ValueError(f"head {method!r} has {num_classes} classes, but there are {len(class_names)} class names")
-        if head_dim != backbone.feature_dim:
+    backbone: Backbone
+    head: LinearHead
+    class_names: Sequence[str]
+    method: str
+    _: KW_ONLY
+    temperature: float = 1.0
+    calibrated_on: str = ""
+    margins: LabelMargins | None = None
+    distance_limit: float | None = None
+    statistics: str | os.PathLike[str] = ""
+    targets: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together."""
+        num_classes, head_dim = self.head.weight.shape
+        if len(self.class_names) != num_classes:
             raise ValueError(
-                f"head {method!r} is for features of dimension {head_dim}, "
-                f"but those of backbone {backbone.name!r} have {backbone.feature_dim}"
+                f"head {self.method!r} has {num_classes} classes, but there are {len(self.class_names)} class names"
             )
-        if not 0.0 < temperature < math.inf:
-            raise ValueError(f"head {method!r}: temperature must be positive and finite, got {temperature}")
-        self.class_names = list(class_names)
-        self.method = method
-        self.temperature = temperature
-        self.calibrated_on, self.margins, self.targets = calibrated_on, margins, targets
-        self.distance_limit, self._statistics = distance_limit, statistics
-        self.backbone = backbone
-        self.head = head
+        if head_dim != self.backbone.feature_dim:
+            raise ValueError(
+                f"head {self.method!r} is for features of dimension {head_dim}, "
+                f"but those of backbone {self.backbone.name!r} have {self.backbone.feature_dim}"
+            )
+        if not 0.0 < self.temperature < math.inf:
+            raise ValueError(f"head {self.method!r}: temperature must be positive and finite, got {self.temperature}")
 
     def __repr__(self) -> str:
         return f"<Classifier {self.method} of {len(self.class_names)} classes on {self.backbone.name}>"
@@ -232,7 +223,7 @@ class Classifier:
 
     @cached_property
     def _likeness(self) -> Likeness:
-        return Likeness.of(load_statistics(Path(self._statistics)).total.summed(gram=True))
+        return Likeness.of(load_statistics(Path(self.statistics)).total.summed(gram=True))
 
     def probabilities(self, samples: SamplesLike) -> Tensor:
         """Give every class a probability: the softmax of the scores divided by the head's temperature.

@@ -70,8 +70,8 @@ class MethodResult:
     ----------
     method : str
         Name in the configuration, in lower case.
-    person_accuracy : float or None
-        Mean over ``num_persons`` of the share of their test samples that is right; None where none are named.
+    quality : mapping
+        Accuracy and other measures (:func:`quality`).
     num_examples, num_clients : int
         Training samples behind the head; K, clients whose statistics were merged.
     uplink_bytes, wire_bytes : int
@@ -90,9 +90,6 @@ class MethodResult:
         Anything the reader should know about this method's run.
     parameters : dict
         The solver's numbers by name, as :class:`fedstats_app.heads.SolveReport` has them.
-    most_confused : list of tuple of int
-        (true class, predicted class, test samples) of the pairs confused most often, at most
-        :data:`MOST_CONFUSED`.
     client_accuracy : dict or None
         How the accuracy differs between clients (:func:`client_spread`); None if the server evaluated.
     probe_step : float or None
@@ -103,9 +100,7 @@ class MethodResult:
     """
 
     method: str
-    accuracy: float | None
-    macro_accuracy: float | None
-    per_class_accuracy: list[float | None]
+    quality: Mapping[str, Any]
     num_examples: int
     num_clients: int
     uplink_bytes: int
@@ -117,42 +112,39 @@ class MethodResult:
     calibration: Calibration | None = None
     notes: list[str] = field(default_factory=list)
     parameters: dict[str, float] = field(default_factory=dict)
-    accuracy_interval: tuple[float, float] | None = None
-    person_accuracy: float | None = None
-    num_persons: int = 0
-    macro_f1: float | None = None
-    macro_auroc: float | None = None
-    macro_auroc_error: float | None = None
-    per_class_examples: list[int] = field(default_factory=list)
-    per_class_specificity: list[float | None] = field(default_factory=list)
-    per_class_f1: list[float | None] = field(default_factory=list)
-    per_class_auroc: list[float | None] = field(default_factory=list)
-    most_confused: list[tuple[int, int, int]] = field(default_factory=list)
     client_accuracy: dict[str, Any] | None = None
     probe_step: float | None = None
     targets: dict[str, Any] | None = None
 
+    @property
+    def accuracy(self) -> float | None:
+        """Share of test samples that are classified correctly, 0 to 1; None without any."""
+        accuracy: float | None = self.quality["accuracy"]
+        return accuracy
+
     def to_json(self) -> dict[str, object]:
         """Give the entry for results.json, without the method's name, which is its key there."""
-        return {name: value for name, value in asdict(self).items() if name != "method"}
+        own = {name: value for name, value in asdict(self).items() if name not in ("method", "quality")}
+        return {**self.quality, **own}
 
 
-# Measures of a trained head besides the accuracy, which every round has.
-QUALITY = (
-    *("accuracy_interval", "person_accuracy", "num_persons"),
-    *("macro_accuracy", "macro_f1", "macro_auroc", "macro_auroc_error"),
-    *(f"per_class_{measure}" for measure in ("examples", "accuracy", "specificity", "f1", "auroc")),
-    "most_confused",
-)
+# Measures of a head, as they are without samples.
+UNSCORED: Mapping[str, Any] = {
+    **dict.fromkeys(("accuracy", "accuracy_interval", "person_accuracy", "macro_accuracy")),
+    **dict.fromkeys(("macro_f1", "macro_auroc", "macro_auroc_error")),
+    "num_persons": 0,
+    **{f"per_class_{measure}": [] for measure in ("examples", "accuracy", "specificity", "f1", "auroc")},
+    "most_confused": [],
+}
 
 
 def quality(scores: HeadScores | None) -> dict[str, Any]:
     """Return accuracy and its interval, and all measures by class and their means, under their names in results.json.
 
-    Without samples the accuracy is None; if sites sent no counts by class, measures by class are empty.
+    Without samples it is :data:`UNSCORED`; if sites sent no counts by class, measures by class are empty.
     """
     if scores is None or not scores.confusion.num_examples:
-        return dict.fromkeys(("accuracy", "macro_accuracy")) | {"per_class_accuracy": []}
+        return dict(UNSCORED)
     confusion = scores.confusion
     measures = {
         "accuracy": confusion.accuracy,

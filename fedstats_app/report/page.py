@@ -235,8 +235,8 @@ def _sites(run: RunRecord) -> Iterator[str]:
         yield parts.note(f"{head_title(run.taken)} on what each site kept aside for testing, lowest first.")
         columns = dict.fromkeys(("site", "accuracy", "95 % interval", f"test {run.kind}s"), "")
         found = sorted(by_client.items(), key=itemgetter(1))
-        rows = [(run.site(client), *share_cells(share, int(sizes.get(client, 0)))) for client, share in found]
-        yield parts.table(columns, rows)
+        lines = [(run.site(client), *share_cells(share, int(sizes.get(client, 0)))) for client, share in found]
+        yield parts.table(columns, lines)
 
 
 def _trainings(run: RunRecord) -> Iterator[str]:
@@ -292,29 +292,8 @@ def _disclosed(run: RunRecord) -> Iterator[str]:
         if errors := sum(len(line.get("errors", [])) for line in lines):
             text += f" {errors} errors were sent."
         yield parts.line(text)
-        if rows := _fields(lines):
-            columns = {"field": "", "type": "left", "shape": "left", "sites": "", "bytes": ""}
-            yield parts.folded(f"{len(rows)} fields", parts.table(columns, rows, len(rows)))
-
-
-def _fields(lines: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str, int, str]]:
-    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for entry in (entry for line in lines for entry in line.get("fields", [])):
-        found[entry["field"]].append(entry)
-    shapes = {name: _shapes(tuple(entry["shape"]) for entry in entries) for name, entries in found.items()}
-    sizes = {name: size(sum(entry["bytes"] for entry in entries)) for name, entries in found.items()}
-    return [(name, entries[0]["dtype"], shapes[name], len(entries), sizes[name]) for name, entries in found.items()]
-
-
-def _shapes(given: Iterable[tuple[int, ...]]) -> str:
-    """Write the shape of a field, with ranges where sites differ: "(1 to 6) x 1280"."""
-    found = set(given)
-    if found == {()}:
-        return "one value"
-    if len({len(shape) for shape in found}) > 1:
-        return "various"
-    extents = [(min(sizes), max(sizes)) for sizes in zip(*found, strict=True)]
-    return " x ".join(f"{low:,}" if low == high else f"({low:,} to {high:,})" for low, high in extents)
+        if names := dict.fromkeys(field["field"] for line in lines for field in line.get("fields", [])):
+            yield parts.note(f"Fields: {', '.join(names)}. Their shapes and bytes are in disclosure.jsonl.")
 
 
 def _use(run: RunRecord) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,12 +169,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _status(path: Path) -> dict[str, Any]:
-    try:
-        status = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    if not isinstance(status, dict):
-        raise ValueError(f"{path} is damaged: it must be a JSON object, got {type(status).__name__}")
+    status = read_json_file(path)
     if status.get("state") == "running" and not is_running(path.parent):
         status |= {"state": "stopped", "reason": "its process was killed"}
     return status

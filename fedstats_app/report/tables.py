@@ -162,17 +162,17 @@ def targets_table(entry: Mapping[str, Any], names: Sequence[str]) -> Table:
     found = entry["targets"]
     if found["kind"] == "numbers":
         first, columns = "r2", ("number", "samples", "R2", "mean absolute error", "within 90 % interval")
-        parts = [map(area, found[f"per_target_{key}"]) for key in ("r2", "mean_absolute_error", "within_interval")]
+        parts = [[*map(area, found[f"per_target_{key}"])] for key in ("r2", "mean_absolute_error", "within_interval")]
     else:
         first, columns = "average_precision", ("label", "positive samples", "average precision", "AUROC", "F1")
         parts = [
-            (
+            [
                 area(value) + (f" ({bounds[0]:.2f} to {bounds[1]:.2f})" if bounds else "")
                 for value, bounds in zip(found[f"per_target_{name}"], found[f"per_target_{name}_interval"], strict=True)
-            )
+            ]
             for name in ("average_precision", "auroc")
         ]
-        parts.append(map(area, found["per_target_f1"]))
+        parts.append([*map(area, found["per_target_f1"])])
     examples = (f"{number:,}" for number in found["per_target_examples"])
     by_target = zip(found[f"per_target_{first}"], names, examples, *parts, strict=True)
     rows = sorted(by_target, key=lambda row: -1.0 if row[0] is None else row[0])

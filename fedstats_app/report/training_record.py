@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from fedstats_app.base.files import read_json_lines, to_json
 from fedstats_app.heads import Calibration
-from fedstats_app.report.method_result import QUALITY
+from fedstats_app.report.method_result import UNSCORED
 
 RANDOM_START = "random"
 BYTES_PER_NUMBER = 4
@@ -290,7 +290,7 @@ class TrainingResult:
         """
         own = [record for record in rounds if (record.stage, record.start) == (entry.get("stage"), entry.get("start"))]
         fitted = entry.get("calibration")
-        measured = {key: value for key, value in entry.items() if key in QUALITY}
+        measured = {key: value for key, value in entry.items() if key in UNSCORED and key != "accuracy"}
         derived = {"quality": measured, "calibration": fitted and Calibration(**fitted), "name": name, "rounds": own}
         entry = {**entry, **derived}
         missing = [item.name for item in fields(cls) if item.name not in entry]

@@ -18,7 +18,7 @@ from fedstats_app.grid.discovery import Federation
 from fedstats_app.grid.evaluation import Scores
 from fedstats_app.heads.evidence import label_evidence
 from fedstats_app.methods.method import Need
-from fedstats_app.report.advice import LEFT_OUT, Advice, Candidate, Sends, advise, advise_by
+from fedstats_app.report.advice import LEFT_OUT, Advice, Candidate, Sends, advise
 from fedstats_app.report.head_file import DISTANCE_LIMIT, LABEL_MARGINS
 from fedstats_app.report.method_result import MethodResult, measure_of
 from fedstats_app.report.record import head_metadata
@@ -259,7 +259,7 @@ def _advice(strategy: StatisticsStrategy, results: Sequence[MethodResult], score
         measure, value = measure_of(result.to_json())
         candidates.append(Candidate(result.method, value, result.wire_bytes, sends))
     if scores.targets:
-        return advise_by(measure, candidates, scores.num_examples)
+        return advise(candidates, {}, scores.num_examples, 0.0, measure=measure)
     if not scores.num_examples and (left_out := scores.left_out) is not None:
         accuracies = {name: matrix.accuracy for name, matrix in left_out.confusion.items()}
         scored = [

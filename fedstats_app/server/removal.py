@@ -24,7 +24,7 @@ from fedstats_app.report.head_file import (
     head_to_bytes,
     read_head,
 )
-from fedstats_app.report.method_result import MethodResult, quality
+from fedstats_app.report.method_result import UNSCORED, MethodResult
 from fedstats_app.report.record import head_metadata
 from fedstats_app.report.run_folder import RunFolder
 from fedstats_app.report.statistics_file import (
@@ -251,7 +251,7 @@ def _result(
     report = head.report
     return MethodResult(
         method=name,
-        **quality(None),
+        quality=UNSCORED,
         num_examples=rest.num_examples,
         num_clients=len(rest.clients),
         uplink_bytes=before["uplink_bytes"],

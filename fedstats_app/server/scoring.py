@@ -195,7 +195,7 @@ def method_result(strategy: StatisticsStrategy, method: str, scores: Scores) -> 
     found, sums = scores.heads.get(method), collection.total.summed(gram=False)
     return MethodResult(
         method=method,
-        **quality(found),
+        quality=quality(found),
         targets=scores.targets[method].measures() if method in scores.targets else None,
         client_accuracy=client_spread(scores.accuracies.get(method, {})),
         num_examples=collection.num_examples,

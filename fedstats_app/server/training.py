@@ -11,7 +11,7 @@ from fedstats_app.grid.asking import Answers
 from fedstats_app.grid.evaluation import evaluate_on_clients, training_losses
 from fedstats_app.heads import Calibration, HeadScores, LinearHead
 from fedstats_app.heads.calibration import cross_fitted
-from fedstats_app.report.method_result import QUALITY, client_spread, quality
+from fedstats_app.report.method_result import client_spread, quality
 from fedstats_app.report.state import SolvedHead
 from fedstats_app.report.training_record import (
     RoundRecord,
@@ -224,7 +224,7 @@ class Training(ABC):
             learning_rate=self.learning_rate,
             start_temperature=self.start_temperature,
             kept_round=self.kept_round,
-            quality={key: value for key, value in quality(scores).items() if key in QUALITY},
+            quality=quality(scores),
             calibration=fitted,
             client_accuracy=client_spread(by_client),
         )

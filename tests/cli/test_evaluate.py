@@ -63,7 +63,7 @@ def test_text_has_accuracies_and_the_pairs_confused_most(run_folder: Path, mixed
     assert "balanced accuracy 88.89 %; macro F1 " in out and "; macro AUROC 0." in out
     assert "expected calibration error 0." in out and "calibrated on 30 test samples of the server" in out
     lines = [line.split() for line in out.splitlines()]
-    assert ["blue", "66.7", "%", "30.0", "to", "90.3", "6", "100.0", "%", "80.0", "%"] in [line[:10] for line in lines]
+    assert ["blue", "66.7", "%", "30.0", "to", "90.3", "6", "100.0", "%", "80.0", "%"] in [line[:11] for line in lines]
     assert "confused most often\nblue taken for red: 2 of 6" in out
     assert max(map(len, out.splitlines()[1:])) <= 100
     shutil.rmtree(mixed / "blue")

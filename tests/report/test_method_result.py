@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 
 from fedstats_app.base.files import to_json
 from fedstats_app.heads import Calibration
-from fedstats_app.report.method_result import MethodResult, client_spread, head_to_take, wilson_interval
+from fedstats_app.report.method_result import UNSCORED, MethodResult, client_spread, head_to_take, wilson_interval
 
 Make = Callable[..., MethodResult]
 
@@ -29,7 +29,7 @@ def test_json_entry_has_what_readers_of_results_json_look_up(make_result: Make) 
         client_accuracy=client_spread({12: 0.75, 3: 1.0}),
     )
     entry = json.loads(to_json({"methods": {result.method: result.to_json()}}))["methods"]["fed3r"]
-    assert set(entry) == {item.name for item in fields(MethodResult)} - {"method"}
+    assert set(entry) == {item.name for item in fields(MethodResult)} - {"method", "quality"} | {*UNSCORED}
     assert (entry["accuracy"], entry["per_class_accuracy"], entry["macro_auroc"]) == (0.86, [0.86, None], None)
     assert (entry["condition_number"], entry["ridge_effective"]) == ("inf", 310.0)
     assert entry["calibration"]["temperature"] == 0.12 and entry["calibration"]["fitted_on"] == "test samples"

@@ -112,22 +112,6 @@ def test_bytes_of_training_are_those_of_the_papers_tables() -> None:
     assert checked == len(_TRAININGS) + len(_FINE_TUNINGS)
 
 
-@pytest.mark.parametrize(
-    ("rounds", "numbers", "gigabytes"),
-    [
-        (200, 10 * 512, "0.82"),  # CIFAR-10
-        (1000, 10 * 512, "4.10"),  # CIFAR-10 at 32 pixels, EuroSAT
-        (500, 102 * 513, "20.93"),  # Flowers, with bias
-        (500, 102 * 512, "20.89"),
-        (1500, 200 * 512, "122.88"),  # CUB
-        (2500, 196 * 512, "200.70"),  # Cars
-    ],
-)
-def test_bytes_of_linear_probing_are_the_theses(rounds: int, numbers: int, gigabytes: str) -> None:
-    computed = training_bytes(num_rounds=rounds, clients_per_round=100, num_parameters=numbers)
-    assert f"{computed / 1e9:.2f}" == gigabytes
-
-
 def test_forward_passes_are_the_theses() -> None:
     # CIFAR-10, 50,000 samples, 200 rounds of one local epoch; the thesis prints 1e6 for the probe by mistake.
     sizes = {"num_examples": 50_000, "num_rounds": 200, "repeats": 1}

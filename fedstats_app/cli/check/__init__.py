@@ -90,7 +90,11 @@ def examine(arguments: argparse.Namespace, given: list[str], step: Step) -> Iter
             yield from check_superlink(arguments.superlink, arguments.root_certificates)
     if simulation:
         yield check_local_superlink()
-    if config is None or not (arguments.data or _has_local_data(config, node)):
+    if config is None:
+        return
+    data = [node.data_path] if node else [resolved(spec) for spec in (config.data.dataset, config.data.test_dataset)]
+    own = [spec for spec in data if spec and spec != "builtin"]
+    if not arguments.data and (not own or any(spec.startswith("hub:") for spec in own)):
         return
     os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is downloaded
     from fedstats_app.cli.check.data import FEW_SAMPLES, MANY_SAMPLES, check_data, check_network
@@ -100,24 +104,9 @@ def examine(arguments: argparse.Namespace, given: list[str], step: Step) -> Iter
     yield from check_data(config, node, step, MANY_SAMPLES if arguments.data else FEW_SAMPLES)
 
 
-def _has_local_data(config: AppConfig, node: NodeConfig | None) -> bool:
-    """Return whether data of a user lie on this machine, where :func:`_check_places` looks."""
-    specs = [config.data.dataset, config.data.test_dataset]
-    paths = [spec.partition(":")[2] for spec in specs if spec != "builtin"] if node is None else [node.data_path]
-    return any(paths) and all(Path(path).expanduser().exists() for path in paths if path)
-
-
 def _check_places(config: AppConfig, node: NodeConfig | None) -> Iterator[Finding]:
-    """Look whether something is at every path that is named."""
-    data = config.data
-    places = [
-        ("data", "dataset", data.dataset),
-        ("data", "test-dataset", data.test_dataset),
-        ("run folder", "resume", config.run.resume),
-        ("run folder", "extend", config.federation.extend),
-    ]
-    if node is not None:
-        places = [("data", "data-path", node.data_path)]
+    """Look whether something is at every path that is named, but for data, which are loaded."""
+    places = [("run folder", "resume", config.run.resume), ("run folder", "extend", config.federation.extend)]
     weights = node.backbone_weights if node else config.backbone.backbone_weights
     try:
         networks = config.backbone_for(own_data=node is not None, weights=weights).networks
@@ -125,11 +114,8 @@ def _check_places(config: AppConfig, node: NodeConfig | None) -> Iterator[Findin
         places += [("backbone", "backbone-weights", path) for path in paths]
     except ValueError as error:
         yield Finding("backbone", "FAIL", str(error), "name a file for each network, joined by +")
-    for check, key, spec in places:
-        kind, colon, path = resolved(spec).partition(":") if key.endswith("dataset") else ("", ":", spec)
-        if kind in ("builtin", "hub") or not (path and colon):
-            continue
-        if not Path(path).expanduser().exists():
-            yield Finding(check, "FAIL", f"{key}: nothing is at {path}", "correct the path, on this machine")
-        else:
+    for check, key, path in places:
+        if path and Path(path).expanduser().exists():
             yield Finding(check, "ok", f"{key}: {path} is there")
+        elif path:
+            yield Finding(check, "FAIL", f"{key}: nothing is at {path}", "correct the path, on this machine")
