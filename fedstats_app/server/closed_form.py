@@ -139,7 +139,7 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
         drawn = thread.submit(_draw, run, results, scores)
         give_back_memory()
-        with progress.doing(f"measuring what each site changes, for at most about {MOST_SECONDS:.0f} s"):
+        with progress.doing(f"measuring what each site changes, groups of sites for at most {MOST_SECONDS:.0f} s"):
             examined = Examined(strategy.outcomes, [], None)
             if not (config.federation.sums_only or run.targets):
                 examined = examine_clients(run, strategy, notes)

@@ -40,7 +40,7 @@ GROUPS = (1, 2, 5, 10, 20)
 MANY_OTHERS, WORTH_ASKING = 10, (0.015, 0.25)
 # Where clients' own means judge, leaving the group out is compared with leaving out this many groups of others in turn.
 CONTROLS = 3
-# Seconds after which no further group is left out; whom the groups until then show to do harm is named.
+# Seconds after which no further group is tried. What those until then show is still checked by peers and clearing.
 MOST_SECONDS = 60.0
 # Of them are cleared again those that cost together less than this of all judges and of a class, or by more chance.
 CLEARED = (0.01, 0.25, 0.05)
@@ -147,21 +147,23 @@ def find_harm(
     # All suspects together first, in case that the time is over before all groups are tried.
     sizes_tried = [len(suspects), *(size for size in GROUPS if size < len(suspects))] if suspects else []
     groups = [tuple(suspects[:size]) for size in sizes_tried]
-    tried = [(trials.influences(group), group) for group in groups if trials.has_time]
+    tried = [(trials.influences(group), group) for group in groups if group == groups[0] or trials.has_time]
     num_tried = len(groups) * len(strategy.methods())
     found = [
         (influence.gain + influence.class_gain, group)
         for influences, group in tried
         for name, influence in influences.items()
         if influence.is_large(num_tried)
-        and (trials.has_time or not peers)
         and all(trials.influences(group, than=other)[name].is_large(num_tried) for other in _instead(group, (), peers))
     ]
-    group = _cleared(max(found)[1], trials, peers) if found else ()
-    if not trials.has_time:
-        logger.warning("the search for sites that harm the others ended after %.0f s, unfinished", MOST_SECONDS)
+    if len(tried) < len(groups):
+        logger.warning(
+            "the search for sites that harm the others took more than %.0f s, so not all groups were tried",
+            MOST_SECONDS,
+        )
     if not found:
         return suspicion, None
+    group = _cleared(max(found)[1], trials, peers)
     who = "the other sites' class means" if test is None else "the server's test samples"
     return suspicion, Harm(group, trials.influences(group), trials.contradicting(group), who, trials.heads(group))
 
@@ -191,7 +193,7 @@ def _cleared(group: tuple[int, ...], trials: _Trials, peers: Sequence[int]) -> t
     left, before = group, None
     while left != before:
         before = left
-        for client in reversed(before) if trials.has_time else ():
+        for client in reversed(before):
             fewer = tuple(member for member in left if member != client)
             others = next(_instead(group, fewer, peers), fewer)
             if not any(found.exceeds(*CLEARED) for found in trials.influences(group, than=others).values()):
@@ -218,7 +220,7 @@ class _Trials:
 
     @property
     def has_time(self) -> bool:
-        """True until the search has taken as long as it may."""
+        """True until no further group is to be tried."""
         return time.monotonic() < self._until
 
     def heads(self, group: tuple[int, ...]) -> Mapping[str, LinearHead]:

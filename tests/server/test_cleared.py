@@ -15,8 +15,6 @@ from tests.support.clients import NUM_CLASSES, Clients
 class Trials:
     """Clients 0 and 1 are hostile; without client 2 the others' heads are so weak that client 3 seems to cost some."""
 
-    has_time = True
-
     def influences(self, group: tuple[int, ...], *, than: tuple[int, ...]) -> dict[str, Influence]:
         back = set(group) - set(than)
         gain = 0.1 * len(back & {0, 1}) + 0.037 * (3 in back and 2 not in back)
@@ -26,12 +24,6 @@ class Trials:
 def test_an_honest_client_that_seems_to_cost_something_without_others_is_cleared_when_they_are_back() -> None:
     assert _cleared((0, 1, 2, 3), cast("_Trials", Trials()), ()) == (0, 1)
     assert _cleared((3, 1, 2, 0), cast("_Trials", Trials()), ()) == (1, 0)
-
-
-def test_nobody_is_cleared_when_the_time_is_over() -> None:
-    trials = Trials()
-    trials.has_time = False
-    assert _cleared((0, 1, 2, 3), cast("_Trials", trials), ()) == (0, 1, 2, 3)
 
 
 def test_a_group_is_compared_with_as_many_peers_each_time_others() -> None:

@@ -50,6 +50,12 @@ def test_it_is_refused_named_or_harmless(attack: str, hostile: int) -> None:
         assert min(accuracies(DATA, heads).values()) < 0.9 and all(named == tuple(range(hostile)) for named, _ in found)
 
 
+def test_who_harms_is_named_and_the_honest_are_cleared_when_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedstats_app.server.influence.MOST_SECONDS", 0.0)
+    _, _, found = run(DATA, PARTS, CONFIG, ATTACKS["100 a class, means times -3"], 4, LIMITS)
+    assert [set(named) for named, _ in found] == [{0, 1, 2, 3}] * 2
+
+
 def test_heads_learn_a_mark_and_nobody_is_named() -> None:
     """What docs/security.md says is not protected."""
     heads, _, found = run(DATA, PARTS, CONFIG, ATTACKS["80 with a mark"], 1, LIMITS)
