@@ -114,7 +114,8 @@ def test_scores_of_training_samples_are_under_the_floor_of_their_persons(tmp_pat
     node = {**config(tmp_path, "site", "worn on top", floor=2), "person-column": "who", "max-per-person": 20}
     spec = StatisticsSpec(gram=True, targets="labels")
     request = StatisticsRequest(1, spec, wire_dtype="float64", class_names=("worn on top",))
-    content = evaluation_content(request, {"x": LinearHead(torch.randn(1, 32), torch.zeros(1))}, ClientLeftOut())
+    head = LinearHead(100 * torch.randn(1, 32, generator=torch.Generator().manual_seed(0)), torch.zeros(1))
+    content = evaluation_content(request, {"x": head}, ClientLeftOut())
     settings = AppConfig.of(backbone="random:tiny", input_size=16).to_run_config()
     reply = client_app.app(instruction(content, "evaluate.heads"), Context(1, 4, node, RecordDict(), settings))
     bins = read_target_evaluation_reply(reply, "labels", 1, ("x",))["x"].histograms.filled
