@@ -152,10 +152,9 @@ def quality(scores: HeadScores | None) -> dict[str, Any]:
         "person_accuracy": confusion.person_accuracy,
         "num_persons": confusion.persons,
         "macro_accuracy": _number(confusion.macro_accuracy),
-        "per_class_accuracy": list[float | None](),
     }
     if not confusion.class_examples.any():
-        return measures
+        return {**UNSCORED, **measures}
     by_class = {measure: getattr(confusion, f"per_class_{measure}") for measure in ("accuracy", "specificity", "f1")}
     by_class["auroc"] = scores.per_class_auroc
     return {
