@@ -95,7 +95,9 @@ def find_samples(
             problems[name] = "not a file" if path.exists() else "no such file or folder"
         elif path.suffix.lower() in TABLES:
             wanted = Reading(arguments.image_column, arguments.text_column)
-            found.append(unlabelled_table(path, kind, wanted, _columns_of_run(arguments.run_folder)))
+            settings = record_of_run(arguments.run_folder).get("run_config", {})
+            of_run = Reading(settings.get("image-column", ""), settings.get("text-column", ""))
+            found.append(unlabelled_table(path, kind, wanted, of_run))
         else:
             found.append(unlabelled_files([path], kind))
     return found, problems
@@ -114,12 +116,6 @@ def targets_of_run(run_folder: str) -> dict[str, Any]:
         return {}
     reading = AppConfig.from_run_config(record["run_config"]).data.reading
     return {name: value for name, value in reading.items() if name not in ("image_column", "text_column")}
-
-
-def _columns_of_run(run_folder: str) -> Reading:
-    """Read the columns that the run's settings name."""
-    settings = record_of_run(run_folder).get("run_config", {})
-    return Reading(settings.get("image-column", ""), settings.get("text-column", ""))
 
 
 def refuse_absent(names: Sequence[str]) -> None:

@@ -192,12 +192,6 @@ def _usual(test: str, releases: Sequence[Release], output_dir: str) -> dict[str,
     return usual
 
 
-def _with_paths(reason: str, paths: Sequence[str]) -> str:
-    for place, path in enumerate(paths):
-        reason = reason.replace(f"node {place} has", f"{path} has")
-    return reason
-
-
 def _refuse_what_does_not_fit(releases: Mapping[str, Release], config: AppConfig) -> None:
     """Refuse files that are of one site, or of another network, other classes or too few statistics, by name."""
     problems = []
@@ -222,7 +216,10 @@ def _refuse_what_does_not_fit(releases: Mapping[str, Release], config: AppConfig
         if (dtype := release.request.wire_dtype) != config.federation.wire_dtype:
             problems.append(f"{path} is in {dtype}, this run in {config.federation.wire_dtype} (wire-dtype)")
         if place in conflicts:
-            problems.append(f"{path}: {_with_paths(conflicts[place], list(releases))}")
+            reason = conflicts[place]
+            for number, other in enumerate(releases):
+                reason = reason.replace(f"node {number} has", f"{other} has")
+            problems.append(f"{path}: {reason}")
         if not release.covers(spec):
             has = in_words(release.request.spec)
             problems.append(f"{path} has {has}; for this run's methods it lacks: {in_words(spec)} (--method)")

@@ -147,6 +147,7 @@ def quality(scores: HeadScores | None) -> dict[str, Any]:
         return dict(UNSCORED)
     confusion = scores.confusion
     measures = {
+        **UNSCORED,
         "accuracy": confusion.accuracy,
         "accuracy_interval": wilson_interval(confusion.num_correct, confusion.num_examples),
         "person_accuracy": confusion.person_accuracy,

@@ -308,7 +308,7 @@ def _use(run: RunRecord) -> Iterator[str]:
         f'import fedstats_app\nclassifier = fedstats_app.load("{run.name}", "{chosen}")\n'
         f"print(classifier.predict({in_python}))"
     )
-    if run.exports_to_onnx:
+    if not run.config.get("run_config", {}).get("text-template"):  # texts within a prompt cannot be exported
         yield parts.line("As one ONNX file, which predicts without torch:")
         yield parts.code(f"fedstats export {run.name} --onnx{option}")
     yield parts.line(f"Score it on other labelled {run.kind}s, and make this page again:")

@@ -83,11 +83,6 @@ class RunRecord:
         return next((metadata.get("sample-kind", "image") for metadata in self.heads.values()), "image")
 
     @property
-    def exports_to_onnx(self) -> bool:
-        """Return whether the heads can be exported (text heads that read texts within a prompt cannot)."""
-        return not self.config.get("run_config", {}).get("text-template")
-
-    @property
     def is_simulation(self) -> bool:
         """Return whether the sites were parts of one data set on one machine."""
         return bool(self.config.get("simulated"))

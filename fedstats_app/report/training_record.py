@@ -233,8 +233,8 @@ class TrainingResult:
     @property
     def best_round(self) -> int | None:
         """The first round after which the accuracy was the best."""
-        best = self.best_accuracy
-        return None if best is None else self.rounds_to(best)
+        scored = (record for record in self.rounds if record.accuracy is not None)
+        return next((record.round for record in scored if record.accuracy == self.best_accuracy), None)
 
     @property
     def num_rounds(self) -> int:
@@ -255,11 +255,6 @@ class TrainingResult:
         """Forward passes until after each round, the start's included."""
         costs = (record.forward_passes for record in self.rounds)
         return [self.start_forward_passes + total for total in itertools.accumulate(costs)]
-
-    def rounds_to(self, accuracy: float) -> int | None:
-        """First round after which the accuracy is at least this; None if it never was."""
-        scored = ((record.round, record.accuracy) for record in self.rounds if record.accuracy is not None)
-        return next((number for number, reached in scored if reached >= accuracy), None)
 
     def to_json(self) -> dict[str, object]:
         """Give the entry for results.json, without name (its key there) and rounds; `accuracy` is the final one."""
