@@ -155,7 +155,7 @@ def quality(scores: HeadScores | None) -> dict[str, Any]:
         "macro_accuracy": _number(confusion.macro_accuracy),
     }
     if not confusion.class_examples.any():
-        return {**UNSCORED, **measures}
+        return measures
     by_class = {measure: getattr(confusion, f"per_class_{measure}") for measure in ("accuracy", "specificity", "f1")}
     by_class["auroc"] = scores.per_class_auroc
     return {

@@ -75,8 +75,6 @@ def test_defaults_are_those_of_the_app_in_this_folder(asked: Asked) -> None:
     ("words", "sentence"),
     [
         (["num-client=20"], "num-client: no such key; did you mean num-clients?"),
-        (["method=fedcof"], "method: 'fedcof' is no TOML value; text stands in quotes: method='fedcof'"),
-        (["nowhere.toml"], "nowhere.toml: nothing is there"),
         (["--node-config", "min-class-cont=100"], "min-class-cont: no such key; did you mean min-class-count?"),
     ],
 )
