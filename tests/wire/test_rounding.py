@@ -48,7 +48,7 @@ def received(num_sites: int, spec: StatisticsSpec, wire_dtype: str, seed: int, c
 @given(
     num_sites=st.integers(1, 6),
     means_per_class=st.sampled_from([1, 3]),
-    common=st.sampled_from([0.0, 1.0, 2.0, 4.0]),
+    common=st.sampled_from([0.0, 1.0, 2.0, 4.0, 8.0]),
     ridge=st.sampled_from([1e-3, 1e-2, 0.1, 1.0]),
     seed=st.integers(0, 99),
 )
@@ -62,8 +62,19 @@ def test_heads_lose_little(
 
     single, half, few_bits = (head(wire_dtype).predict(new) for wire_dtype in ("float32", "float16", "int8"))
     accuracy = float((single == labels).double().mean())
-    assert float((half == single).double().mean()) >= 0.98
-    assert float((half == labels).double().mean()) == pytest.approx(accuracy, abs=0.01)
-    # FedCGS of one site alone, with hardly any shrinkage, loses up to 0.24 (research/results.md).
+    few, fewer = (0.1, 0.1) if common == 8.0 else (0.01, 0.05)  # there 99.8 % of the energy is the mean's
+    assert float((half == single).double().mean()) >= 1.0 - 2 * few
+    assert float((half == labels).double().mean()) == pytest.approx(accuracy, abs=few)
     if solver == "fed3r" or num_sites > 1:
-        assert float((few_bits == labels).double().mean()) >= accuracy - 0.05
+        assert float((few_bits == labels).double().mean()) >= accuracy - fewer
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fedcgs_of_one_site_alone_with_hardly_any_shrinkage_needs_more_than_int8(seed: int) -> None:
+    new, labels = drawn(100 + seed, 1000, 1.0)
+    single, few_bits = (
+        SOLVERS["fedcgs"](received(1, StatisticsSpec(gram=True), dtype, seed, 1.0), 1e-3).predict(new)
+        for dtype in ("float32", "int8")
+    )
+    loss = float((single == labels).double().mean() - (few_bits == labels).double().mean())
+    assert 0.1 < loss < 0.3
