@@ -12,7 +12,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -21,8 +21,10 @@ from PIL import Image
 from torch import Tensor
 
 from fedstats_app.backbones.names import MOST_PIXELS
-from fedstats_app.backbones.text.transform import TextTransform
 from fedstats_app.data.dataset import Sample
+
+if TYPE_CHECKING:
+    from fedstats_app.backbones.text.transform import TextTransform
 
 
 @dataclass(frozen=True)
@@ -105,4 +107,4 @@ class ImageTransform:
 
 # From one sample to one of the few tensors that a network may be given. Its shape depends on the sample alone, because
 # it decides the last bits of the features.
-InputTransform = ImageTransform | TextTransform
+InputTransform: TypeAlias = "ImageTransform | TextTransform"

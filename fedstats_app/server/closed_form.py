@@ -47,7 +47,6 @@ from fedstats_app.server.scoring import (
     score_targets,
     with_leave_one_out,
 )
-from fedstats_app.server.unseen import score_unseen
 from fedstats_app.strategies import StatisticsStrategy
 from fedstats_app.wire import ReceivedStatistics
 
@@ -132,9 +131,13 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
     evidence = _evidence(run, strategy)
     if evidence:
         progress.say(evidence_in_words(evidence))
-    unseen = score_unseen(run, strategy, notes.kept, taken or next(iter(strategy.heads), ""))
-    if unseen is not None:
-        progress.say(unseen_in_words(unseen, run.backbone.kind))
+    unseen = None
+    if not run.federation.simulated or config.partition.by_column:
+        from fedstats_app.server.unseen import score_unseen  # other runs do without
+
+        unseen = score_unseen(run, strategy, notes.kept, taken or next(iter(strategy.heads), ""))
+        if unseen is not None:
+            progress.say(unseen_in_words(unseen, run.backbone.kind))
     # Beside what follows: torch leaves Python to others while it computes.
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
         drawn = thread.submit(_draw, run, results, scores)

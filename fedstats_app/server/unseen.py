@@ -24,7 +24,7 @@ def score_unseen(
     """Solve one method's head without each site in turn, and let the site judge it on its training samples.
 
     The head's own ridge is chosen again, as in a run that the site did not take part in. Classes that only this site
-    has are wrong. A simulation asks if its clients are the values of a column, as real sites are.
+    has are wrong. In a simulation clients are to be the values of a column, as real sites are.
 
     Returns
     -------
@@ -34,9 +34,8 @@ def score_unseen(
         accuracy; of several labels or numbers `measure` and `value` over all samples. None if single sites are not
         known (secure sums, noise), fewer than 2 or more than ``MOST_SITES`` hold samples, or none answered.
     """
-    config, able = run.config, able_clients(run, strategy)
-    made_up = run.federation.simulated and not config.partition.by_column
-    if config.federation.sums_only or made_up or not strategy.heads or run.extension.num_added:
+    able = able_clients(run, strategy)
+    if run.config.federation.sums_only or not strategy.heads or run.extension.num_added:
         return None
     if not 2 <= len(able) <= MOST_SITES:
         return None
