@@ -28,8 +28,8 @@ class RankRule:
     """A rule for the rank k, written as one string; n is the client's number of samples.
 
     ``"0.5 sqrt(n)"``: k = round(n^(1/2) / 2). ``"90%"``: the least k that keeps this share of the energy. ``"64"``:
-    this number. ``"full"``: all. ``"200KB"``, ``"1.5MB"``: the largest k with which the client's whole reply takes at
-    most so many bytes, a KB being 1,000. Never more than there is.
+    this number. ``"full"``: all. ``"200KB"``, ``"1.5MB"``: the largest k with which the client's whole reply takes no
+    more bytes, a KB being 1,000. Never more than there is.
 
     Attributes
     ----------

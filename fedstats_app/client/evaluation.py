@@ -28,8 +28,6 @@ from fedstats_app.wire import RejectedRequest, StatisticsRequest
 from fedstats_app.wire.evaluation import LeftOut, evaluation_reply, read_evaluation_request
 from fedstats_app.wire.target_evaluation import target_evaluation_reply
 
-PERSONS_STAY = "leave-one-out leaves a sample out of the head, not its person: a holdout-fraction does"
-
 
 def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
     """Score heads on the samples that the client kept for evaluation, or on the others a head without them."""
@@ -37,15 +35,20 @@ def evaluate(msg: Message, context: Context, client_id: int | None) -> Message:
     site = Site.of(context, client_id)
     site.check(request)
     split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
-    whole = left_out is None or isinstance(left_out, ClientLeftOut)
-    if not whole and split.dataset.persons is not None:
-        raise RejectedRequest(PERSONS_STAY)
+    check_persons(split, left_out)
     if request.spec.targets:
         return target_evaluation_reply(msg, _score_targets(site, split, request, heads, left_out))
     assert not isinstance(left_out, TargetLeaveOneOut)  # noqa: S101  # of one class a sample
     reader = site.reader(request.backbone_fingerprint)
     scores = evaluate_heads(reader, split, request, heads, min_class_count=site.floor, left_out=left_out)
     return evaluation_reply(msg, scores)
+
+
+def check_persons(split: ClientSplit, left_out: LeftOut | None) -> None:
+    """Refuse to leave single samples out of a head where the data name persons."""
+    whole = left_out is None or isinstance(left_out, ClientLeftOut)
+    if not whole and split.dataset.persons is not None:
+        raise RejectedRequest("leave-one-out leaves a sample out of the head, not its person: a holdout-fraction does")
 
 
 def _score_targets(

@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import Tensor
 
 from fedstats_app.backbones.feature_reader import FeatureReader
-from fedstats_app.client.evaluation import PERSONS_STAY, evaluate_heads, target_scores
+from fedstats_app.client.evaluation import check_persons, evaluate_heads, target_scores
 from fedstats_app.client.ledger import SUMS, note_heads
 from fedstats_app.client.secure import remember, remembered
 from fedstats_app.client.site import Site
@@ -28,7 +28,6 @@ from fedstats_app.secure.party import Party, Unsafe
 from fedstats_app.secure.plan import Plan
 from fedstats_app.statistics import FeatureStatistics
 from fedstats_app.statistics.secure_words import WORD_BYTES, SecureLayout, as_words, mean_weights
-from fedstats_app.wire import RejectedRequest
 from fedstats_app.wire.evaluation import heads_digest, read_heads
 from fedstats_app.wire.secure import (
     SCORES,
@@ -119,8 +118,7 @@ def _numbers(
 ) -> Tensor:
     """Return whole numbers that say how good heads are on the client's samples, of the listed classes if in the sum."""
     split = site.split(request.class_names, holdout=request.holdout, seed=request.seed)
-    if left_out is not None and split.dataset.persons is not None:
-        raise RejectedRequest(PERSONS_STAY)
+    check_persons(split, left_out)
     reader = site.reader(request.backbone_fingerprint)
     if isinstance(left_out, TargetLeaveOneOut):
         targets = split.targets(request.spec.targets)
@@ -131,7 +129,7 @@ def _numbers(
         return torch.cat([own.numbers for own in of_labels.values()])
     labels = torch.from_numpy(split.dataset.labels[split.kept].copy())
     split = replace(split, kept=split.kept[listed[labels].numpy()])
-    by_class = left_out is not None  # of each class, nobody knows how many clients hold samples out
+    by_class = left_out is not None  # class lists do not say of which classes clients hold samples out
     scored = evaluate_heads(reader, split, request, heads, min_class_count=site.floor, left_out=left_out, summed=True)
     found = [SummedScores.of(own, by_class=by_class) for own in scored.values()]
     # The others count on samples of every class that is listed, or on some that are held out.

@@ -99,7 +99,7 @@ class Run:
     def holdout(self) -> float:
         """Share of its samples that each client keeps for evaluation, in all stages."""
         federation = self.config.federation
-        # Of labels under masks nobody knows how many sites hold some out.
+        # Class lists do not say how many sites hold out samples of a label.
         evaluates = self.test_set is None and not (federation.is_noisy or (federation.sums_only and self.targets))
         return self.config.data.holdout_fraction if evaluates else 0.0
 

@@ -25,7 +25,7 @@ from fedstats_app.statistics.target_sums import TargetSums
 
 Made = TypeVar("Made")
 
-# Rows of clients are stacked when they take so many bytes: more than the C library ever keeps when they are freed.
+# Bytes of clients' rows that are stacked together: more than the C library ever keeps when they are freed.
 BYTES_PER_PART = 64 * 2**20
 
 
@@ -237,7 +237,7 @@ class StatisticsSum:
         return LowRankStatistics(kept, mirror_upper(self._scatter), self._left_out)
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """Return what a function makes of the sum so far, made only once until more is added."""
+        """Return the result of ``make``, computed once and kept under a name until more is added to the sum."""
         if name not in self._made:
             self._made[name] = make()
         made: Made = self._made[name]

@@ -85,7 +85,7 @@ def heads_digest(content: RecordDict) -> str:
 
 
 def read_heads(content: RecordDict, classes: int, targets: str) -> tuple[dict[str, LinearHead], LeftOut | None]:
-    """Read what :func:`heads_content` wrote, of so many classes, or raise :class:`Malformed`."""
+    """Read heads that :func:`heads_content` wrote, of this number of classes; others are :class:`Malformed`."""
     names = [name for name in content if name.startswith("head.")]
     if len(names) > MAX_HEADS:
         raise Malformed(f"a message brings at most {MAX_HEADS} heads, got {len(names)}")

@@ -309,7 +309,7 @@ def test_scores_of_two_sites_are_not_given(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_samples_without_a_sum_are_not_scored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of those held out nobody knows how many sites have some."""
+    """Class lists do not say how many sites hold samples of a class out."""
     server = Hostile(sites(tmp_path), tmp_path)
     strategy = server.begun(5, summed=True)
     head = LinearHead(torch.zeros(3, server.backbone.feature_dim).double(), torch.zeros(3).double())
