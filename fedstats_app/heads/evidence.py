@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -13,9 +14,12 @@ from fedstats_app.statistics import FeatureStatistics
 
 # Candidate ridges in units of the mean squared distance of a sample from the mean of all.
 RIDGES = 10.0 ** (torch.arange(-24, 17, dtype=torch.float64) / 4)
+# Eigenvalues, and energies of the class sums along the eigenvectors, by statistics: several heads and the run's own
+# evidence ask about the same, and the decomposition takes longer than a solve.
+_SPECTRA = WeakKeyDictionary[FeatureStatistics, tuple[Tensor, Tensor]]()
 
 
-def evidence_by_ridge(stats: FeatureStatistics, gram: Tensor) -> Callable[[float], float]:
+def evidence_by_ridge(stats: FeatureStatistics) -> Callable[[float], float]:
     """Return the function from a ridge lambda > 0 to the evidence of one-hot labels, per sample and class, in nats.
 
     With y = W f + noise, weights normal about 0 and one ratio lambda of the variances of noise and weights for all
@@ -27,14 +31,14 @@ def evidence_by_ridge(stats: FeatureStatistics, gram: Tensor) -> Callable[[float
     Parameters
     ----------
     stats : FeatureStatistics
-        Merged statistics of at least one sample, whose class sums B and counts n are used.
-    gram : Tensor
-        (d, d) float64, G.
+        Merged statistics of at least one sample: class sums B, counts n and Gram matrix G.
     """
     counts, number = stats.class_counts.to(torch.float64), float(stats.num_examples)
-    centred = stats.class_sums - torch.outer(counts, stats.mean)
-    eigenvalues, vectors = torch.linalg.eigh(gram - mean_product(stats))
-    eigenvalues, energies = eigenvalues.clamp(min=0.0), (vectors.T @ centred.T).square().sum(dim=1)
+    if stats not in _SPECTRA:
+        centred = stats.class_sums - torch.outer(counts, stats.mean)
+        values, vectors = torch.linalg.eigh(needed_gram(stats, "evidence") - mean_product(stats))
+        _SPECTRA[stats] = values.clamp(min=0.0), (vectors.T @ centred.T).square().sum(dim=1)
+    eigenvalues, energies = _SPECTRA[stats]
     total = number - float(counts.square().sum()) / number
 
     def evidence(ridge: float) -> float:
@@ -63,4 +67,4 @@ def label_evidence(stats: FeatureStatistics) -> float:
     if not number:
         raise ValueError("evidence needs samples, got none")
     unit = max(float((gram - mean_product(stats)).trace()) / number, 1e-300)
-    return max(map(evidence_by_ridge(stats, gram), (unit * RIDGES).tolist()))
+    return max(map(evidence_by_ridge(stats), (unit * RIDGES).tolist()))

@@ -67,7 +67,7 @@ def solve_gaussian(
     how, added = "", 0.0
     notes: tuple[str, ...] = ()
     if shrinkage == "auto":
-        likeliest = likeliest_ridge(stats, gram)
+        likeliest = likeliest_ridge(stats)
         how, added = ", auto", sample_energy(stats, gram) if likeliest is None else likeliest / freedom
         shrinkage = added / variance if variance > 0.0 else 0.0
         few = likeliest is not None and within_class_freedom(stats) < _FEW_DRAWS * stats.feature_dim

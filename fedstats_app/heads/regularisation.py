@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedstats_app.heads.evidence import evidence_by_ridge
-from fedstats_app.heads.scatter import within_class_freedom
+from fedstats_app.heads.scatter import needed_gram, within_class_freedom
 from fedstats_app.statistics import FeatureStatistics
 
 # Candidates in units of the mean eigenvalue of the scatter. Beyond either end no head changed on any data we tried.
@@ -146,7 +146,7 @@ class Spread:
         return float((chances.sum(dim=1).exp() * weights).sum() / weights.sum())
 
 
-def likeliest_ridge(stats: FeatureStatistics, gram: Tensor) -> float | None:
+def likeliest_ridge(stats: FeatureStatistics) -> float | None:
     """Return the likeliest ridge: by the evidence of ridge regression on one-hot labels, and a prior.
 
     The evidence is that of :func:`fedstats_app.heads.evidence.evidence_by_ridge`. log lambda is normal about the least
@@ -156,9 +156,7 @@ def likeliest_ridge(stats: FeatureStatistics, gram: Tensor) -> float | None:
     Parameters
     ----------
     stats : FeatureStatistics
-        Merged statistics, whose class sums B and counts n are used.
-    gram : Tensor
-        (d, d) float64, G.
+        Merged statistics: class sums B, counts n and Gram matrix G.
 
     Returns
     -------
@@ -168,11 +166,11 @@ def likeliest_ridge(stats: FeatureStatistics, gram: Tensor) -> float | None:
     """
     freedom = within_class_freedom(stats)
     between = float((stats.class_sums * stats.class_means).sum())
-    within = float(gram.trace()) - between
+    within = float(needed_gram(stats, "ridge").trace()) - between
     # A difference of large sums is never exactly zero.
     if freedom < 1 or within <= 1e-12 * between:
         return None
-    evidence = evidence_by_ridge(stats, gram)
+    evidence = evidence_by_ridge(stats)
     steps = torch.arange(DECADES * PER_DECADE + 1, dtype=torch.float64) / PER_DECADE
     ridges: list[float] = (LEAST_RESIDUALS * within / freedom * 10.0**steps).tolist()
 

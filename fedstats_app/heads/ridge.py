@@ -67,7 +67,7 @@ def solve_ridge(
         gram = sums - class_mean_products(stats) + mean_product(stats)
     check_regulariser("ridge_lambda", ridge_lambda)
     if ridge_lambda == "auto":
-        likeliest = likeliest_ridge(stats, sums)
+        likeliest = likeliest_ridge(stats)
         chosen, how = (sample_energy(stats, sums), " (no spread)") if likeliest is None else (likeliest, " (auto)")
     else:
         chosen, how = float(ridge_lambda), ""

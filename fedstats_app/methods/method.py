@@ -113,7 +113,7 @@ class Method(ABC, Generic[OptionsType]):
 
     def inputs(self, statistics: StatisticsSum) -> Any:
         """Return what :meth:`solve` takes: by default the sums."""
-        return statistics.summed(gram=Need.GRAM in self.needs)
+        return statistics.shared() if Need.GRAM in self.needs else statistics.summed(gram=False)
 
     def specify(self) -> StatisticsSpec:
         """Return what clients are asked for, of one mean per class: by default a Gram matrix if the method needs it."""

@@ -280,7 +280,7 @@ def _evidence(run: Run, strategy: StatisticsStrategy) -> dict[str, object] | Non
     if run.config.federation.is_noisy or not strategy.heads or run.targets:
         return None
     if total.has_gram:
-        return {"nats": label_evidence(total.summed(gram=True)), "by": "Gram matrix"}
+        return {"nats": label_evidence(total.shared()), "by": "Gram matrix"}
     completed = (method.inputs(total) for method in methods if Need.SCATTER in method.needs)
     return next(({"nats": label_evidence(found), "by": "FedRoot's directions"} for found in completed), None)
 

@@ -124,7 +124,7 @@ def _leave_one_out(run: Run, strategy: StatisticsStrategy) -> Scores | None:
         able := able_clients(run, strategy)
     ):
         return None
-    left_out = LeaveOneOut.of(strategy.collection.total.summed(gram=True), ridge_lambda)
+    left_out = LeaveOneOut.of(strategy.collection.total.shared(), ridge_lambda)
     sent = bytes_with_unit(BYTES_PER_NUMBER * len(left_out.inverse) * (len(left_out.inverse) + 1) / 2)
     progress = run.progress
     progress.say(f"leaving each sample out of Fed3R in turn at its site: {sent} to each, after {progress.elapsed}")
@@ -179,7 +179,7 @@ def distance_limit(run: Run, strategy: StatisticsStrategy) -> float | None:
     if test_set is None or not saved or not strategy.collection.total.has_gram:
         return None
     features, _ = test_set.evenly_spaced(_MOST_MEASURED)
-    return limit(Likeness.of(strategy.collection.total.summed(gram=True)).distances(features))
+    return limit(Likeness.of(strategy.collection.total.shared()).distances(features))
 
 
 def able_clients(run: Run, strategy: StatisticsStrategy) -> dict[int, int]:

@@ -175,8 +175,7 @@ def mirror_upper(matrix: Tensor) -> Tensor:
     A product of BLAS is symmetric to rounding only. One triangle is what travels, so mirroring it, rather than
     averaging, makes a local statistic and a received one equal to the last bit.
     """
-    upper = torch.triu(matrix)
-    return upper + torch.triu(matrix, diagonal=1).T
+    return torch.triu(matrix).add_(torch.triu(matrix, diagonal=1).T)
 
 
 def pack_upper(matrix: Tensor) -> Tensor:

@@ -223,6 +223,10 @@ class StatisticsSum:
         matrix = None if total.gram is None or not gram else mirror_upper(total.gram)
         return FeatureStatistics(total.class_counts.clone(), total.class_sums.clone(), matrix, total.targets)
 
+    def shared(self) -> FeatureStatistics:
+        """Return the sum so far, copied once for all who only read it."""
+        return self.once("sum", self.summed)
+
     def low_rank(self, rows: ClassMeanRows | None = None) -> LowRankStatistics:
         """Return all rows, by default those kept here, and a copy of the sum of the factors so far.
 

@@ -342,8 +342,11 @@ class StatisticsStrategy(OwnRounds):
             Over clients; by default what was collected, whose heads stay in ``heads``.
         """
         summed = self.collection.total if total is None else total
+        # Made once, before several look at them.
         if summed.keeps_rows:
-            summed.rows()  # stacked once, before several look at them
+            summed.rows()
+        if summed.has_gram:
+            summed.shared()
         jobs = [functools.partial(_timed, method.head, summed, self._summed_rows) for method in self._methods.values()]
         # One head of many features takes all threads itself.
         solved = beside_each_other(jobs) if summed.feature_dim <= FEW_FEATURES else (job() for job in jobs)

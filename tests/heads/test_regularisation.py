@@ -105,7 +105,7 @@ def _choice(features: Tensor, labels: Tensor, head: HeadMap) -> float:
 def _likeliest(features: Tensor, labels: Tensor) -> float:
     statistics = FeatureStatistics.from_features(features, labels, int(labels.max()) + 1)
     assert statistics.gram is not None
-    ridge = likeliest_ridge(statistics, statistics.gram)
+    ridge = likeliest_ridge(statistics)
     assert ridge is not None
     return ridge
 
