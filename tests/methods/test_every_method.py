@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedstats_app.base.option import ConfigError, Options
+from fedstats_app.heads.evidence import label_evidence
 from fedstats_app.methods import METHODS, Method, Need, display_name, head_parts, is_method, varied
 from fedstats_app.methods.fed3r import Fed3ROptions
 from fedstats_app.methods.fedcof import FedCOFOptions
@@ -152,6 +153,16 @@ def test_one_pass_gives_the_heads_of_runs_apart(tmp_path: Path) -> None:
     assert load(together, f"{WITHOUT}-probe").method == f"{WITHOUT}-probe"
     page = (together / "report.html").read_text()
     assert "Fed3R (between-class false, ridge-lambda 5), then probe" in page and "FedCOF (shrinkage 0.1)" in page
+
+
+def test_methods_and_the_evidence_of_one_sum_decompose_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    statistics = total.__wrapped__(StatisticsSpec(gram=True), keep_rows=False)  # of which no other test has asked
+    decomposed, eigh = list[torch.Tensor](), torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", lambda matrix: decomposed.append(matrix) or eigh(matrix))
+    for name in ("fed3r", "fedcgs"):
+        METHODS[name].default().head(statistics)
+    label_evidence(statistics.shared())
+    assert len(decomposed) == 1
 
 
 @pytest.mark.parametrize("method", [variant for name in METHODS for variant in configured(name)], ids=str)
