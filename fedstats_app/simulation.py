@@ -15,16 +15,12 @@ from typing import Any
 from flwr.app import Context, Message, RecordDict
 
 from fedstats_app import client_app, server_app
-from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.base.option import flattened
 from fedstats_app.data.clients import own_dataset
 from fedstats_app.grid.in_process import SERVER_NODE_ID, InProcessGrid, Value, task
 from fedstats_app.server.lifetime import FOLDER_NAME, IN_PROCESS, LastWord, folder_of
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
-from fedstats_app.statistics import merge_specs
-from fedstats_app.wire import QUERY_CLIENTS, QUERY_STATISTICS, StatisticsRequest, read_node_info, read_statistics_reply
-from fedstats_app.wire.release import write_release
 
 # As in Flower's simulation.
 DEFAULT_SUPERNODES = 2
@@ -130,6 +126,17 @@ def make_release(node_config: Mapping[str, Value], run_config: Mapping[str, Valu
     ValueError
         If the data cannot be read, or nothing of them may leave.
     """
+    from fedstats_app.backbones.registry import loaded_backbone
+    from fedstats_app.statistics import merge_specs
+    from fedstats_app.wire import (
+        QUERY_CLIENTS,
+        QUERY_STATISTICS,
+        StatisticsRequest,
+        read_node_info,
+        read_statistics_reply,
+    )
+    from fedstats_app.wire.release import write_release
+
     check_flower()
     config = AppConfig.from_run_config(run_config)
     if config.federation.exact_sums:

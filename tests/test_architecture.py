@@ -109,6 +109,7 @@ LIGHT = [
     },
     {
         "fedstats_app.client_app": ("torch", "torchvision", "matplotlib", "datasets", "ray"),
+        "fedstats_app.cli.run": ("torch", "torchvision", "matplotlib", "datasets", "ray"),
         "fedstats_app.client.statistics": ("torchvision", "matplotlib", "datasets", "ray"),
         "fedstats_app.client.training": ("torchvision", "transformers", "matplotlib", "datasets", "ray"),
     },

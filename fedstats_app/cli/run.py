@@ -9,7 +9,6 @@ from typing import Any
 from fedstats_app.backbones.names import split_names
 from fedstats_app.base.option import ConfigError
 from fedstats_app.cli import COULD_NOT_WORK, STOPPED, CommandError
-from fedstats_app.cli.run_folders import compared, summary
 from fedstats_app.cli.settings import read_in_turn, read_node_config, settings_of_app
 from fedstats_app.simulation import UnknownFlower, run_on, simulated, whole_config
 
@@ -41,8 +40,11 @@ def run(arguments: argparse.Namespace) -> int:
         folders = []
         for own in configs:
             folders.append(run_on(nodes, own))
-        for line in compared(map(summary, folders)) if others else ():
-            print(f"[fedstats] {line}", end="")
+        if others:
+            from fedstats_app.cli.run_folders import compared, summary
+
+            for line in compared(map(summary, folders)):
+                print(f"[fedstats] {line}", end="")
     except (ConfigError, UnknownFlower) as error:
         raise CommandError(str(error)) from error
     except KeyboardInterrupt:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
-import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
@@ -109,13 +108,16 @@ class InProcessGrid(ObjectGrid):
         self, app: App, node_configs: Sequence[Mapping[str, Value]], run_id: int, run_config: Mapping[str, Value]
     ) -> None:
         super().__init__(app, contexts_of(node_configs, run_id, run_config, FIRST_NODE_ID))
-        threads = torch.get_num_threads()
-        self._worker = ThreadPoolExecutor(1, "fedstats-clients", lambda: _compute_with(threads))
+        self._threads = 1
+        self._worker = ThreadPoolExecutor(1, "fedstats-clients", lambda: _compute_with(self._threads))
         self._answers: dict[str, Future[Message]] = {}
         self._busy = 0  # the worker's thread while it answers
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Take messages to nodes, and return their ids; a message to no node is left out, as in Flower's simulation."""
+        import torch  # a run's first line stands before it
+
+        self._threads = torch.get_num_threads()
         taken = []
         for msg in messages:
             message_id = self.give_id(msg)
@@ -200,6 +202,8 @@ def begin_task(run_id: int) -> None:
 
 
 def _compute_with(threads: int) -> None:
+    import torch
+
     torch.get_num_threads()  # called for the first time, torch sets it to what another thread has last set
     torch.set_num_threads(threads)
 

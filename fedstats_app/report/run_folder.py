@@ -1,4 +1,7 @@
-"""The folder that a run leaves behind: status, configuration, results, clients, heads, plots."""
+"""The folder that a run leaves behind: status, configuration, results, clients, heads, plots.
+
+A run makes it before it imports torch.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.base.files import append_lines, read_json_file, tensors_to_bytes, to_json, write_atomically
 from fedstats_app.base.runs import DEFAULT_OUTPUT_DIR, run_named
 from fedstats_app.data.paths import without_folders
-from fedstats_app.heads import LinearHead
-from fedstats_app.report.head_file import FILE_KEY, PATH_KEYS, Normalisation, head_to_bytes, tuned_metadata, tuned_state
-from fedstats_app.report.training_record import RoundRecord, read_rounds
+
+if TYPE_CHECKING:
+    from fedstats_app.backbones.backbone import Backbone
+    from fedstats_app.heads import LinearHead
+    from fedstats_app.report.head_file import Normalisation
+    from fedstats_app.report.training_record import RoundRecord
 
 # A block of the disk, which the file has from the beginning: a longer reason needs no other one of a full disk.
 STATUS_BYTES = 4096
@@ -65,6 +70,11 @@ classifier = fedstats_app.load({folder!r})
 print(classifier.predict("picture.png"))
 ```
 """
+
+
+def can_resume(run_config: Mapping[str, Any]) -> bool:
+    """Return whether a run can be resumed: of masks and noise nothing is kept, so a run of sums only begins anew."""
+    return run_config.get("secure-sums", "off") == "off" and not run_config.get("dp-epsilon", 0.0)
 
 
 class RunFolder:
@@ -213,6 +223,8 @@ class RunFolder:
         Rounds of the same training from this one on, which a run that was killed after its last checkpoint left there,
         are removed before; so is the same round, if there is more to say of it.
         """
+        from fedstats_app.report.training_record import read_rounds
+
         training = (record.stage, record.start)
         if self._last.get(training, record.round) >= record.round:
             kept = [
@@ -254,6 +266,8 @@ class RunFolder:
         ValueError, TypeError
             As `fedstats_app.report.head_file.head_to_bytes`, or if `name` does not suit a file name.
         """
+        from fedstats_app.report.head_file import FILE_KEY, PATH_KEYS, head_to_bytes, tuned_metadata, tuned_state
+
         if not _NAME.fullmatch(name):
             raise ValueError(
                 f"head name must be letters, digits and ._@=()%-, and begin with a letter or digit, got {name!r}"

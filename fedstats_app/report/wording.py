@@ -12,6 +12,7 @@ from fedstats_app.base.progress import duration
 from fedstats_app.data.paths import without_folders
 from fedstats_app.methods import Need, display_name, head_parts, is_method, method_type
 from fedstats_app.report.method_result import measure_of
+from fedstats_app.report.run_folder import can_resume
 from fedstats_app.report.run_record import RunRecord
 from fedstats_app.report.tables import head_title
 from fedstats_app.report.text_columns import area, bytes_with_unit, counted, interval_text, percent
@@ -24,11 +25,6 @@ FAR_ABOVE = 0.05
 _NAMED = 3
 # In results.json and for people.
 NO_NOISE = "none"
-
-
-def can_resume(run_config: Mapping[str, Any]) -> bool:
-    """Return whether a run can be resumed: of masks and noise nothing is kept, so a run of sums only begins anew."""
-    return run_config.get("secure-sums", "off") == "off" and not run_config.get("dp-epsilon", 0.0)
 
 
 def summary(run: RunRecord) -> str:

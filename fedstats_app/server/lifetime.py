@@ -15,9 +15,8 @@ from fedstats_app.base.files import remove_unfinished
 from fedstats_app.base.lock import lock_folder
 from fedstats_app.base.progress import say
 from fedstats_app.grid.client_grid import SERVER_SIDE_CODES
-from fedstats_app.report.run_folder import RunFolder, Status
+from fedstats_app.report.run_folder import RunFolder, Status, can_resume
 from fedstats_app.report.text_columns import WIDTH
-from fedstats_app.report.wording import can_resume
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.wire.disclosure import DisclosureLedger
 
