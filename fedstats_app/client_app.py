@@ -23,6 +23,7 @@ from flwr.clientapp import ClientApp
 from fedstats_app.client.ledger import is_within_budget, ledger_of, note_heads
 from fedstats_app.data.clients import listed_classes, own_dataset
 from fedstats_app.data.description import doubts
+from fedstats_app.data.feature_cache import caches_kept_open
 from fedstats_app.settings.app_config import AppConfig
 from fedstats_app.settings.node_config import NodeConfig
 from fedstats_app.settings.of_message import REFUSED, node_of, refused_choice, run_of
@@ -66,7 +67,8 @@ def owners_rules(msg: Message, context: Context, call_next: Callable[[Message, C
         ledger.open()
         if kind == "evaluate.heads" and not node.trains:
             note_heads(ledger, msg.content, context)
-    reply = call_next(msg, context)
+    with caches_kept_open():
+        reply = call_next(msg, context)
     if not is_within_budget(reply, run, node, context.run_id):
         raise RefusedByPolicy("this node has sent as much in this run as it sends in one")
     if ledger is not None and kind == "evaluate.heads":

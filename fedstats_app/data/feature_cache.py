@@ -10,9 +10,10 @@ import functools
 import logging
 import os
 import sqlite3
+import threading
 import zlib
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,32 @@ _BY_PLACE = (
 _BY_CONTENT = "select content, content, vector, checksum from feature where content in ({})"
 # Seconds until another process has written; the longest write is one block of features.
 _PATIENCE = 60.0
+
+
+class _Thread(threading.local):
+    kept: dict[Path, sqlite3.Connection] | None = None
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def caches_kept_open() -> Iterator[dict[Path, sqlite3.Connection]]:
+    """Keep what this thread opens until the end of the outermost block.
+
+    To open a file takes longer than to read the features of a few samples.
+    """
+    if _thread.kept is not None:
+        yield _thread.kept
+        return
+    kept: dict[Path, sqlite3.Connection] = {}
+    _thread.kept = kept
+    try:
+        yield kept
+    finally:
+        _thread.kept = None
+        for connection in kept.values():
+            connection.close()
 
 
 class FeatureCache:
@@ -138,24 +165,41 @@ class FeatureCache:
     def _in_transaction(self, work: Callable[[sqlite3.Connection], None], *, create: bool = False) -> None:
         """Do work in one transaction; nothing if there is no file, or if it cannot be used, which is logged."""
         try:
-            if create:
-                # Features say nearly as much as the images: other users of the machine cannot read them.
-                self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                os.close(os.open(self.file, os.O_CREAT, 0o600))
-            elif not self.file.exists():
-                return
-            with closing(sqlite3.connect(self.file, timeout=_PATIENCE)) as connection, connection:
-                connection.execute("pragma synchronous = off")  # damage by a crash of the machine is found out
-                if create or not connection.execute("pragma schema_version").fetchone()[0]:
-                    connection.executescript(_TABLES)
-                connection.execute("begin")
-                work(connection)
+            with caches_kept_open() as kept:
+                if not self.file.exists():
+                    self._close(kept)
+                    if not create:
+                        return
+                if self.file not in kept:
+                    kept[self.file] = self._connection()
+                with kept[self.file] as connection:
+                    connection.execute("begin")
+                    work(connection)
         except (OSError, sqlite3.OperationalError) as error:
             _warn_once(str(self.file), str(error))
         except sqlite3.DatabaseError as error:
             logger.warning("cached features in %s are damaged and computed again: %s", self.file, error)
+            self._close(_thread.kept or {})
             for name in (self.file, f"{self.file}-journal"):
                 Path(name).unlink(missing_ok=True)
+
+    def _close(self, kept: dict[Path, sqlite3.Connection]) -> None:
+        if (connection := kept.pop(self.file, None)) is not None:
+            connection.close()
+
+    def _connection(self) -> sqlite3.Connection:
+        # Features say nearly as much as the images: other users of the machine cannot read them.
+        self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(self.file, os.O_CREAT, 0o600))
+        connection = sqlite3.connect(self.file, timeout=_PATIENCE)
+        try:
+            connection.execute("pragma synchronous = off")  # damage by a crash of the machine is found out
+            if not connection.execute("pragma schema_version").fetchone()[0]:
+                connection.executescript(_TABLES)
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
 
 
 @functools.cache

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 
 from fedstats_app.data import DatasetError, FeatureCache, default_cache_root
+from fedstats_app.data.feature_cache import caches_kept_open
 
 DATA, OTHER_DATA, BACKBONE = "0123456789abcdef" * 4, "f" * 64, "b" * 64
 
@@ -139,7 +140,34 @@ def test_damage_is_repaired(
     assert features is None or (features[known] == features_of(places)[known]).all()
     keep(cache, places)
     features, known = cache.lookup(places)
-    assert known.all() and (features == features_of(places)).all()
+    assert features is not None and np.all(features == features_of(places)) and known.all()
+
+
+@pytest.mark.parametrize("end", ["deleted", "damaged"])
+def test_a_file_kept_open_is_opened_once_and_made_anew_when_it_is_gone(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, opened, connect = cache_in(tmp_path), list[Path](), sqlite3.connect
+
+    def counted(file: Path, timeout: float) -> sqlite3.Connection:
+        opened.append(file)
+        return connect(file, timeout)
+
+    monkeypatch.setattr(sqlite3, "connect", counted)
+    places = np.arange(4)
+    with caches_kept_open():
+        for _ in range(3):
+            keep(cache, places)
+            assert np.all(cache.lookup(places)[1])
+        assert opened == [cache.file]
+        if end == "deleted":
+            cache.file.unlink()
+        else:
+            cache.file.write_bytes(b"no database" * 4096)
+        assert not np.any(cache.lookup(places)[1])
+        keep(cache, places)
+        assert np.all(cache.lookup(places)[1])
+    assert opened == [cache.file] * 2 and np.all(cache_in(tmp_path).lookup(places)[1])
 
 
 def test_disk_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -66,8 +66,8 @@ def test_the_minimum_is_that_of_an_optimiser_on_all_scores(seed: int) -> None:
 
     best = minimize_scalar(objective, bounds=(math.log(1e-3), math.log(1e3)), method="bounded", options={"xatol": 1e-9})
     assert objective(math.log(found)) <= best.fun + 1e-5
-    assert sums.mean_nll(1.0) == pytest.approx(mean_nll(logits, labels, 1.0), rel=1e-12)
-    assert sums.expected_calibration_error(1.0) == pytest.approx(reference_ece(logits, labels, 1.0), rel=1e-9)
+    assert sums.mean_nll(1.0) == pytest.approx(mean_nll(logits, labels, 1.0), rel=1e-7)  # likelihoods are in float32
+    assert sums.expected_calibration_error(1.0) == pytest.approx(reference_ece(logits, labels, 1.0), rel=1e-6)
     for temperature in (1e-3, found, 1e3):
         nll, gaps = sums.between(temperature)
         assert nll / 300 == pytest.approx(mean_nll(logits, labels, temperature), rel=1e-6, abs=1e-5)
