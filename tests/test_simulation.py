@@ -105,6 +105,26 @@ def test_processes_and_threads_are_printed(closed_form: Pair) -> None:
     assert re.search(rf"on 2 SuperNodes after \S+ s, in 1 process of {num_threads()} threads?;", closed_form.printed)
 
 
+@pytest.mark.parametrize(
+    ("many", "threads", "own", "said"), [(3, 2, 0, True), (9, 2, 0, False), (3, 1, 0, False), (3, 2, None, False)]
+)
+def test_more_workers_are_named_where_they_pay(
+    many: int,
+    threads: int,
+    own: int | None,
+    said: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("fedstats_app.server.run.MANY_SITES", many)
+    monkeypatch.setattr("fedstats_app.client_app.num_threads", lambda: threads)
+    if own is not None:  # as if clients were in other processes than the server
+        monkeypatch.setattr("fedstats_app.server.run.PROCESS", own)
+    run(tmp_path, num_clients=4, method="fedncm")
+    assert ("client-resources-num-cpus=1" in capsys.readouterr().out) is said
+
+
 def test_the_number_of_supernodes_changes_no_byte(tmp_path: Path, closed_form: Pair) -> None:
     assert head_bytes(run(tmp_path, supernodes=7, seed=3)) == head_bytes(closed_form.here)
 

@@ -79,8 +79,8 @@ class Federation:
         Nodes that say that they run any app's code.
     num_partitions : int
         In how many clients the run's data set is divided, whether all are hosted or not; 0 where it is not.
-    workers : tuple of int
-        In a simulation the threads of each process that answers for SuperNodes, one after another.
+    workers : dict
+        In a simulation from each process that answers for SuperNodes, one after another, to its threads.
     client_names : dict
         From client to the name that its owner gave it, "" for none; all others differ.
     targets : {"", "labels", "numbers"}
@@ -95,7 +95,7 @@ class Federation:
     statistics_only: frozenset[int] = frozenset()
     any_app: tuple[int, ...] = ()
     num_partitions: int = 0
-    workers: tuple[int, ...] = ()
+    workers: dict[int, int] = field(default_factory=dict)
     client_names: dict[int, str] = field(default_factory=dict)
     targets: str = ""
 
@@ -246,9 +246,9 @@ def _federation(
             refused[node] = f"partition-id {first} is taken by node {hosts[first]}"
         else:
             hosts.update(dict.fromkeys(range(first, number, num_partitions), node))
-    workers = {hosting[node].process: hosting[node].threads for node in hosts.values()}
-    of_process = tuple(threads for process, threads in sorted(workers.items()) if process and threads)
-    return Federation(hosts, True, (), refused, num_partitions=number, workers=of_process)
+    threads = {hosting[node].process: hosting[node].threads for node in hosts.values()}
+    workers = {process: number for process, number in threads.items() if process and number}
+    return Federation(hosts, True, (), refused, num_partitions=number, workers=workers)
 
 
 class _RollCall:

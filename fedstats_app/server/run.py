@@ -17,6 +17,7 @@ from fedstats_app.backbones.measurements import FeatureNorm, feature_norm
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.base.option import ConfigError
 from fedstats_app.base.progress import Progress
+from fedstats_app.base.threads import PROCESS
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import client_names, partitions, test_split, training_set
 from fedstats_app.data.description import check_classes, clients_in_words, description, doubts, listed
@@ -40,6 +41,8 @@ from fedstats_app.wire import Limits
 OWN_DATA = "each node's own data"
 # Assumed feature dimension for the limit on classes until the backbone is loaded.
 USUAL_FEATURE_DIM = 2048
+# From so many sites on a second worker is worth the seconds that it takes to start (research/performance.md).
+MANY_SITES = 4000
 
 
 @dataclass(frozen=True)
@@ -300,11 +303,15 @@ def _find_clients(
         raise ConfigError(f"training is off at {listed(closed)}: an owner opens it with train=true in the node-config")
     found = f"{len(federation.hosts)} sites on {len(federation.supernodes)} SuperNodes after {progress.elapsed}"
     if workers := federation.workers:
-        few, most, number = min(workers), max(workers), len(workers)
+        few, most, number = min(workers.values()), max(workers.values()), len(workers)
         threads = f"{few} to {most} threads" if few < most else f"{most} thread{'s' * (most > 1)}"
         found += f", in {number} process{'es' * (number > 1)} of {threads}"
     data = f"a simulation on {config.data.dataset}" if federation.simulated else OWN_DATA
     progress.say(f"{found}; {data}")
+    if len(federation.hosts) >= MANY_SITES and max(workers.values(), default=1) > 1 and PROCESS not in workers:
+        progress.say(
+            'with so many sites one worker for each core is quicker: --federation-config "client-resources-num-cpus=1"'
+        )
     return federation
 
 

@@ -48,13 +48,13 @@ def test_clients_are_spread_over_the_nodes_by_partition(num_hosts: int) -> None:
 @pytest.mark.parametrize(
     ("said", "workers"),
     [
-        ([{}, {}, {}], ()),
-        ([{"process": 7, "threads": 2}] * 3, (2,)),
-        ([{"process": 9, "threads": 4}, {"process": 7, "threads": 2}, {"process": 9, "threads": 4}], (2, 4)),
-        ([{"process": 9}, {"threads": 2}, {"process": 8, "threads": 1}], (1,)),
+        ([{}, {}, {}], {}),
+        ([{"process": 7, "threads": 2}] * 3, {7: 2}),
+        ([{"process": 9, "threads": 4}, {"process": 7, "threads": 2}, {"process": 9, "threads": 4}], {9: 4, 7: 2}),
+        ([{"process": 9}, {"threads": 2}, {"process": 8, "threads": 1}], {8: 1}),
     ],
 )
-def test_processes_that_answer_for_nodes_are_counted_once(said: list[dict[str, int]], workers: tuple[int, ...]) -> None:
+def test_processes_that_answer_for_nodes_are_counted_once(said: list[dict[str, int]], workers: dict[int, int]) -> None:
     nodes = [{**node, **worker} for node, worker in zip(partitions(3), said, strict=True)]
 
     assert found(LocalGrid(app, nodes)).workers == workers
