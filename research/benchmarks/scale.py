@@ -150,10 +150,9 @@ def _run(flower: Simulation, command: str) -> _Run:
     return _Run(seconds, done, processes)
 
 
-def _flwr_run(flower: Simulation, app: Path, supernodes: int, settings: str) -> _Run:
-    return _run(
-        flower, f'flwr run {app} --stream --federation-config "num-supernodes={supernodes}" --run-config "{settings}"'
-    )
+def _flwr_run(flower: Simulation, app: Path, supernodes: int, cores: int, settings: str) -> _Run:
+    federation = f"num-supernodes={supernodes} client-resources-num-cpus={cores}"
+    return _run(flower, f'flwr run {app} --stream --federation-config "{federation}" --run-config "{settings}"')
 
 
 def heads_of(folder: Path) -> dict[str, bytes]:
@@ -161,7 +160,7 @@ def heads_of(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.glob("heads/*.safetensors")}
 
 
-def measure(sizes: Path, num_classes: int, supernodes: int, method: str, repeats: int) -> Measurement:
+def measure(sizes: Path, num_classes: int, supernodes: int, method: str, repeats: int, cores: int = 2) -> Measurement:
     """Run both apps in turn, ours once before in one process.
 
     Raises
@@ -183,14 +182,14 @@ def measure(sizes: Path, num_classes: int, supernodes: int, method: str, repeats
         expected = heads_of(_run(flower, command).finished.folder)
         pairs = []
         for _ in range(repeats):
-            ours = _flwr_run(flower, REPOSITORY, supernodes, own)
+            ours = _flwr_run(flower, REPOSITORY, supernodes, cores, own)
             results = ours.finished.json("results.json")
             if results["num_clients_merged"] != number:
                 raise RuntimeError(f"all {number} clients must be in the heads, got {results['num_clients_merged']}")
             if heads_of(ours.finished.folder) != expected or not expected:
                 raise RuntimeError("the heads must be those of the run in one process, to the byte")
             kilobytes = results["wire_bytes_received"] / number / 1000
-            peer = _flwr_run(flower, PEER, supernodes, f"num-clients={number} kilobytes={kilobytes:.3f}")
+            peer = _flwr_run(flower, PEER, supernodes, cores, f"num-clients={number} kilobytes={kilobytes:.3f}")
             pairs.append((ours, peer, number / sum(results["seconds_by_phase"].values())))
     own_runs, peers, rates = zip(*pairs, strict=True)
     seconds, peer_seconds = (statistics.median(measured.seconds for measured in runs) for runs in (own_runs, peers))
@@ -225,9 +224,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--supernodes", type=int, nargs="+", default=[2, 100])
     parser.add_argument("--method", default="fedncm,fedcof,fedroot")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=2, help="of a worker; 1: a worker for each core")
     given = parser.parse_args(arguments)
     sizes = given.sizes.absolute()
-    printed(measure(sizes, given.classes, number, given.method, given.repeats) for number in given.supernodes)
+    printed(
+        measure(sizes, given.classes, number, given.method, given.repeats, given.cores) for number in given.supernodes
+    )
 
 
 if __name__ == "__main__":
