@@ -37,7 +37,7 @@ def test_pyproject_and_the_reference_page_are_made_from_the_records() -> None:
 def test_there_are_few_options_and_each_is_a_key() -> None:
     """An issue that adds an option raises the number."""
     assert options_of_a_run() == AppConfig().to_run_config().keys()
-    assert len(options_of_a_run()) <= 104 and len(options_of_a_node()) <= 32
+    assert len(options_of_a_run()) <= 98 and len(options_of_a_node()) <= 32
 
 
 def test_a_tables_keys_may_be_nested_dotted_or_keyword_arguments() -> None:
