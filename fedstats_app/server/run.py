@@ -41,7 +41,7 @@ from fedstats_app.wire import Limits
 OWN_DATA = "each node's own data"
 # Assumed feature dimension for the limit on classes until the backbone is loaded.
 USUAL_FEATURE_DIM = 2048
-# From so many sites on a second worker is worth the seconds that it takes to start (research/performance.md).
+# With so many sites a second worker saves more time than it takes to start (research/performance.md).
 MANY_SITES = 4000
 
 
@@ -310,7 +310,7 @@ def _find_clients(
     progress.say(f"{found}; {data}")
     if len(federation.hosts) >= MANY_SITES and max(workers.values(), default=1) > 1 and PROCESS not in workers:
         progress.say(
-            'with so many sites one worker for each core is quicker: --federation-config "client-resources-num-cpus=1"'
+            'with so many sites a worker for each core is quicker: --federation-config "client-resources-num-cpus=1"'
         )
     return federation
 
