@@ -50,9 +50,10 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
     if (ledger := site.ledger) is not None:
         return Message(_released(ledger, site, reader, split, request), reply_to=msg)
     labels = torch.from_numpy(split.dataset.labels[split.kept])
+    collected = _collected(site, reader, split, request, labels, request.num_classes)
+    named = {split.dataset.class_names[c] for c in collected.suppressed}
+    # Not above: the network has work for all threads, however few the samples.
     with threads_worth(len(labels) * reader.backbone.feature_dim):
-        collected = _collected(site, reader, split, request, labels, request.num_classes)
-        named = {split.dataset.class_names[c] for c in collected.suppressed}
         return _reply(msg, request, site, reader, {*split.suppressed, *named}, collected.statistics, started)
 
 
