@@ -69,7 +69,7 @@ def measure(training: str, clients: int, rounds: int) -> Measurement:
         If one fails.
     """
     settings = (
-        f"method='fedncm' fine-tune='{training}' start-head='fedncm' keep='last' num-clients={clients} "
+        f"method='fedncm' fine-tune='{training}' start-head='fedncm' num-clients={clients} "
         f"num-server-rounds={rounds} fraction-tune=1.0 learning-rate=0.01 plots=false"
     )
     flwr_run = f'--stream --federation-config "num-supernodes={SUPERNODES}" --run-config'
