@@ -211,7 +211,10 @@ class NodeReplica:
             return MezoReply((), 0, digest)
         samples, number = self._samples(client_id, self.setup)
         num_examples = len(samples.labels)
-        return MezoReply(self._measured(request, samples, number) if num_examples else (), num_examples, digest)
+        if not num_examples:
+            return MezoReply((), 0, digest)
+        with self.model.threads(num_examples) if isinstance(self.model, TunedModel) else contextlib.nullcontext():
+            return MezoReply(self._measured(request, samples, number), num_examples, digest)
 
     def _measured(self, request: MezoRequest, samples: Samples, number: int) -> tuple[float, ...]:
         """Return the requested scalars of at least one sample of the client with this number."""

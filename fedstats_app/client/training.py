@@ -42,7 +42,8 @@ def train(msg: Message, context: Context, client_id: int | None) -> Message:
         return nothing_to_train_reply(msg)
     # All of a client's randomness comes from these three, so that an interrupted run goes on as it would have.
     key = (task.request.seed, site.number, task.server_round)
-    report = train_locally(model, samples, options, key=key)
+    with model.threads(len(samples.labels)):
+        report = train_locally(model, samples, options, key=key)
     return training_reply(
         msg,
         model.trained_state(),
@@ -69,14 +70,16 @@ def losses(msg: Message, context: Context, client_id: int | None) -> Message:
     model, number = received_model(task, reader), len(samples.labels)
     if not number:
         return nothing_to_train_reply(msg)
-    return losses_reply(msg, losses_by_temperature(model, samples, FEATURE_BATCH), number)
+    with model.threads(number):
+        return losses_reply(msg, losses_by_temperature(model, samples, FEATURE_BATCH), number)
 
 
 def scored(model: TunedModel, samples: Samples, *, batch_size: int = 64) -> EvaluationCounts:
     """Return a model's scores on samples, of which there may be none."""
     if not len(samples.labels):
         return EvaluationCounts()
-    found = evaluate(model, samples, batch_size=batch_size)
+    with model.threads(len(samples.labels)):
+        found = evaluate(model, samples, batch_size=batch_size)
     return EvaluationCounts(found.confusion.num_examples, found.confusion.num_correct, found.loss_sum)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal, Self, get_args
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedstats_app.base.listing import first_few
+from fedstats_app.base.threads import threads_worth
 from fedstats_app.heads import LinearHead
 from fedstats_app.statistics.specification import SampleRequest
 from fedstats_app.training.training_options import LocalOptions
@@ -133,6 +135,10 @@ class TunedModel(nn.Module):
     def num_classes(self) -> int:
         """Number of classes C."""
         return self.head.num_classes
+
+    def threads(self, num_samples: int) -> AbstractContextManager[None]:
+        """Keep torch on one thread for what a head alone does with the features of few samples."""
+        return threads_worth(num_samples * self.head.num_features) if self.backbone is None else nullcontext()
 
     def train(self, mode: bool = True) -> Self:
         """Do nothing: all layers run as in evaluation."""
