@@ -52,7 +52,7 @@ def statistics(msg: Message, context: Context, client_id: int | None) -> Message
     labels = torch.from_numpy(split.dataset.labels[split.kept])
     collected = _collected(site, reader, split, request, labels, request.num_classes)
     named = {split.dataset.class_names[c] for c in collected.suppressed}
-    # Not above: the network has work for all threads, however few the samples.
+    # The network, above, has work for all threads however few the samples.
     with threads_worth(len(labels) * reader.backbone.feature_dim):
         return _reply(msg, request, site, reader, {*split.suppressed, *named}, collected.statistics, started)
 
