@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import UNKNOWN_LICENCE
-from fedstats_app.backbones.device import automatic_batch_size, resolve_autocast, resolve_device
+from fedstats_app.backbones.device import SMALL, automatic_batch_size, resolve_autocast, resolve_device
 from fedstats_app.backbones.engine import BFLOAT16, TORCH, Engine, EngineError, chosen_engine, openvino_version
 from fedstats_app.backbones.feature_map import MappedFeatures
 from fedstats_app.backbones.openvino_engine import OpenVINOEngine
 from fedstats_app.backbones.transform import InputTransform
+from fedstats_app.base.threads import beside_each_other
 from fedstats_app.data.dataset import Kind
 from fedstats_app.data.feature_cache import default_cache_root
 
@@ -54,7 +55,8 @@ class Backbone:
     Every forward pass has a shape that the samples in it have by themselves - (batch_size, 3, input_size, input_size)
     for images, (batch_size, 2, one of a few lengths) for texts - with a batch that is not full being padded with zeros,
     because kernels round differently at different shapes. So a sample's features are the same to the bit whatever
-    samples come before, after or beside it (on one machine, library version and number of threads).
+    samples come before, after or beside it, on one machine and library version. On a CPU, batches of more than 16 have
+    all threads, and their features depend on how many there are.
 
     Parameters
     ----------
@@ -267,38 +269,47 @@ class Backbone:
             while block := list(itertools.islice(rows, self.batch_size)):
                 yield torch.stack(block)
             return
-        # By shape: the memory of a batch, used again and again, and the positions of the samples in it.
-        batches: dict[tuple[int, ...], tuple[Tensor, list[int]]] = {}
+        jobs = (functools.partial(self._numbered, *batch) for batch in self._batches(inputs))
         finished: dict[int, Tensor] = {}
         following = 0
+        for rows in beside_each_other(jobs) if self._is_small else (job() for job in jobs):
+            finished.update(rows)
+            ready = list(itertools.takewhile(finished.__contains__, itertools.count(following)))
+            if ready:
+                yield torch.stack([finished.pop(place) for place in ready])
+                following += len(ready)
+
+    @property
+    def _is_small(self) -> bool:
+        """True if several batches may be in memory, and one has too little work for all threads."""
+        return self.device.type == "cpu" and self.batch_size <= SMALL
+
+    def _batches(self, inputs: Iterable[Tensor]) -> Iterator[tuple[Tensor, list[int]]]:
+        """Yield full batches of samples of one shape, with their positions; the last of each shape is padded."""
+        filling: dict[tuple[int, ...], tuple[Tensor, list[int]]] = {}
         for position, sample in enumerate(inputs):
             shape = tuple(sample.shape)
-            if shape not in batches:
+            if shape not in filling:
                 empty = torch.empty(
                     (self.batch_size, *shape),
                     dtype=self.transform.dtype,
                     memory_format=self._memory_format,
                     pin_memory=self.device.type == "cuda",  # which makes copies to a GPU faster
                 )
-                batches[shape] = empty, []
-            batch, positions = batches[shape]
+                filling[shape] = empty, []
+            batch, positions = filling[shape]
             # Copied by one thread: torch's pool is slow where cores are shared.
             batch.numpy()[len(positions)] = sample.numpy()
             positions.append(position)
-            if len(positions) < self.batch_size:
-                continue
-            finished.update(zip(positions, self.forward_batch(batch), strict=True))
-            positions.clear()
-            ready = list(itertools.takewhile(finished.__contains__, itertools.count(following)))
-            if ready:
-                yield torch.stack([finished.pop(place) for place in ready])
-                following += len(ready)
-        for batch, positions in batches.values():
-            if positions:
-                batch.numpy()[len(positions) :] = 0
-                finished.update(zip(positions, self.forward_batch(batch), strict=False))
-        if finished:
-            yield torch.stack([finished[place] for place in sorted(finished)])
+            if len(positions) == self.batch_size:
+                yield filling.pop(shape)
+        for batch, positions in filling.values():
+            batch.numpy()[len(positions) :] = 0
+            yield batch, positions
+
+    def _numbered(self, batch: Tensor, positions: Sequence[int]) -> Iterable[tuple[int, Tensor]]:
+        """Return the positions of a batch's samples, each with its features."""
+        return zip(positions, self.forward_batch(batch), strict=False)
 
     def forward_batch(self, batch: Tensor) -> Tensor:
         """Compute the features of one full batch of transformed samples, on any device, which is left as it was.

@@ -13,6 +13,7 @@ import gc
 import os
 import secrets
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TypeVar
 
@@ -98,10 +99,11 @@ def threads_worth(numbers: int) -> Iterator[None]:
         yield
 
 
-def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> list[Made]:
+def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> Iterator[Made]:
     """Do independent work in as many threads of Python as torch has, each with one of torch's: the same bits on any.
 
-    Torch leaves Python to others while it computes, and most factorisations use one core well and two badly.
+    Torch leaves Python to others while it computes, and most factorisations and small networks use one core well and
+    two badly.
 
     Parameters
     ----------
@@ -109,9 +111,9 @@ def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> list[Made]:
         The longest first. None may change what another reads. Each is asked for when a thread is free for it, so that
         no more of them are in memory than run. One alone runs in the caller's thread.
 
-    Returns
-    -------
-    list
+    Yields
+    ------
+    object
         What each returned, in their order.
 
     Raises
@@ -121,36 +123,42 @@ def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> list[Made]:
     """
     import torch
 
-    def alone(job: Callable[[], Made]) -> Made:
-        with one_thread():
-            return job()
-
     threads = torch.get_num_threads()
     workers = min(threads, len(jobs)) if isinstance(jobs, Sized) else threads
     if workers < 2:
-        made = []
         for only in jobs:
             with one_thread():
-                made.append(only())
-        return made
+                made = only()
+            yield made
+        return
     from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
     # One pool for all: what a thread has freed stays its own, and others' threads are not to take as much again.
-    pool, waiting = ThreadPoolExecutor(workers, thread_name_prefix="fedstats-solving"), iter(jobs)
-    begun: list[Future[Made]] = []
+    pool = ThreadPoolExecutor(workers, "fedstats-threads", lambda: compute_with(1))
+    begun: deque[Future[Made]] = deque()
     running: set[Future[Made]] = set()
     try:
-        while True:
+        waiting = iter(jobs)
+        while (job := next(waiting, None)) is not None:
+            begun.append(pool.submit(job))
+            running.add(begun[-1])
+            del job
             if len(running) == workers:
                 ended, running = wait(running, return_when=FIRST_COMPLETED)
                 if any(future.exception() is not None for future in ended):
                     break
-            if (job := next(waiting, None)) is None:
-                break
-            begun.append(pool.submit(alone, job))
-            running.add(begun[-1])
-            del job
-        return [future.result() for future in begun]
+            while begun and begun[0].done():
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)  # what threads that are yet to come start with
+
+
+def compute_with(threads: int) -> None:
+    """Give this thread of Python a number of torch's."""
+    import torch
+
+    torch.get_num_threads()  # called for the first time, torch sets it to what another thread has last set
+    torch.set_num_threads(threads)

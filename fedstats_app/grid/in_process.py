@@ -15,6 +15,8 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedstats_app.base.threads import compute_with
+
 FIRST_NODE_ID = 1000
 # Flower's error code for a ClientApp that raised.
 CLIENT_APP_RAISED = 2
@@ -109,7 +111,7 @@ class InProcessGrid(ObjectGrid):
     ) -> None:
         super().__init__(app, contexts_of(node_configs, run_id, run_config, FIRST_NODE_ID))
         self._threads = 1
-        self._worker = ThreadPoolExecutor(1, "fedstats-clients", lambda: _compute_with(self._threads))
+        self._worker = ThreadPoolExecutor(1, "fedstats-clients", lambda: compute_with(self._threads))
         self._answers: dict[str, Future[Message]] = {}
         self._busy = 0  # the worker's thread while it answers
 
@@ -199,13 +201,6 @@ def task(run_id: int) -> Iterator[None]:
 def begin_task(run_id: int) -> None:
     """Give this process a run: Flower builds no message from a server outside a run."""
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = run_id, run_id, SERVER_NODE_ID
-
-
-def _compute_with(threads: int) -> None:
-    import torch
-
-    torch.get_num_threads()  # called for the first time, torch sets it to what another thread has last set
-    torch.set_num_threads(threads)
 
 
 def copied(msg: Message) -> Message:

@@ -1,5 +1,8 @@
 """A frozen network at one batch shape: its features, fingerprint, devices and batch size."""
 
+import threading
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -171,3 +174,41 @@ def test_on_a_cpu_it_is_one_number_whatever_the_threads() -> None:
     torch.set_num_threads(1)
     assert made.computed_by == tiny(batch_size=4).computed_by
     assert torch.equal(torch.cat(list(made.extract(images))), torch.cat(list(tiny(batch_size=4).extract(images))))
+
+
+def test_small_batches_run_side_by_side_and_features_do_not_depend_on_the_threads(
+    lite: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = random_images(14)
+    torch.set_num_threads(1)
+    alone = features(lite, images)
+    compute, both = lite._compute, threading.Barrier(2)
+
+    def together(batch: torch.Tensor) -> torch.Tensor:
+        both.wait(60)
+        return compute(batch)
+
+    monkeypatch.setattr(lite, "_compute", together)
+    torch.set_num_threads(2)
+    assert torch.equal(features(lite, images), alone) and torch.get_num_threads() == 2
+
+
+def test_a_large_batch_has_all_threads() -> None:
+    backbone, threads, found = _custom(batch_size=17), 3, []
+    torch.set_num_threads(threads)
+    backbone.module.register_forward_pre_hook(lambda module, inputs: found.append(torch.get_num_threads()))
+    assert len(features(backbone, random_images(20))) == 20 and found == [threads] * 2
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_input_that_cannot_be_made_is_an_error_and_ends_the_threads(threads: int) -> None:
+    torch.set_num_threads(threads)
+
+    def inputs() -> Iterator[torch.Tensor]:
+        yield from (torch.zeros(3, 16, 16) for _ in range(9))
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        list(_custom().extract_inputs(inputs()))
+    assert torch.get_num_threads() == threads
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("fedstats-threads")]

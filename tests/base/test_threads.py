@@ -54,15 +54,26 @@ def test_results_come_in_order_and_every_job_has_one_thread_of_torch(threads: in
         where.add(threading.get_ident())
         return number, torch.get_num_threads()
 
-    assert beside_each_other([lambda one=one: job(one) for one in range(7)]) == [(one, 1) for one in range(7)]  # type: ignore[misc]
+    made = list(beside_each_other([lambda one=one: job(one) for one in range(7)]))  # type: ignore[misc]
+    assert made == [(one, 1) for one in range(7)]
     assert (where == {here}) == (threads == 1) and len(where) <= threads
-    assert torch.get_num_threads() == threads and beside_each_other([]) == []
+    assert torch.get_num_threads() == threads and not list(beside_each_other([]))
 
 
 def test_jobs_run_at_the_same_time() -> None:
     torch.set_num_threads(2)
     both = threading.Barrier(2)
     assert sorted(beside_each_other([lambda: both.wait(60), lambda: both.wait(60)])) == [0, 1]
+
+
+def test_results_come_before_all_jobs_have_begun() -> None:
+    torch.set_num_threads(2)
+    begun = []
+    made = beside_each_other(lambda one=one: begun.append(one) for one in range(50))  # type: ignore[misc]
+    next(made)
+    assert len(begun) < 50
+    made.close()  # type: ignore[attr-defined]
+    assert len(begun) < 50 and torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -79,7 +90,7 @@ def test_no_more_jobs_are_asked_for_than_run(threads: int) -> None:
             most[0] = max(most[0], asked[0] - done[0])
             yield job
 
-    assert len(beside_each_other(jobs())) == 20 and most[0] <= threads
+    assert len(list(beside_each_other(jobs()))) == 20 and most[0] <= threads
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -98,9 +109,9 @@ def test_what_a_job_fails_with_is_raised(threads: int) -> None:
             yield lambda: None
 
     with pytest.raises(ArithmeticError, match="no number"):
-        beside_each_other([fails, lambda: None, lambda: None])
+        list(beside_each_other([fails, lambda: None, lambda: None]))
     with pytest.raises(ArithmeticError, match="no number"):
-        beside_each_other(jobs())
+        list(beside_each_other(jobs()))
     assert len(asked) < 20 and torch.get_num_threads() == threads
 
 
