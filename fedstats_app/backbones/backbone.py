@@ -269,11 +269,11 @@ class Backbone:
             while block := list(itertools.islice(rows, self.batch_size)):
                 yield torch.stack(block)
             return
-        jobs = (functools.partial(self._numbered, *batch) for batch in self._batches(inputs))
+        jobs = (functools.partial(self._numbered, batch, positions) for batch, positions in self._batches(inputs))
         finished: dict[int, Tensor] = {}
         following = 0
-        for rows in beside_each_other(jobs) if self._is_small else (job() for job in jobs):
-            finished.update(rows)
+        for features in beside_each_other(jobs) if self._is_small else (job() for job in jobs):
+            finished.update(features)
             ready = list(itertools.takewhile(finished.__contains__, itertools.count(following)))
             if ready:
                 yield torch.stack([finished.pop(place) for place in ready])
@@ -307,9 +307,9 @@ class Backbone:
             batch.numpy()[len(positions) :] = 0
             yield batch, positions
 
-    def _numbered(self, batch: Tensor, positions: Sequence[int]) -> Iterable[tuple[int, Tensor]]:
+    def _numbered(self, batch: Tensor, positions: Sequence[int]) -> dict[int, Tensor]:
         """Return the positions of a batch's samples, each with its features."""
-        return zip(positions, self.forward_batch(batch), strict=False)
+        return dict(zip(positions, self.forward_batch(batch), strict=False))
 
     def forward_batch(self, batch: Tensor) -> Tensor:
         """Compute the features of one full batch of transformed samples, on any device, which is left as it was.

@@ -5,7 +5,7 @@
     python -m research.benchmarks.engines client --images 200 --pixels 3000
     python -m research.benchmarks.engines heads "dataset=builtin"
 
-`forward` is the network alone, on batches that are ready. `client` is all that a client does for its statistics, from
+`forward` is the network alone, on inputs that are ready. `client` is all that a client does for its statistics, from
 JPEGs of smooth noise on disk to sums, without the feature cache; `reading` is what of it is left without the network:
 files, decoding and transform. The engines take turns; rates are medians, and ratios are medians of those of each turn.
 `heads` solves heads on the features of each engine and counts test images whose prediction is not that of torch's head.
@@ -87,11 +87,8 @@ def rates(work: dict[str, Callable[[], int]], turns: int) -> dict[str, tuple[flo
 
 def forward(backbone: Backbone, num_batches: int) -> int:
     first, *_ = backbone.transform.probes()
-    batch = torch.stack([first] * backbone.batch_size).to(backbone.device)
-    for _ in range(num_batches):
-        features = backbone.forward_batch(batch)
-    features.cpu()  # waits for the device
-    return backbone.batch_size * num_batches
+    inputs = [first] * (backbone.batch_size * num_batches)
+    return sum(len(block.cpu()) for block in backbone.extract_inputs(inputs))
 
 
 def reading(transform: InputTransform, dataset: Dataset) -> int:
