@@ -17,7 +17,7 @@ _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 logger = logging.getLogger("fedstats_app")
 # On one thread four images were faster than 16 for small networks, whose layers' outputs then stay in a core's cache,
-# and a small client pads little (docs/backbones.md). Not by the number of threads: it decides the last bits.
+# and a small client pads little. Not by the number of threads: it decides the last bits.
 IMAGES, TEXTS = 4, 16
 # Batches of a CPU up to this size run side by side, one thread each, and as many are in memory as there are threads.
 SMALL = 16
