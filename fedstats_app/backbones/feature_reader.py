@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.base.progress import Progress
+from fedstats_app.base.threads import Room, ahead, machine_bytes
 from fedstats_app.data import Dataset, FeatureCache, UnreadableSampleError
 from fedstats_app.data.contents import sample_digest
 
@@ -27,6 +29,13 @@ logger = logging.getLogger("fedstats_app")
 BLOCK_SIZE = 1024
 
 
+# Images that a thread reads at a time.
+READ_TOGETHER = 4
+# Of an image and the network's input together. To read 128 pixels a side takes a millisecond; below, threads of Python
+# wait for each other longer than that.
+PIXELS_FOR_A_THREAD = 2**16
+# Images that are decoded at the same time take an eighth of the memory, if 16 bytes are a pixel in some copies.
+BYTES_OF_A_PIXEL = 8 * 16
 # Transformed samples of one client are kept in memory while it trains if they take no more than this.
 MEMORY_FOR_SAMPLES = 2**30
 
@@ -152,12 +161,46 @@ def _readable(
     dataset: Dataset, indices: NDArray[np.int64], positions: NDArray[np.int64], network: Backbone
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield the samples at some positions of the indices, transformed; what cannot be read is named in the log."""
-    for position in positions.tolist():
-        try:
-            yield position, network.transform(dataset.sample(int(indices[position])))
-        except UnreadableSampleError as error:
+    found = _read_ahead(dataset, indices[positions].tolist(), network)
+    for position, sample in zip(positions.tolist(), found, strict=True):
+        if isinstance(sample, Tensor):
+            yield position, sample
+        else:
             # The name stays in this site's own log: file names can be personal data.
-            logger.warning("left out: %s", error)
+            logger.warning("left out: %s", sample)
+
+
+def _read_ahead(
+    dataset: Dataset, indices: Sequence[int], network: Backbone
+) -> Iterator[Tensor | UnreadableSampleError]:
+    """Yield samples in their order, transformed, or why one cannot be read.
+
+    Images that take long are read, decoded and resized in as many threads as torch has.
+    """
+    room = Room((machine_bytes() or 2**33) // BYTES_OF_A_PIXEL)
+    most_pixels = 0
+
+    def read(index: int) -> Tensor | UnreadableSampleError:
+        with room.shared() as take:
+
+            def begin(pixels: int) -> None:
+                nonlocal most_pixels
+                most_pixels = max(most_pixels, pixels)
+                take(pixels)
+
+            try:
+                return network.transform(dataset.sample(index, begin))
+            except UnreadableSampleError as error:
+                return error
+
+    def several(start: int) -> list[Tensor | UnreadableSampleError]:
+        return [read(index) for index in indices[start : start + READ_TOGETHER]]
+
+    yield from several(0)
+    take_long = most_pixels and most_pixels + network.input_size**2 >= PIXELS_FOR_A_THREAD
+    jobs = (functools.partial(several, start) for start in range(READ_TOGETHER, len(indices), READ_TOGETHER))
+    for group in ahead(jobs, torch.get_num_threads() if take_long else 1):
+        yield from group
 
 
 def _digest(parts: tuple[str, ...]) -> str:
@@ -203,11 +246,19 @@ class DatasetSamples:
         Tensor
             Images (b, 3, H, W) float32 in the backbone's memory layout; or token ids and attention masks (b, 2, T)
             int64, T that of the longest text.
+
+        Raises
+        ------
+        UnreadableSampleError
+            If one can be read no more.
         """
         if self._inputs is not None:
             chosen = [self._inputs[position] for position in indices.tolist()]
         else:
-            places = self._indices[indices.numpy()].tolist()
-            chosen = [self._backbone.transform(self._dataset.sample(place)) for place in places]
+            chosen = []
+            for sample in _read_ahead(self._dataset, self._indices[indices.numpy()].tolist(), self._backbone):
+                if isinstance(sample, UnreadableSampleError):
+                    raise sample
+                chosen.append(sample)
         layout = torch.channels_last if self._backbone.channels_last else torch.contiguous_format
         return self._backbone.transform.stack(chosen).contiguous(memory_format=layout)

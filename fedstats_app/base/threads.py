@@ -13,6 +13,7 @@ import gc
 import os
 import secrets
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TypeVar
@@ -154,6 +155,72 @@ def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> Iterator[Made]:
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)  # what threads that are yet to come start with
+
+
+def ahead(jobs: Iterable[Callable[[], Made]], threads: int) -> Iterator[Made]:
+    """Do jobs that use nothing of torch's threads, such as reading files, before their results are taken.
+
+    Parameters
+    ----------
+    jobs : iterable of callable
+        At most ``2 * threads`` have begun or wait with a result.
+    threads : int
+        Threads of Python; with 1 a job is done in the caller's thread, when its result is taken.
+
+    Yields
+    ------
+    object
+        What each returned, in their order; what one of them failed with is raised in its place.
+    """
+    if threads == 1:
+        yield from (job() for job in jobs)
+        return
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(threads, "fedstats-ahead")
+    begun: deque[Future[Made]] = deque()
+    try:
+        for job in jobs:
+            begun.append(pool.submit(job))
+            if len(begun) == 2 * threads:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class Room:
+    """Memory that threads share: they wait until theirs is free, and one alone has whatever it takes.
+
+    Parameters
+    ----------
+    size : int
+        In any unit.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size, self._taken = size, 0
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[Callable[[int], None]]:
+        """Give a function that takes an amount, once, and give that back at the end."""
+        mine = 0
+
+        def take(amount: int) -> None:
+            nonlocal mine
+            with self._changed:
+                self._changed.wait_for(lambda: not self._taken or self._taken + amount <= self._size)
+                self._taken += amount
+                mine = amount
+
+        try:
+            yield take
+        finally:
+            with self._changed:
+                self._taken -= mine
+                self._changed.notify_all()
 
 
 def compute_with(threads: int) -> None:

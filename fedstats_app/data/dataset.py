@@ -58,7 +58,8 @@ class SampleSource:
     Attributes
     ----------
     open : callable
-        From a valid index to its image, in any mode and maybe still unread; or to its text.
+        From a valid index to its image, in any mode and maybe still unread; or to its text. Several threads may call
+        it at once.
     name : callable
         From a valid index to a name by which a person finds the sample.
     """
@@ -199,8 +200,15 @@ class Dataset:
         names = tuple(map(str, range(int(self.targets.groups.max(initial=0)) + 1)))
         return dataclasses.replace(self, targets=None, class_names=names, labels=self.targets.groups)
 
-    def sample(self, index: int) -> Sample:
+    def sample(self, index: int, before_decoding: Callable[[int], None] | None = None) -> Sample:
         """Read one image of its own size, as 8-bit RGB by the rule of `to_rgb`, or one text.
+
+        Parameters
+        ----------
+        index : int
+            In [0, n).
+        before_decoding : callable, optional
+            Given an image's number of pixels before they are read.
 
         Raises
         ------
@@ -216,6 +224,8 @@ class Dataset:
             if isinstance(opened, str):
                 return opened
             with opened as image:
+                if before_decoding is not None:
+                    before_decoding(image.width * image.height)
                 return to_rgb(image)
         except UNREADABLE as error:
             reason = str(error) if isinstance(error, DatasetError) else f"{type(error).__name__}: {error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ CONVERTERS = {
     ".nii": "NIfTI: write a PNG file per slice",
 }
 
+# DICOM is decoded at once, before anybody knows how large it is, and with copies of eight bytes a value.
+_ONE_AT_A_TIME = threading.Lock()
+
 
 def regular_file(path: Path) -> Path:
     """Return the path of a sample's file; an OSError refuses a pipe, socket or device, which may block its reader."""
@@ -30,7 +34,8 @@ def open_image(path: Path) -> Image.Image:
     """Open the image of a file, of DICOM by its name."""
     suffix = path.suffix.lower()
     if suffix == DICOM:
-        return read_dicom(path)
+        with _ONE_AT_A_TIME:
+            return read_dicom(path)
     try:
         return Image.open(path)
     except UnidentifiedImageError as error:

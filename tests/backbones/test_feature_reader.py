@@ -1,14 +1,17 @@
 """Features in blocks, from the network or the cache, with samples read ahead."""
 
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from fedstats_app.backbones import feature_reader
 from fedstats_app.backbones.feature_reader import BLOCK_SIZE, FeatureReader
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.base.option import ConfigError
@@ -72,6 +75,38 @@ def test_unreadable_samples_are_left_out_and_named(tmp_path: Path, caplog: pytes
     bad = {index for index in range(12) if dataset.sample_name(index)[-6:-4] in ("03", "04")}
     assert set(range(12)) - set(positions.tolist()) == bad
     assert "03.png" in caplog.text and "04.png" in caplog.text
+
+
+@pytest.mark.parametrize("source", ["folder", "table"])
+def test_images_read_ahead_are_the_same_bits_in_the_same_order(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = image_folder(tmp_path / "images", damaged=(1, 6, 7))
+    paths = sorted(folder.rglob("*.png"))
+    if source == "table":
+        rows = [{"image": {"bytes": path.read_bytes()}, "label": path.parent.name} for path in paths]
+        datasets.Dataset.from_list(rows).to_parquet(tmp_path / "train.parquet")
+    dataset = load_dataset(f"folder:{folder}" if source == "folder" else f"parquet:{tmp_path}", "train")
+    backbone, indices = load_backbone("random:tiny", batch_size=4), np.random.default_rng(0).integers(0, 12, 300)
+    opened = dataset.source.open
+    known = {index: Image.open(path).convert("RGB") for index, path in enumerate(paths) if path.stat().st_size > 20}
+
+    def read_with(threads: int, pixels: int) -> tuple[list[object], set[int]]:
+        where: set[int] = set()
+        noted = SampleSource(lambda index: where.add(threading.get_ident()) or opened(index), dataset.source.name)
+        torch.set_num_threads(threads)
+        monkeypatch.setattr(feature_reader, "PIXELS_FOR_A_THREAD", pixels)
+        caplog.clear()
+        reader = FeatureReader(backbone)
+        features, positions = read(reader, replace(dataset, source=noted), indices)
+        names = [message.partition(" cannot be read")[0] for message in caplog.messages]
+        return [features.tolist(), positions.tolist(), reader.num_unreadable, names], where
+
+    alone, here = read_with(3, 10**9)
+    assert here == {threading.get_ident()} and alone == read_with(1, 1)[0]
+    ahead, where = read_with(3, 1)
+    assert ahead == alone and len(where) > 1
+    assert alone[1] == [position for position, index in enumerate(indices.tolist()) if index in known]
 
 
 def test_the_cache_is_on_in_simulation_and_where_a_node_s_owner_names_a_place(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Work that is done side by side: the same bits on any number of threads, in order, and errors are said."""
 
+import functools
 import os
 import sys
 import threading
@@ -9,7 +10,15 @@ import pytest
 import torch
 
 from fedstats_app.base import threads
-from fedstats_app.base.threads import FEW_NUMBERS, beside_each_other, num_threads, threads_worth, usable_cores
+from fedstats_app.base.threads import (
+    FEW_NUMBERS,
+    Room,
+    ahead,
+    beside_each_other,
+    num_threads,
+    threads_worth,
+    usable_cores,
+)
 from fedstats_app.methods import METHODS
 from fedstats_app.statistics.collected import StatisticsSum
 from tests.support.commands import output_of
@@ -91,6 +100,60 @@ def test_no_more_jobs_are_asked_for_than_run(threads: int) -> None:
             yield job
 
     assert len(list(beside_each_other(jobs()))) == 20 and most[0] <= threads
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_is_done_ahead_comes_in_order_and_few_jobs_are_ahead(threads: int) -> None:
+    begun, where = [], set()
+
+    def job(number: int) -> int:
+        begun.append(number)
+        where.add(threading.get_ident())
+        return number
+
+    made = ahead((functools.partial(job, number) for number in range(100)), threads)
+    for number in range(40):
+        assert next(made) == number and len(begun) <= number + 1 + 2 * threads
+    made.close()  # type: ignore[attr-defined]
+    assert len(begun) <= 40 + 2 * threads and (where == {threading.get_ident()}) == (threads == 1)
+
+
+def test_jobs_ahead_are_done_while_a_result_is_used() -> None:
+    third = threading.Event()
+    made = ahead([lambda: True, lambda: True, third.set, *[lambda: True] * 9], 2)
+    assert next(made) and third.wait(60)
+    made.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_a_job_ahead_fails_with_is_raised_in_its_place(threads: int) -> None:
+    made = ahead([lambda: 1, lambda: 1 // 0, lambda: 3], threads)
+    assert next(made) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(made)
+
+
+def test_room_is_given_to_those_who_fit_in_and_to_one_alone_whatever_it_takes() -> None:
+    room, events = Room(10), list[str]()
+
+    def large() -> None:
+        with room.shared() as take:
+            take(1000)
+            events.append("large")
+
+    with room.shared() as first, room.shared() as second:
+        first(6)
+        second(4)
+        waits = threading.Thread(target=large)
+        waits.start()
+        waits.join(0.05)
+        events.append("both")
+    waits.join(60)
+    assert events == ["both", "large"]
+    with pytest.raises(ArithmeticError), room.shared() as take:
+        take(10)
+        raise ArithmeticError
+    large()
 
 
 @pytest.mark.parametrize("threads", [1, 2])

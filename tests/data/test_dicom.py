@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from PIL import Image
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
-from fedstats_app.data import DatasetError, UnreadableSampleError, load_dataset
+from fedstats_app.data import DatasetError, UnreadableSampleError, images, load_dataset
 from fedstats_app.data.contents import sample_digest
 from fedstats_app.data.images import read_dicom
 
@@ -132,3 +134,17 @@ def test_where_pydicom_is_not_installed_its_extra_is_named(tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "DICOM is read with `pip install 'fedstats-app[dicom]'`\n"
     assert f"{DatasetError.__name__}: " in done.stderr and "pip install 'fedstats-app[dicom]'` reads it" in done.stderr
+
+
+def test_threads_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, both = written(tmp_path / "a.dcm", RAMP), threading.Barrier(2)
+
+    def read(path: Path) -> Image.Image:
+        with pytest.raises(threading.BrokenBarrierError):
+            both.wait(0.05)
+        both.reset()
+        return read_dicom(path)
+
+    monkeypatch.setattr(images, "read_dicom", read)
+    with ThreadPoolExecutor(2) as pool:
+        assert len(list(pool.map(images.open_image, [path, path]))) == 2
