@@ -12,7 +12,6 @@ import functools
 import hashlib
 import logging
 import shutil
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar, cast
@@ -42,8 +41,6 @@ logger = logging.getLogger("fedstats_app")
 # Trainings whose files a machine keeps. Files that simulated clients share, or of an interrupted run, stay behind.
 KEPT_TRAININGS = 8
 PREFIX = "mezo-"
-# Samples of clients that a worker keeps in memory from round to round, in bytes.
-SAMPLES_IN_MEMORY = 2**30
 
 Loaded = TypeVar("Loaded")
 # From client and setup to the client's training samples and its number in draws.
@@ -96,30 +93,11 @@ def replica_of(config: AppConfig, node: NodeConfig, run_id: int, training: int) 
         built = build_model(setup, start, backbone.module, backbone.feature_dim, backbone.device)
         return built, FEATURE_BATCH if setup.tuned == "head" else backbone.batch_size
 
-    return NodeReplica(folder, ClientSamples(site), model, shared=not node.data_path)
+    def samples(client_id: int | None, setup: MezoSetup) -> tuple[Samples, int]:
+        client = Site(config, node, client_id)
+        return client.samples(setup.request, held_out=False)[1], client.number
 
-
-class ClientSamples:
-    """Training samples of a site's clients, kept in memory from round to round."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        # From client to its samples, its number and the samples' bytes; the one used last at the end.
-        self._kept: OrderedDict[int | None, tuple[Samples, int, int]] = OrderedDict()
-
-    def __call__(self, client_id: int | None, setup: MezoSetup) -> tuple[Samples, int]:
-        """Return a client's samples and number."""
-        kept = self._kept
-        if client_id not in kept:
-            site = Site(self._site.config, self._site.node, client_id)
-            _, samples = site.samples(setup.request, held_out=False)
-            size = len(samples.labels)
-            first = samples.inputs(torch.zeros(min(1, size), dtype=torch.int64))
-            kept[client_id] = samples, site.number, size * first.numel() * first.element_size()
-            while sum(size for *_, size in kept.values()) > SAMPLES_IN_MEMORY and len(kept) > 1:
-                kept.popitem(last=False)
-        kept.move_to_end(client_id)
-        return kept[client_id][:2]
+    return NodeReplica(folder, samples, model, shared=not node.data_path)
 
 
 class NodeReplica:

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.base.progress import Progress
+from fedstats_app.client.kept_samples import SAMPLES
 from fedstats_app.client.ledger import Ledger, ledger_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set
@@ -243,6 +244,17 @@ class Site:
     def samples(self, request: TrainingRequest, *, held_out: bool) -> tuple[FeatureReader, Samples]:
         """Return the backbone that is asked for, and the client's samples for training or for evaluation."""
         split, reader = self.split_for(request), self.reader(request.backbone_fingerprint)
+
+        def read() -> Samples:
+            return self._read(request, split, reader, held_out=held_out)
+
+        if self.node.data_path:  # each message is a new process there, and files may have gone since the last
+            return reader, read()
+        data = self.client_id, held_out, request.class_names, request.holdout, request.seed
+        client = (*data, request.tune, reader.backbone.fingerprint)
+        return reader, SAMPLES.get((self.config, self.node.without_partition()), client, read)
+
+    def _read(self, request: TrainingRequest, split: ClientSplit, reader: FeatureReader, *, held_out: bool) -> Samples:
         indices = split.held_out if held_out else split.kept
         samples = samples_of(request, reader, split.dataset, indices)
         if len(samples.labels) < len(indices) and self.floor > 1:
@@ -255,7 +267,7 @@ class Site:
                 # As in the statistics: the server compares their numbers.
                 allowed = policy.allowed_classes(labels, num_classes)[labels]
             samples = SelectedSamples(samples, allowed.nonzero().squeeze(1))
-        return reader, samples
+        return samples
 
 
 @functools.lru_cache(maxsize=8)

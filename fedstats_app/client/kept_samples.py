@@ -1,0 +1,48 @@
+"""Samples of a simulation's clients, kept in memory from round to round of a training."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+
+import torch
+
+from fedstats_app.training.samples import Samples
+
+# Of all clients, in bytes.
+SAMPLES_IN_MEMORY = 2**30
+
+
+class KeptSamples:
+    """Samples that are read once, until others' run begins.
+
+    Where memory does not suffice for all clients, those that came first stay: clients come in turns, and of as many
+    none would be there if the latest stayed.
+    """
+
+    def __init__(self) -> None:
+        self._of: Hashable = None
+        self._kept: dict[Hashable, Samples] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, of: Hashable, client: Hashable, read: Callable[[], Samples]) -> Samples:
+        """Return a client's samples, of a run and a node, as they were read or read now."""
+        with self._lock:
+            if of != self._of:
+                self._of, self._bytes = of, 0
+                self._kept.clear()
+            if client in self._kept:
+                return self._kept[client]
+        samples = read()
+        number = len(samples.labels)
+        first = samples.inputs(torch.zeros(min(1, number), dtype=torch.int64))
+        size = number * first.numel() * first.element_size()
+        with self._lock:
+            if of == self._of and self._bytes + size <= SAMPLES_IN_MEMORY:
+                self._kept[client] = samples
+                self._bytes += size
+        return samples
+
+
+SAMPLES = KeptSamples()
