@@ -21,16 +21,16 @@ class KeptSamples:
     """
 
     def __init__(self) -> None:
-        self._of: Hashable = None
+        self._run: Hashable = None
         self._kept: dict[Hashable, Samples] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def get(self, of: Hashable, client: Hashable, read: Callable[[], Samples]) -> Samples:
+    def get(self, run: Hashable, client: Hashable, read: Callable[[], Samples]) -> Samples:
         """Return a client's samples, of a run and a node, as they were read or read now."""
         with self._lock:
-            if of != self._of:
-                self._of, self._bytes = of, 0
+            if run != self._run:
+                self._run, self._bytes = run, 0
                 self._kept.clear()
             if client in self._kept:
                 return self._kept[client]
@@ -39,7 +39,7 @@ class KeptSamples:
         first = samples.inputs(torch.zeros(min(1, number), dtype=torch.int64))
         size = number * first.numel() * first.element_size()
         with self._lock:
-            if of == self._of and self._bytes + size <= SAMPLES_IN_MEMORY:
+            if run == self._run and self._bytes + size <= SAMPLES_IN_MEMORY:
                 self._kept[client] = samples
                 self._bytes += size
         return samples
