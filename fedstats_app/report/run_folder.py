@@ -57,7 +57,7 @@ _README = """# A run of fedstats-app
 | heads/ | classifier heads, and backbones that training changed (safetensors; a head's header says how it was made) |
 | checkpoints/ | state of unfinished trainings, from which an interrupted run continues |
 | report.html | all of this in one page for a browser, without network; `fedstats report` makes it again |
-| plots/ | pictures (PNG): accuracy against megabytes, confusion matrices, training |
+| plots/ | pictures (PNG): accuracy against megabytes, confusion matrix, training |
 
 A file that is missing here was not reached: see status.json. In the JSON files, `null` stands for a value that there is
 not, and the strings `"inf"` and `"-inf"` for infinite numbers.

@@ -123,6 +123,7 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
     promise = NO_NOISE if run.promise is None else run.promise.to_json()
     merged = _num_with(strategy.outcomes, "merged")
     taken = advice.choice.method if advice else ""
+    chosen = taken or next(iter(strategy.heads), "")
     print(heads_table({result.method: result.to_json() for result in results}, merged, taken), flush=True)
     print(f"differential privacy: {privacy_in_words(promise)}", flush=True)
     left_out = left_out_in_words(scores.to_json()["leave_one_out"], run.backbone.kind)
@@ -135,12 +136,12 @@ def report(run: Run, strategy: StatisticsStrategy, notes: ClientNotes, scores: S
     if not run.federation.simulated or config.partition.by_column:
         from fedstats_app.server.unseen import score_unseen  # other runs do without
 
-        unseen = score_unseen(run, strategy, notes.kept, taken or next(iter(strategy.heads), ""))
+        unseen = score_unseen(run, strategy, notes.kept, chosen)
         if unseen is not None:
             progress.say(unseen_in_words(unseen, run.backbone.kind))
     # Beside what follows: torch leaves Python to others while it computes.
     with ThreadPoolExecutor(1, thread_name_prefix="fedstats-plots") as thread:
-        drawn = thread.submit(_draw, run, results, scores)
+        drawn = thread.submit(_draw, run, results, chosen, scores)
         give_back_memory()
         with progress.doing(f"measuring what each site changes, groups of sites for at most {MOST_SECONDS:.0f} s"):
             examined = Examined(strategy.outcomes, [], None)
@@ -219,14 +220,14 @@ def _plots(run: Run) -> ModuleType | None:
     return first_stage
 
 
-def _draw(run: Run, results: Sequence[MethodResult], scores: Scores) -> None:
+def _draw(run: Run, results: Sequence[MethodResult], chosen: str, scores: Scores) -> None:
     if (plots := _plots(run)) is None:
         return
     plots.write_plots(
         run.folder.path / "plots",
         results,
         class_names=run.class_names,
-        confusion_matrices=scores.confusion,
+        confusion_matrices={name: matrix for name, matrix in scores.confusion.items() if name == chosen},
         dataset=without_folders(run.data_name),
         backbone=without_folders(run.config.backbone.backbone),
     )

@@ -80,7 +80,7 @@ def test_the_new_method_is_wherever_the_others_are(folder: Path, printed: str) -
     assert found["regulariser"] == "shrinkage 0.01 (diagonal)" and found["accuracy"] > 0.9
     assert found["uplink_bytes"] == results["methods"]["fedncm"]["uplink_bytes"] + 4 * 4 * 32**2
     assert "\nFedDiag " in printed
-    plots = {"accuracy-vs-megabytes.png", "confusion-matrix-feddiag.png", "fine_tuning.png"}
+    plots = {"accuracy-vs-megabytes.png", "fine_tuning.png"}
     assert plots <= {path.name for path in (folder / "plots").iterdir()}
     outcomes = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
     # The clients of the third node, whose owner allows FedNCM only.

@@ -117,15 +117,6 @@ def test_cells_hold_per_cent_of_the_true_class() -> None:
     assert "number of the true class" in texts(EDGES["many classes"]())
 
 
-@pytest.mark.parametrize("title", ["Another title", "Another title, of two lines " * 3])
-def test_a_figure_that_was_drawn_before_is_drawn_over_without_a_trace(title: str) -> None:
-    first, second = ConfusionMatrix(torch.eye(3, dtype=torch.int64)), ConfusionMatrix(torch.from_numpy(counts(3, 3)))
-    drawn = confusion_figure(first, names(3), "Title")
-    png_bytes(drawn)
-    again = confusion_figure(second, names(3), title, drawn)
-    assert png_bytes(again) == png_bytes(confusion_figure(second, names(3), title))
-
-
 def lines_of(axes: Axes) -> dict[str, Any]:
     return {str(line.get_label()): line for line in axes.lines if line.get_marker() != "*"}
 

@@ -92,53 +92,31 @@ def _name_classes(axis: Axis, names: Sequence[str], label: str) -> None:
 
 
 @plot_style()
-def confusion_figure(
-    matrix: ConfusionMatrix, class_names: Sequence[str], title: str, drawn: Figure | None = None
-) -> Figure:
-    """Draw C true classes (rows) by predicted ones, with numbers for up to 20 classes, names for 100.
-
-    A figure of the same classes that was drawn before is changed and returned if it has room for the title, in half of
-    the time.
-    """
-    num_classes = len(matrix.matrix)
+def confusion_figure(matrix: ConfusionMatrix, class_names: Sequence[str], title: str) -> Figure:
+    """Draw C true classes (rows) by predicted ones, with numbers for up to 20 classes, names for 100."""
+    num_classes = len(class_names)
     height = float(np.clip(3.0 + 0.42 * num_classes, 4.8, 10.0))
-    figure = drawn or _empty_cells(class_names, height)
-    axes = figure.axes[0]
+    figure = new_figure(height + 0.6, height)
+    axes = figure.add_subplot()
     cells = binned(matrix.matrix.numpy(), _MOST_CELLS)
     totals = binned(matrix.class_examples.numpy()[:, None], len(cells))
     shares = np.ma.masked_invalid(np.divide(100 * cells, totals, out=np.full(cells.shape, np.nan), where=totals > 0))
-    axes.images[0].set_data(shares)
-    lines_before = axes.get_title(loc="left").count("\n")
-    for text in [*axes.texts]:
-        text.remove()
+    edge = num_classes - 0.5
+    # The square root makes rare confusions visible beside the diagonal.
+    image = axes.imshow(shares, "Blues", PowerNorm(0.5, 0, 100), extent=(-0.5, edge, edge, -0.5))
+    axes.set_facecolor("#e2e2e2")
+    axes.spines[:].set_visible(False)
+    figure.colorbar(image, ax=axes, ticks=[0, 5, 20, 50, 100], pad=0.02, shrink=0.6, label="% of the true class")
+    names = shortened(class_names)
+    _name_classes(axes.xaxis, names, "predicted class")
+    _name_classes(axes.yaxis, names, "true class")
+    axes.tick_params(axis="x", rotation=90)
     if num_classes <= _MOST_NUMBERS:
         for (row, column), share in np.ndenumerate(shares.filled(0.0)):
             if share > 0.5:  # what rounds to 0 is left blank
                 colour = "white" if share > 35 else INK
                 axes.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=8, color=colour)
     set_title(axes, title, _summary(matrix), inches=height)
-    if drawn is None:
-        return figure
-    if axes.get_title(loc="left").count("\n") != lines_before:
-        return confusion_figure(matrix, class_names, title)
-    figure.set_layout_engine("none")  # what surrounds the cells stays where it is
-    return figure
-
-
-def _empty_cells(class_names: Sequence[str], height: float) -> Figure:
-    """Draw axes, names of classes and colours, of a height in inches."""
-    figure = new_figure(height + 0.6, height)
-    axes = figure.add_subplot()
-    edge = len(class_names) - 0.5
-    # The square root makes rare confusions visible beside the diagonal.
-    cells = axes.imshow([[0.0]], "Blues", PowerNorm(0.5, 0, 100), extent=(-0.5, edge, edge, -0.5))
-    axes.set_facecolor("#e2e2e2")
-    axes.spines[:].set_visible(False)
-    figure.colorbar(cells, ax=axes, ticks=[0, 5, 20, 50, 100], pad=0.02, shrink=0.6, label="% of the true class")
-    names = shortened(class_names)
-    _name_classes(axes.xaxis, names, "predicted class")
-    _name_classes(axes.yaxis, names, "true class")
-    axes.tick_params(axis="x", rotation=90)
     return figure
 
 
@@ -181,8 +159,8 @@ def write_plots(
     if points:
         title = f"{dataset}, {backbone}, {max(result.num_clients for result in results):,} sites"
         write(accuracy_figure(list(points.values()), title), "accuracy-vs-megabytes")
-    figure = None
     for method, matrix in confusion_matrices.items():
-        figure = confusion_figure(matrix, class_names, f"{display_name(method)} on {dataset}", figure)
-        write(figure, f"confusion-matrix-{method}")
+        write(
+            confusion_figure(matrix, class_names, f"{display_name(method)} on {dataset}"), f"confusion-matrix-{method}"
+        )
     return written
