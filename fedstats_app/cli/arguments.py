@@ -54,8 +54,16 @@ def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if (name := " ".join(words[:2])) in (_LEDGER, _ALLOW):
         words[:2] = [name]
     arguments, others = root.parse_known_args(words)
-    if others and not COMMANDS[arguments.command].hands_on:
-        root.error(f"unrecognized arguments: {' '.join(others)}")
+    command = COMMANDS[arguments.command]
+    if others and not command.hands_on:
+        # Perhaps a list of words with options in between, of which argparse reads the first part alone by itself.
+        alone = argparse.ArgumentParser(f"fedstats {arguments.command}")
+        for names, settings in command.arguments:
+            alone.add_argument(*names, **settings)
+        begun = argparse.Namespace(command=arguments.command)
+        arguments, others = alone.parse_known_intermixed_args(words[1:], begun)
+        if others:
+            root.error(f"unrecognized arguments: {' '.join(others)}")
     arguments.others = others
     return arguments
 
@@ -129,7 +137,7 @@ _HEAD = (
 _FAST = "what computes features: openvino is faster for many images (extra: fast; default: torch)"
 _ENGINE = (
     _arg("--device", "DEVICE", "auto, cpu, cuda, cuda:N or mps (default: auto)", default="auto"),
-    _number("--batch-size", "N", 8, "samples per forward pass (default: 8)"),
+    _number("--batch-size", "N", None, "samples per forward pass (default: by command and device)"),
     (("--engine",), {"choices": NODE_ENGINES, "default": "torch", "help": _FAST}),
 )
 _COLUMNS = tuple(

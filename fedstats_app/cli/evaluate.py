@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             dataset = load_dataset(spec, "test", **reading)
             dataset = load_dataset(spec, "train", **reading) if dataset is None else dataset
         with progress.doing("loading the network and the head"):
-            classifier = load_classifier(arguments)
+            classifier = load_classifier(arguments, "auto")
         if dataset.kind != classifier.kind:
             raise CommandError(
                 f"head {classifier.method} classifies {classifier.kind}s, {dataset.name} has {dataset.kind}s"

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.base.files import read_json_file
@@ -24,8 +24,8 @@ from fedstats_app.report.classifier import Classifier, load
 from fedstats_app.settings.app_config import AppConfig
 
 
-def load_classifier(arguments: argparse.Namespace) -> Classifier:
-    """Load the head and its network: on the CPU, unless the arguments name a device.
+def load_classifier(arguments: argparse.Namespace, batch_size: Literal["auto"] | None = None) -> Classifier:
+    """Load the head and its network: on the CPU, unless the arguments name a device, with their batch size or this.
 
     Raises
     ------
@@ -36,6 +36,7 @@ def load_classifier(arguments: argparse.Namespace) -> Classifier:
     """
     given = {name: value for name, value in vars(arguments).items() if name in ("device", "batch_size", "engine")}
     options: dict[str, Any] = {"device": "cpu", **given}
+    options["batch_size"] = given.get("batch_size") or batch_size
     try:
         return load(arguments.run_folder, arguments.method or None, weights=arguments.weights or None, **options)
     except (WeightsError, ModuleNotFoundError) as error:

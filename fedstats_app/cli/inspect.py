@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     unreadable: dict[str, str] = {}
     with told("inspect") as progress:
         with progress.doing("loading the network and the head"):
-            classifier = load_classifier(arguments)
+            classifier = load_classifier(arguments, "auto")
         if classifier.targets:
             raise CommandError(f"head {classifier.method} gives {classifier.targets} to a sample, not one class")
         with progress.doing("reading the list of samples"):

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.backbone_options import BackboneOptions
+from fedstats_app.backbones.device import resolve_device
 from fedstats_app.backbones.engine import BFLOAT16
 from fedstats_app.backbones.names import in_folder
 from fedstats_app.backbones.registry import load_networks
@@ -312,7 +313,7 @@ def load(
     *,
     weights: str | os.PathLike[str] | None = None,
     device: str = "auto",
-    batch_size: int = 8,
+    batch_size: int | Literal["auto"] | None = None,
     engine: str = "torch",
 ) -> Classifier:
     """Load a run's head and the backbone that it was made for: the tuned one where training changed it.
@@ -328,8 +329,9 @@ def load(
         The backbone's weight file, or a language model's folder, where it is not (any more) where the run had it.
     device : str
         `auto`, `cpu`, `cuda`, ...
-    batch_size : int
-        Samples per forward pass. A single one costs as much as a whole batch, many are faster in larger ones.
+    batch_size : int or "auto", optional
+        Samples per forward pass, by default 1 on a CPU, else 8: a single one costs as much as a whole batch. Many small
+        images are faster in larger ones: "auto" suits many samples.
     engine : {"torch", "auto", "openvino"}
         What computes features: OpenVINO takes about a second to load, and is then faster (extra: fast). Heads of
         features in bfloat16 have them computed by OpenVINO in any case.
@@ -359,6 +361,8 @@ def load(
         if key not in metadata:
             raise ValueError(f"head {name!r}: its metadata must have {key!r}, got only {', '.join(sorted(metadata))}")
     given = None if weights is None else str(weights)
+    if batch_size is None:
+        batch_size = 1 if resolve_device(device).type == "cpu" else 8
     backbone = _load_backbone(path, metadata, weights=given, batch_size=batch_size, device=device, engine=engine)
     expected = metadata["backbone-fingerprint"]
     if backbone.fingerprint != expected:
@@ -407,7 +411,13 @@ def _with_paths(head: Path, metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def _load_backbone(
-    head: Path, metadata: Mapping[str, str], *, weights: str | None, batch_size: int, device: str, engine: str = "torch"
+    head: Path,
+    metadata: Mapping[str, str],
+    *,
+    weights: str | None,
+    batch_size: int | Literal["auto"],
+    device: str,
+    engine: str = "torch",
 ) -> Backbone:
     """Load the backbone that a head's metadata name: a tuned one from the head's folder, else an official one.
 

@@ -1,6 +1,7 @@
 """The command as a whole: light, clear errors, exit codes."""
 
 import importlib
+import itertools
 import os
 import shlex
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from fedstats_app import __version__
 from fedstats_app.cli import main
+from fedstats_app.cli.arguments import parsed
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -74,6 +76,26 @@ def test_wrong_words_end_with_code_2(words: list[str], capsys: pytest.CaptureFix
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2 and "usage: fedstats" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [["run"], ["plots=false"], ["-c", "num-clients=3"], ["seed=1"]],
+        [["predict"], ["/a/run"], ["a.png", "b.png"], ["--top", "3"], ["--csv"]],
+        [["merge"], ["a", "b"], ["--out", "x"]],
+    ],
+)
+def test_options_may_stand_anywhere_among_the_words(parts: list[list[str]]) -> None:
+    """A list of words may have them in between, too."""
+    [command, *others] = parts
+    words = [part for part in others if not part[0].startswith("-")]
+    expected = parsed([*command, *itertools.chain(*words, *(part for part in others if part not in words))])
+    single = [[word] for part in words for word in part] + [part for part in others if part not in words]
+    plain = [word for part in words for word in part]
+    for order in itertools.permutations(single):
+        if [word for part in order for word in part if word in plain] == plain:
+            assert parsed([*command, *itertools.chain(*order)]) == expected
 
 
 @pytest.mark.parametrize(

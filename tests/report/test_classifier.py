@@ -10,6 +10,7 @@ import fedstats_app
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.weights import WeightsError
+from fedstats_app.cli import main
 from fedstats_app.heads import LinearHead, solve_ncm
 from fedstats_app.report.classifier import Classifier
 from fedstats_app.report.head_file import read_head
@@ -75,6 +76,28 @@ def test_a_loaded_classifier_knows_what_the_run_knew(run: RunFolder, feature_map
     expected = _head(backbone).logits(torch.cat(list(backbone.extract([images[0], images[2]]))))
     assert scores.dtype == torch.float64 and torch.isneginf(scores[:, 3]).all()
     torch.testing.assert_close(scores[:, :3], expected[:, :3], rtol=1e-5, atol=1e-6)
+
+
+def test_on_a_cpu_a_picture_costs_one_and_many_come_in_batches(
+    run: RunFolder, backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, found = Backbone._compute, list[int]()
+    monkeypatch.setattr(Backbone, "_compute", lambda own, batch: found.append(len(batch)) or compute(own, batch))
+    classifier, (images, names) = _loaded(run, backbone), _images(1, seed=1)
+    for name, image in zip(names, images, strict=True):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        image.save(tmp_path / "pictures" / name / "0.png")
+    found.clear()
+    assert classifier.predict(images[0]) == names[0] and found == [1]
+    head, pictures = ("--method", "fedncm"), str(tmp_path / "pictures")
+    for words, sizes in {
+        ("predict", str(run.path), *head, pictures): [1, 1, 1],
+        ("evaluate", str(run.path), *head, pictures): [4],
+        ("evaluate", str(run.path), *head, "--batch-size", "3", pictures): [3],
+    }.items():
+        found.clear()
+        main([*words])
+        assert found == sizes
 
 
 def test_the_most_accurate_is_loaded(
