@@ -135,6 +135,8 @@ def read_csv(files: list[Path]) -> "pyarrow.Table":
         delimiter = max(",;\t", key=first.count)
         _check_shape(text.count("\n"), first.count(delimiter) + 1)
         names = next(_csv.reader([first], delimiter=delimiter), [])
+        if len(set(names)) < len(names):
+            raise ValueError(f"{file.name}: columns must have different names, has {names}")
         parts.append(
             csv.read_csv(
                 io.BytesIO(text.encode()),

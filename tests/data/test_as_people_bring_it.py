@@ -69,6 +69,12 @@ def test_a_table_without_a_label_says_what_its_columns_look_like(tmp_path: Path,
         load_dataset(f"csv:{tmp_path / 'labels.csv'}", "train")
 
 
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("text,text,label\na,b,c\n")
+    with pytest.raises(DatasetError, match=r"labels.csv: columns must have different names, has \['text', 'text'"):
+        load_dataset(f"csv:{tmp_path / 'labels.csv'}", "train")
+
+
 @pytest.mark.parametrize("header", ["text,label", "text;label", "text\tlabel", "sep=;\ntext;label"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
 def test_tables_as_spreadsheets_write_them(tmp_path: Path, header: str, encoding: str) -> None:
