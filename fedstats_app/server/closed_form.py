@@ -89,6 +89,10 @@ def collect(run: Run, strategy: StatisticsStrategy) -> ClientNotes:
     with run.progress.doing("statistics") as step:
         strategy.on_reply = _watching(run, strategy, notes, step)
         strategy.collect(run.grid)
+    if not run.config.federation.is_noisy and not strategy.collection.total.num_examples:
+        raise ValueError(
+            "no site sent a sample: every class has fewer samples there than min-class-count, or none can be read"
+        )
     give_back_memory()
     return notes
 

@@ -66,7 +66,7 @@ class Extension:
         self.num_added = len(class_names) if self.adds_labels(class_names) else 0
         _, refused = align_class_lists({0: ClassList(class_names)}, self.class_names)
         if refused:
-            raise ValueError(f"extend: {refused[0]}")
+            raise ValueError(f"{'extend' if self.class_names else 'dataset'}: {refused[0]}")
         for names, others in ((class_names, self.class_names), (self.class_names, class_names)):
             if set(others) <= set(names):
                 return names

@@ -38,6 +38,18 @@ def test_a_single_class_is_one_error_before_the_network_is_loaded(tmp_path: Path
     assert "a classifier needs two" in status.read_text()
 
 
+def test_names_that_look_the_same_are_an_error_of_the_data(tmp_path: Path) -> None:
+    root = site_folder(tmp_path / "flowers", ("e\u0301", "\xe9"), seed=0)
+    with pytest.raises(ValueError, match=r"^dataset: its classes .* differ only in spaces, Unicode form"):
+        simulate(tmp_path, dataset=f"folder:{root}", num_clients=2)
+
+
+def test_without_a_single_sample_no_head_is_made(tmp_path: Path) -> None:
+    root = site_folder(tmp_path / "flowers", CLASSES, seed=0)
+    with pytest.raises(ValueError, match="no site sent a sample: every class has fewer samples there than min-class"):
+        simulate(tmp_path, dataset=f"folder:{root}", num_clients=2, min_class_count=99, method="fedncm")
+
+
 def test_splits_of_a_site_stay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
