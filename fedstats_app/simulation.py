@@ -16,7 +16,7 @@ from flwr.app import Context, Message, RecordDict
 
 from fedstats_app import client_app, server_app
 from fedstats_app.base.option import flattened
-from fedstats_app.data.clients import own_dataset
+from fedstats_app.data.clients import own_dataset, partitions, training_set
 from fedstats_app.grid.in_process import SERVER_NODE_ID, InProcessGrid, Value, task
 from fedstats_app.server.lifetime import FOLDER_NAME, IN_PROCESS, LastWord, folder_of
 from fedstats_app.settings.app_config import AppConfig
@@ -89,6 +89,8 @@ def run_on(node_configs: Sequence[Mapping[str, Value]], run_config: Mapping[str,
     config = whole_config(run_config)
     for node_config in node_configs:
         NodeConfig.from_node_config(node_config)
+    for read_once in (training_set, partitions):
+        read_once.cache_clear()  # files may have changed since an earlier run of this process
     run_id = secrets.randbits(63)
     context = Context(run_id, SERVER_NODE_ID, {IN_PROCESS: True, FOLDER_NAME: name}, RecordDict(), config)
     with task(run_id), _stopped_by_sigterm():

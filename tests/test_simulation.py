@@ -146,6 +146,22 @@ def test_mistakes_in_settings_are_named_before_anything_is_made(tmp_path: Path) 
     assert not (tmp_path / "here").exists()
 
 
+def test_files_that_changed_since_an_earlier_run_are_read_again(tmp_path: Path) -> None:
+    flowers = simulation.site_folder(tmp_path / "flowers", ("red", "green"), seed=0)
+    settings = {"dataset": f"folder:{flowers}", "num_clients": 2, "method": "fedncm", "partitioner": "iid"}
+    settings |= {"fine_tune": "probe", "start_head": "zero", "num_server_rounds": 1, "learning_rate": 0.1}
+
+    def samples() -> tuple[int, int]:
+        folder = run(tmp_path, **settings)
+        (_, first) = simulation.rounds(folder, "zero-probe")
+        return read_json(folder, "results.json")["methods"]["fedncm"]["num_examples"], first["forward_passes"]
+
+    assert samples() == (12, 12)
+    Path(flowers, "red").rename(tmp_path / "flowers" / "blue")
+    simulation.site_folder(tmp_path / "flowers", ("red",), seed=1, images=20)
+    assert samples() == (28, 28)
+
+
 def test_paths_of_data_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=f"nothing is at {re.escape(str(tmp_path / 'flowers'))}$"):

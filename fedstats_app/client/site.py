@@ -163,7 +163,8 @@ class Site:
         ValueError
             If the node has no such client, or classes that it should not have.
         """
-        in_use = "" if self.ledger is None else self.ledger.layout().version
+        ledger = self.ledger
+        in_use = training_set(self.config.data).fingerprint if ledger is None else ledger.layout().version
         return _split(self, class_names, holdout, seed, in_use)
 
     def _split(self, class_names: tuple[str, ...], holdout: float, seed: int) -> ClientSplit:
@@ -250,7 +251,7 @@ class Site:
 
         if self.node.data_path:  # each message is a new process there, and files may have gone since the last
             return reader, read()
-        data = self.client_id, held_out, request.class_names, request.holdout, request.seed
+        data = split.dataset.fingerprint, self.client_id, held_out, request.class_names, request.holdout, request.seed
         client = (*data, request.tune, reader.backbone.fingerprint)
         return reader, SAMPLES.get((self.config, self.node.without_partition()), client, read)
 
