@@ -133,7 +133,7 @@ def _about_run(run: RunRecord) -> Iterator[str]:
     elif state != "completed":
         yield "The run had not ended when this page was made; what it had not reached is missing."
     if removed := run.results.get("removed"):
-        yield f"These heads were solved again without {removed}, and have not been evaluated since."
+        yield f"These heads were solved again ({removed}), and have not been evaluated since."
 
 
 def _about_evaluation(run: RunRecord) -> Iterator[str]:

@@ -106,7 +106,8 @@ def remove_clients(run_folder: Path, clients: Sequence[str], output_dir: str = "
             else:
                 total = sum_without(total, statistics)
         rest = replace(collected, total=total, clients=left)
-        description = "client " + ", ".join(f"{client.client} of run {client.run}" for client in removed)
+        clients_removed = ", ".join(f"{client.client} of run {client.run}" for client in removed)
+        description = f"client {clients_removed} removed"
         return _written(run_folder, rest, description, removed, output_dir)
 
 
@@ -164,7 +165,7 @@ def edit_classes(
         rest = replace(collected, class_names=kept, total=total)
         parts = [f"{' and '.join(group)} as one class" for group in merged]
         parts += [f"{old} renamed {new}" for old, new in renamed.items()]
-        parts += [f"class {', '.join(dropped)}"] if dropped else []
+        parts += [f"class {', '.join(dropped)} removed"] if dropped else []
         return _written(run_folder, rest, "; ".join(parts), (), output_dir, ids)
 
 
@@ -208,9 +209,12 @@ def _written(
         unfinished.callback(shutil.rmtree, folder.path)  # after a mistake or Ctrl-C
         folder.write_status("running")
         for name, method in methods.items():
-            _, header = read_head(old / "heads" / f"{name}.safetensors")
+            before, header = read_head(old / "heads" / f"{name}.safetensors")
             header["class-names"] = json.dumps(list(rest.class_names))
-            head = _masked(method.head(rest.total), dropped)
+            head = method.head(rest.total)
+            if "targets" in header and not removed:
+                head = replace(head, bias=before.bias)  # with the labels' thresholds, which sites found
+            head = _masked(head, dropped)
             result = _result(name, head, rest, results["methods"][name], description)
             common = {key: value for key, value in header.items() if key not in _OF_THE_SOLVE}
             own = head_metadata(result)
@@ -237,9 +241,9 @@ def _written(
     paths = head_files(old)
     for path in paths:
         head, header = read_head(path)
-        by = f"{description} removed: {folder.path}"
+        by = f"{description}: {folder.path}"
         write_atomically(path, head_to_bytes(head, {**header, SUPERSEDED: by}))
-    folder.write_status("completed", f"{description} removed from {old}")
+    folder.write_status("completed", f"{description}, from {old}")
     not_made = tuple(path.stem for path in paths if path.stem not in methods)
     return Removal(folder.path, tuple(methods), not_made, len(rest.clients), rest.num_examples)
 
@@ -260,6 +264,6 @@ def _result(
         regulariser=report.regulariser or before["regulariser"],
         ridge_effective=report.ridge_effective,
         condition_number=report.condition_number,
-        notes=[*report.notes, f"{description} was removed; the bytes are those of before"],
+        notes=[*report.notes, f"{description}; the bytes are those of before"],
         parameters=dict(report.parameters),
     )

@@ -112,6 +112,11 @@ def test_labels_are_renamed_and_dropped_afterwards(
     before, after = by_label(run, "fed3r"), by_label(folder, "fed3r")
     assert list(after) == [name if name != "worn" else "clothing" for name in ATTRIBUTES]
     assert torch.equal(after["clothing"], before["worn"]) and not after["carried"].any()
+    old, new = (read_head(made / "heads" / "fed3r.safetensors")[0].bias for made in (run, folder))
+    known = torch.tensor([name != "carried" for name in ATTRIBUTES])
+    assert torch.equal(new[known], old[known])  # sites have found the labels' thresholds, which stay
+    page = (folder / "report.html").read_text()
+    assert "solved again (worn renamed clothing; class carried removed)" in page
     assert main(["edit", str(run), "--merge", "laces,buttons"]) == 2
     assert "labels cannot be merged" in capsys.readouterr().err
 
