@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(to_json({"method": method, **document}))
     else:
-        print("\n".join([f"head {method}; {calibration_note(classifier)}", *_lines(document, classifier.kind)]))
+        print("\n".join([f"head {method}; {calibration_note(classifier)}", *_lines(document, classifier)]))
     return 0
 
 
@@ -101,13 +101,15 @@ def _write_onnx(path: Path, model: OnnxModel) -> dict[str, object]:
     return made
 
 
-def _lines(document: dict[str, Any], kind: str) -> Iterator[str]:
+def _lines(document: dict[str, Any], classifier: Classifier) -> Iterator[str]:
     yield from document.get("hub", [])
     if "onnx" in document:
         yield f"feed {document['feed']}"
+        same = "" if classifier.targets else f"the same class for {document['num_same']}, "
+        values = "numbers" if classifier.targets == "numbers" else "probabilities"
         yield (
-            f"compared with torch on {document['num_examples']} {kind}s: the same class for "
-            f"{document['num_same']}, probabilities within {document['max_difference']:.1e}"
+            f"compared with torch on {document['num_examples']} {classifier.kind}s: {same}{values} within "
+            f"{document['max_difference']:.1e}"
         )
         if "tokenizer" in document:
             yield document["tokenizer"]

@@ -44,7 +44,9 @@ def load_classifier(arguments: argparse.Namespace, batch_size: Literal["auto"] |
 
 
 def calibration_note(classifier: Classifier) -> str:
-    """Say in a line whether probabilities can be taken at their word."""
+    """Say in a line whether probabilities can be taken at their word; of labels or numbers, what there is instead."""
+    if classifier.targets:
+        return "labels from 50 % on" if classifier.targets == "labels" else "numbers"
     if classifier.calibrated_on:
         return f"probabilities calibrated on {classifier.calibrated_on} (temperature {classifier.temperature:.4g})"
     return "probabilities UNCALIBRATED: this head was saved without a calibration, only the order of classes counts"

@@ -97,6 +97,8 @@ def _promise(classifier: Classifier, coverage: float | None) -> str:
     """Say what a set of classes promises; "" where none is wanted."""
     if coverage is None:
         return ""
+    if classifier.targets:
+        raise CommandError(f"--coverage is for one class a sample, head {classifier.method} gives {classifier.targets}")
     if classifier.margins is None:
         raise CommandError(
             f"head {classifier.method} was scored on no samples, so that no set has a promised coverage: give the run "
@@ -135,14 +137,17 @@ def _write_targets(
     progress: Progress,
 ) -> None:
     """Print the labels of each sample that score enough, or its numbers with the interval that holds 90 % of such."""
-    labels, names = classifier.targets == "labels", classifier.class_names
-    widths = [half_width(deviation) for deviation in classifier.head.report.deviations]
+    labels, head = classifier.targets == "labels", classifier.head
+    # A number that was dropped, or that no sample had, has no value; the probability of such a label is 0.
+    places = [place for place, known in enumerate(head.present.tolist()) if known or labels]
+    names = [classifier.class_names[place] for place in places]
+    widths = [half_width(deviation) for place, deviation in enumerate(head.report.deviations) if place in places]
 
     def found() -> Iterator[tuple[str, list[float]]]:
         for dataset in datasets:
             for samples, read in in_chunks(dataset, CHUNK, unreadable, progress):
                 values = classifier.probabilities(samples) if labels else classifier.scores(samples)
-                yield from zip(map(dataset.sample_name, read), values.tolist(), strict=True)
+                yield from zip(map(dataset.sample_name, read), values[:, places].tolist(), strict=True)
 
     def held(values: list[float]) -> list[str]:
         return [name for name, value in zip(names, values, strict=True) if value >= 0.5]
@@ -170,7 +175,7 @@ def _write_targets(
             cells = ["|".join(held(values)), *values] if labels else itertools.chain(*bounds(values))
             writer.writerow(map(plain, [path, *cells]))
     elif labels:
-        print(f"head {classifier.method}; labels from 50 % on")
+        print(f"head {classifier.method}; {calibration_note(classifier)}")
         for path, values in found():
             ranked = sorted(zip(names, values, strict=True), key=lambda entry: -entry[1])
             _print_lines(path, [entry for entry in ranked if entry[1] >= 0.5] or [("none", 1.0 - ranked[0][1])])

@@ -70,6 +70,38 @@ def test_numbers_are_predicted_with_an_interval(numbers: Path, data: Path, capsy
         fedstats_app.load(numbers).predict([])
 
 
+def test_a_number_that_was_dropped_is_not_predicted(data: Path, tmp_path: Path, capsys: Capture) -> None:
+    both = {"dataset": f"parquet:{data}", "target_column": f"size,{next(iter(ATTRIBUTES))}"}
+    run = simulate(tmp_path, **both, num_clients=3, method="fed3r")
+    printed(capsys, "edit", str(run), "--drop", "size", "--output-dir", str(tmp_path / "new"))
+    (left,) = (tmp_path / "new").iterdir()
+    words = ["predict", str(left), str(data / "test-0.parquet"), "--method", "fed3r"]
+    found = json.loads(printed(capsys, *words, "--json"))
+    assert found["predictions"][0]["numbers"].keys() == {next(iter(ATTRIBUTES))}
+    rows = list(csv.DictReader(io.StringIO(printed(capsys, *words, "--csv"))))
+    whole = printed(capsys, "predict", str(run), *words[2:], "--csv")
+    assert [rows[0][name] for name in list(rows[0])[1:]] == whole.splitlines()[1].split(",")[4:]
+
+
+@pytest.mark.parametrize("kind", ["labels", "numbers"])
+def test_a_set_of_classes_is_refused(kind: str, data: Path, capsys: Capture, request: pytest.FixtureRequest) -> None:
+    run = str(request.getfixturevalue(kind))
+    assert main(["predict", run, str(data / "test-0.parquet"), "--coverage", "0.9"]) == 2
+    assert f"--coverage is for one class a sample, head fed3r gives {kind}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "method"), [("labels", "predict"), ("numbers", "scores")])
+def test_a_card_and_its_command_say_what_the_head_gives(
+    kind: str, method: str, tmp_path: Path, capsys: Capture, request: pytest.FixtureRequest
+) -> None:
+    run = request.getfixturevalue(kind)
+    said = printed(capsys, "export", str(run), "--hub", str(tmp_path / "hub"))
+    assert "UNCALIBRATED" not in said
+    card = (tmp_path / "hub" / "README.md").read_text()
+    assert f"{kind}, from federated" in card and f"\n{kind.capitalize()}: " in card and f").{method}(" in card
+    assert "one of the classes" not in card
+
+
 @pytest.mark.parametrize("kind", ["labels", "numbers"])
 def test_an_evaluation_gives_the_measures_of_the_run(
     kind: str, data: Path, capsys: Capture, request: pytest.FixtureRequest

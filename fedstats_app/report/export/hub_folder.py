@@ -27,11 +27,11 @@ A head of {head}{paper} ({made_by}) on the features of a pre-trained network, `{
 {examples} {kind}s of `{data}` for training. They sent statistics of the {kind}s' features, and no {kind}; the server
 solved for the head in closed form, and every later training starts from one.
 
-Classes: {classes}.
+{named}: {classes}.
 
 ```python
 import fedstats_app
-print(fedstats_app.load("/path/of/this/folder").predict({sample}))
+print(fedstats_app.load("/path/of/this/folder").{method}({sample}))
 ```
 
 The network's weights are not in the folder unless training changed them; their fingerprint is, and others are refused.
@@ -41,8 +41,13 @@ The network's weights are not in the folder unless training changed them; their 
 - Licence of the network's weights, which the head needs: {licence}. That of the data applies too.
 - Made with {versions}, seed {seed}
 
-Every {kind} gets one of the classes, also one of none of them, and {kind}s unlike those for training can score worse.
+Every {kind} gets {given}, and {kind}s unlike those for training can score worse.
 """
+_GIVEN = {
+    "classes": "one of the classes, also one of none of them",
+    "labels": "any number of the labels, also none",
+    "numbers": "every number",
+}
 _OF_ONNX = """
 `{name}.onnx` is network and head in one file, which predicts without torch; its header says what to feed it.
 """
@@ -100,6 +105,7 @@ def write_hub_folder(run_folder: Path, name: str, folder: Path, *, licence: str,
 def model_card(run: RunRecord, name: str, licence: str) -> str:
     """Write a head's card: Markdown behind a block of YAML, as the hub reads it."""
     head = defaultdict(lambda: "unknown", {"versions": "{}", **run.heads[name]})
+    targets = run.heads[name].get("targets", "classes")
     kind, on, (measure, value) = run.kind, evaluated_on(run), measure_of(run.all_heads.get(name, {}))
     classes, data = json.loads(head["class-names"]), head["dataset"]
     versions = json.loads(head["versions"]).items()
@@ -134,7 +140,10 @@ def model_card(run: RunRecord, name: str, licence: str) -> str:
         sample='"picture.png"' if kind == "image" else '"a text"',
         measure=measure[0].upper() + measure[1:],
         value=percent(value) if measure == "accuracy" else area(value),
-        targets=run.targets or "classes",
+        targets=targets,
+        named=targets.capitalize(),
+        method="scores" if targets == "numbers" else "predict",
+        given=_GIVEN[targets],
         evaluated_on=on,
         privacy=privacy_in_words(run.results.get("differential_privacy")),
         licence=_escaped(head["backbone-licence"]),
