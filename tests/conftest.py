@@ -48,6 +48,13 @@ def pytest_runtest_teardown() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> Generator[None, int, int]:
+    """Start one worker more for the extended tests: their federations wait for Flower much of the time."""
+    cores = yield
+    return cores + (config.option.markexpr == "extended")
+
+
 TESTS = Path(__file__).parent
 # One simulation of Flower's and one federation of real nodes belong to the default tests: green means that it works.
 DEFAULT_RUNS = (
@@ -57,9 +64,10 @@ DEFAULT_RUNS = (
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark as extended the tests of research and those that start processes; the two default runs come first.
+    """Mark as extended the tests of research and those that start processes; put long files first.
 
-    The large form of a long trial is left out unless `-m` names `slow`.
+    First come the two default runs, then the files that lie beside the rooms: whole runs and federations, which wait
+    while the rooms' tests compute. The large form of a long trial is left out unless `-m` names `slow`.
     """
     if torch.__version__ < TorchVersion("2.11"):
         for item in items:
@@ -77,7 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         seen: set[int] = set()
         if name.startswith("research/") or any(starts_processes(made, seen) for made in (item.function, *fixtures)):
             item.add_marker("extended")
-    items.sort(key=lambda item: f"{item.path.relative_to(TESTS).as_posix()}::{item.name}" not in DEFAULT_RUNS)
+    items.sort(key=lambda item: (f"{item.path.name}::{item.name}" not in DEFAULT_RUNS, item.path.parent != TESTS))
 
 
 def starts_processes(made: object, seen: set[int]) -> bool:
