@@ -9,7 +9,7 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -17,7 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from fedstats_app.backbones.architecture import UNKNOWN_LICENCE
-from fedstats_app.backbones.device import SMALL, automatic_batch_size, resolve_autocast, resolve_device
+from fedstats_app.backbones.device import (
+    SMALL,
+    automatic_batch_size,
+    resolve_autocast,
+    resolve_device,
+    small_batches_at_once,
+)
 from fedstats_app.backbones.engine import BFLOAT16, TORCH, Engine, EngineError, chosen_engine, openvino_version
 from fedstats_app.backbones.feature_map import MappedFeatures
 from fedstats_app.backbones.openvino_engine import OpenVINOEngine
@@ -272,17 +278,19 @@ class Backbone:
         jobs = (functools.partial(self._numbered, batch, positions) for batch, positions in self._batches(inputs))
         finished: dict[int, Tensor] = {}
         following = 0
-        for features in beside_each_other(jobs) if self._is_small else (job() for job in jobs):
+        for features in self._done(jobs):
             finished.update(features)
             ready = list(itertools.takewhile(finished.__contains__, itertools.count(following)))
             if ready:
                 yield torch.stack([finished.pop(place) for place in ready])
                 following += len(ready)
 
-    @property
-    def _is_small(self) -> bool:
-        """True if several batches may be in memory, and one has too little work for all threads."""
-        return self.device.type == "cpu" and self.batch_size <= SMALL
+    def _done(self, jobs: Iterable[Callable[[], dict[int, Tensor]]]) -> Iterable[dict[int, Tensor]]:
+        """Do jobs side by side if one has too little work for all threads of a CPU and several have room."""
+        if self.device.type != "cpu" or self.batch_size > SMALL:
+            return (job() for job in jobs)
+        sample_bytes = max(map(math.prod, self.transform.shapes)) * self.transform.dtype.itemsize
+        return beside_each_other(jobs, small_batches_at_once(self.kind, sample_bytes, self.batch_size))
 
     def _batches(self, inputs: Iterable[Tensor]) -> Iterator[tuple[Tensor, list[int]]]:
         """Yield full batches of samples of one shape, with their positions; the last of each shape is padded."""

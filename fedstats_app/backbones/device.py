@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from fedstats_app.base.threads import machine_bytes
 from fedstats_app.data.dataset import Kind
 
 GPU = Path("/dev/nvidia0")
@@ -19,8 +20,11 @@ logger = logging.getLogger("fedstats_app")
 # On one thread four images were faster than 16 for small networks, whose layers' outputs then stay in a core's cache,
 # and a small client pads little. Not by the number of threads: it decides the last bits.
 IMAGES, TEXTS = 4, 16
-# Batches of a CPU up to this size run side by side, one thread each, and as many are in memory as there are threads.
+# Batches of a CPU up to this size run side by side, one thread each.
 SMALL = 16
+# Memory that a forward pass takes, in bytes for each of its input: 24 of EfficientNet-Lite0, 22 of ResNet-50, 28 of
+# ViT-B/16; 2,700 of all-MiniLM-L6-v2, whose token is two integers, and more of larger ones.
+ACTIVATIONS: dict[Kind, int] = {"image": 28, "text": 4096}
 # On a GPU more bring little, and reading waits for them.
 MOST = 256
 
@@ -46,6 +50,11 @@ def resolve_device(device: str) -> torch.device:
     if int(index or 0) >= found[kind]:
         raise ValueError(f"device {device!r} is not on this machine: {kind} devices found: {found[kind]}")
     return torch.device(device)
+
+
+def small_batches_at_once(kind: Kind, sample_bytes: int, batch_size: int) -> int:
+    """Return how many small batches fit into a quarter of the memory at the same time, at least one."""
+    return max(1, (machine_bytes() or 2**33) // 4 // (batch_size * sample_bytes * ACTIVATIONS[kind]))
 
 
 @functools.cache

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
+from pathlib import Path
 from typing import TypeVar
 
 # Read by the OpenMP runtime when torch is loaded; a value that is already set stays.
@@ -26,18 +27,26 @@ Made = TypeVar("Made")
 # Tells this process from others, whatever machine they run on, and says nothing else of it.
 PROCESS = secrets.randbits(62) + 1
 
+# As a container sees them, of the two versions of Linux's control groups.
+_LIMITS_OF_CONTAINERS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
 # Eight megabytes of float64.
 FEW_NUMBERS = 2**20
 
 
 def machine_bytes() -> int | None:
-    """Return the memory of this machine; None where the system does not tell."""
+    """Return the memory of this machine, or of its container; None where the system does not tell."""
     if not hasattr(os, "sysconf"):
         return None
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return None
+    limits = [machine]
+    for file in _LIMITS_OF_CONTAINERS:
+        with contextlib.suppress(OSError, ValueError):  # "max" is none
+            limits.append(int(file.read_text(encoding="ascii")))
+    return min(limits)
 
 
 @contextlib.contextmanager
@@ -100,7 +109,7 @@ def threads_worth(numbers: int) -> Iterator[None]:
         yield
 
 
-def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> Iterator[Made]:
+def beside_each_other(jobs: Iterable[Callable[[], Made]], most: int = sys.maxsize) -> Iterator[Made]:
     """Do independent work in as many threads of Python as torch has, each with one of torch's: the same bits on any.
 
     Torch leaves Python to others while it computes, and most factorisations and small networks use one core well and
@@ -111,6 +120,8 @@ def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> Iterator[Made]:
     jobs : iterable of callable
         The longest first. None may change what another reads. Each is asked for when a thread is free for it, so that
         no more of them are in memory than run. One alone runs in the caller's thread.
+    most : int
+        That run at the same time, at least 1.
 
     Yields
     ------
@@ -125,7 +136,7 @@ def beside_each_other(jobs: Iterable[Callable[[], Made]]) -> Iterator[Made]:
     import torch
 
     threads = torch.get_num_threads()
-    workers = min(threads, len(jobs)) if isinstance(jobs, Sized) else threads
+    workers = min(threads, most, len(jobs) if isinstance(jobs, Sized) else most)
     if workers < 2:
         for only in jobs:
             with one_thread():

@@ -1,6 +1,7 @@
 """A frozen network at one batch shape: its features, fingerprint, devices and batch size."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fedstats_app.backbones import device
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.transform import ImageTransform
@@ -191,6 +193,31 @@ def test_small_batches_run_side_by_side_and_features_do_not_depend_on_the_thread
     monkeypatch.setattr(lite, "_compute", together)
     torch.set_num_threads(2)
     assert torch.equal(features(lite, images), alone) and torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(("megabytes", "most"), [(1, 1), (3, 2), (1000, 3)])
+def test_as_many_small_batches_run_at_once_as_memory_suggests(
+    megabytes: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four images of 16 pixels a side, 3 KB each, take 344 KB of a quarter of the memory."""
+    monkeypatch.setattr(device, "machine_bytes", lambda: megabytes * 10**6)
+    backbone, running, lock = _custom(batch_size=4), [0, 0], threading.Lock()
+    images, compute = random_images(48), backbone._compute
+
+    def noted(batch: torch.Tensor) -> torch.Tensor:
+        with lock:
+            running[:] = running[0] + 1, max(running[1], running[0] + 1)
+        assert torch.get_num_threads() == 1
+        time.sleep(0.01)  # so long that others begin
+        made = compute(batch)
+        with lock:
+            running[0] -= 1
+        return made
+
+    torch.set_num_threads(3)
+    expected = features(backbone, images)
+    monkeypatch.setattr(backbone, "_compute", noted)
+    assert torch.equal(features(backbone, images), expected) and running == [0, most]
 
 
 def test_a_large_batch_has_all_threads() -> None:

@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -32,6 +33,16 @@ def test_threads_are_those_of_torch(asked: str, threads: int | None, monkeypatch
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
 
     assert num_threads() == (threads or usable_cores())
+
+
+def test_a_container_s_memory_is_the_machine_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, limit = threads.machine_bytes(), tmp_path / "memory.max"
+    monkeypatch.setattr(threads, "_LIMITS_OF_CONTAINERS", (tmp_path / "nothing", limit))
+    found = []
+    for text in ("max\n", "123456789\n", f"{2**62}\n"):
+        limit.write_text(text, encoding="ascii")
+        found.append(threads.machine_bytes())
+    assert whole and found[0] == found[2] and found[0] >= whole and found[1] == 123456789
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a process has all cores here")
