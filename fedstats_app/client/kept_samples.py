@@ -7,10 +7,11 @@ from collections.abc import Callable, Hashable
 
 import torch
 
+from fedstats_app.base.threads import machine_bytes, usable_cores
 from fedstats_app.training.samples import Samples
 
-# Of all clients, in bytes.
-SAMPLES_IN_MEMORY = 2**30
+# Of all clients, in bytes. A worker for each core keeps its own, a quarter of the memory at most in all.
+SAMPLES_IN_MEMORY = min(2**30, (machine_bytes() or 2**33) // (4 * usable_cores()))
 
 
 class KeptSamples:
