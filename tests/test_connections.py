@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.support.deployment import PATIENCE
 from tests.support.flower import environment_at, free_ports
 
 RECORDER = Path(__file__).parent / "support" / "recording"
@@ -121,10 +122,9 @@ def use_every_command(folder: Path) -> None:
     load_backbone("all-MiniLM-L6-v2", device="cpu")
 
 
-@pytest.mark.parametrize("function", ["import_everything()", "use_every_command(Path.cwd())"])
-def test_imports_and_commands_open_no_connection(function: str, start: Start, tmp_path: Path) -> None:
-    process = start("-c", f"from tests.test_connections import *\n{function}")
-    output, _ = process.communicate(timeout=300)
+def test_imports_and_commands_open_no_connection(start: Start, tmp_path: Path) -> None:
+    process = start("-c", "from tests.test_connections import *\nimport_everything()\nuse_every_command(Path.cwd())")
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     assert hosts(tmp_path) == ""
 

@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.support.deployment import PATIENCE
 from tests.support.flower import REAL_RUNS, REPOSITORY, Simulation, descendants, superlinks_of
 
 pytestmark = REAL_RUNS
@@ -39,9 +40,9 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(flower: Simulation) -> 
         stderr=subprocess.DEVNULL,
         stdin=subprocess.DEVNULL,
     ) as command:
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + PATIENCE
         while len(lines := [line for path in cut_runs.glob("*/rounds.jsonl") for line in path.open()]) < 14:
-            assert time.monotonic() < deadline, f"{len(lines)} rounds in 300 s"
+            assert time.monotonic() < deadline, f"{len(lines)} rounds in {PATIENCE:.0f} s"
             time.sleep(0.02)
         # In the second training, after its checkpoint: 9 records are those of the first. SuperLink,
         # ServerApp and workers, all at once.
