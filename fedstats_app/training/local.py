@@ -19,6 +19,10 @@ from fedstats_app.training.training_options import LocalOptions
 # Keeps the draw of flips apart from that of the batches. Not 0: numpy pads short keys with zeros.
 _FLIP_STREAM = 0xF11B
 
+# Devices where cuDNN plans anew for every shape of a batch, and each client's last one may have another: of a first
+# round on a GPU that took over a minute.
+_FEW_SHAPES = frozenset({"cuda"})
+
 ExtraLoss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -123,7 +127,9 @@ def train_locally(
                     inputs = samples.inputs(indices)
                     if flips is not None:
                         inputs = flip_images(inputs, flips[indices])
-                    loss = _backward(model, inputs, samples.labels[indices], extra_loss)
+                    loss = _backward(
+                        model, filled(model, inputs, options.batch_size), samples.labels[indices], extra_loss
+                    )
                     if not math.isfinite(loss):
                         where = f"epoch {epoch + 1} of {options.epochs}, batch {number} of {len(batches)}"
                         raise Diverged(f"{where}: the loss is {loss}")
@@ -146,10 +152,21 @@ def train_locally(
     return LocalReport(num_examples, num_batches, loss, passes * options.epochs * num_examples)
 
 
+def filled(model: TunedModel, inputs: Tensor, batch_size: int) -> Tensor:
+    """Return inputs (B, ...) for a network on a GPU as one of few shapes, filled up by copies of the first.
+
+    That is a power of two, or a whole batch. Layers run as in evaluation, so that no input changes another's features.
+    """
+    size = min(batch_size, 2 ** (len(inputs) - 1).bit_length())
+    if model.backbone is None or model.device.type not in _FEW_SHAPES or size <= len(inputs):
+        return inputs
+    return torch.cat([inputs, inputs[:1].expand(size - len(inputs), *inputs.shape[1:])])
+
+
 def _backward(model: TunedModel, inputs: Tensor, labels: Tensor, extra_loss: ExtraLoss | None) -> float:
-    """Compute the gradient of the parameters; return the loss."""
+    """Compute the gradient of the parameters from the first inputs, which have labels; return the loss."""
     model.zero_grad(set_to_none=True)
-    labels, features = labels.to(model.device), model.features(inputs.to(model.device))
+    labels, features = labels.to(model.device), model.features(inputs.to(model.device))[: len(labels)]
     loss = F.cross_entropy(model.logits(features), labels)
     if extra_loss is not None:
         loss = loss + extra_loss(features, labels)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedstats_app.training import local
 from fedstats_app.training.evaluation import evaluate
 from fedstats_app.training.local import Diverged, train_locally
 from fedstats_app.training.model import TunedModel
@@ -81,6 +82,25 @@ def test_rounds_of_one_client_are_sgd(network: nn.Module, tune: Any, options: Lo
         model.load_trained_state(state)
         state = state_after(model, samples, options, key=key)
     assert equal(state, centralised(backbone, samples, options, keys))
+
+
+def test_a_gpu_sees_few_shapes_of_batches(network: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    states, shapes = [], []
+    for devices in ((), ("cpu",)):
+        monkeypatch.setattr(local, "_FEW_SHAPES", devices)
+        model = TunedModel(HEAD, backbone=network, tune="full")
+        assert model.backbone is not None
+        seen: list[int] = []
+        model.backbone.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(len(inputs[0])))
+        for number in (1, 3, 5, 13):
+            report = train_locally(model, make_images(number), OPTIONS, key=KEY)
+            assert report.num_examples == number
+        states.append(model.trained_state())
+        shapes.append(seen)
+    assert shapes == [[1, 1, 3, 3, 5, 5, 8, 5, 8, 5], [1, 1, 4, 4, 8, 8, 8, 8, 8, 8]]
+    for name, tensor in states[0].items():
+        torch.testing.assert_close(states[1][name], tensor)
+    assert len(local.filled(TunedModel(HEAD, tune="probe"), torch.zeros(3, 8), 8)) == 3
 
 
 def test_the_proximal_term_is_the_gradient_of_the_penalty(network: nn.Module) -> None:
