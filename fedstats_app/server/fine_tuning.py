@@ -52,6 +52,11 @@ def fine_tune(run: Run, state: State, *, trainer: Trainer, given: Mapping[str, S
     """
     config, progress = run.config, run.progress
     clients = run.trainable(state)
+    if not clients:
+        raise ValueError(
+            f"fine-tune: none of the {len(state.clients)} sites in the heads trains: releases hold no samples, and an "
+            "owner may allow statistics alone"
+        )
     how = f" by {config.optimizer.optimizer}" if trainer.by_gradient else ""
     results, names = [], _start_names(config.start_heads, state, progress)
     progress.say(f"fine-tune {trainer.name}{how} on {len(clients)} sites, after {progress.elapsed}")

@@ -116,6 +116,13 @@ def test_what_is_in_a_release_is_said(sites: Path, capsys: Capture) -> None:
     assert document["digest"] == read_release(sites / "east.fedstats").digest
 
 
+def test_releases_hold_no_samples_to_train_on(sites: Path, tmp_path: Path, capsys: Capture) -> None:
+    files = [str(sites / f"{name}.fedstats") for name in SITES]
+    words = ["merge", *files, "--out", str(tmp_path / "run"), "-c", SETTINGS, "-c", "fine-tune='probe'"]
+    assert main(words) == 2
+    assert "FAILED: ValueError: fine-tune: none of the 3 sites in the heads trains" in capsys.readouterr().out
+
+
 def test_a_release_is_the_owners_only_and_the_same_again(sites: Path, tmp_path: Path) -> None:
     again = released(sites, "east", tmp_path / "east.fedstats")
     assert again.read_bytes() == (sites / "east.fedstats").read_bytes() and again.stat().st_mode & 0o077 == 0
