@@ -132,11 +132,17 @@ def _in_plain_words(path: str, release: Release) -> str:
 def _given_away(release: Release) -> list[str]:
     """Say how much of single samples is in means, Gram matrices and directions."""
     client, spec = release.received.statistics, release.request.spec
-    fewest = int(client.rows.counts.min())
+    number = release.received.num_examples
+    groups = [client.rows.counts]
+    if (targets := client.targets) is not None:
+        groups += [targets.known, number - targets.known]
+        if targets.kind == ("labels",):
+            groups += [targets.sums.long(), targets.known - targets.sums.long()]
+    fewest = min(count for group in groups for count in group.tolist() if count)
     lines = [f"of single samples: the mean of the fewest is of {fewest}; the fewer, the closer it is to each of them"]
     if not (spec.gram or spec.sends_scatter):
         return lines
-    number, dim = release.received.num_examples, client.rows.feature_dim
+    dim = client.rows.feature_dim
     directions = 0 if client.scatter is None else len(client.scatter)
     whole = spec.gram and not client.completed
     name = "Gram matrix" if whole else f"{directions} directions"

@@ -160,10 +160,11 @@ def _made(
         withheld = {every[c] for c in ledger.withheld(planned, chosen)}
         held = np.flatnonzero(split.dataset.subset(split.kept).class_counts)
         known = tuple(sorted({every[c] for c in held} - withheld))
-        split = replace(split, dataset=split.dataset.with_class_names(known, drop=True))
-        several = split.targets(spec.targets)
     if not known:
         raise RejectedRequest("this node has no class with as many samples as it must have to leave (min-class-count)")
+    if several is not None:
+        split = replace(split, dataset=split.dataset.with_class_names(known, drop=True))
+        several = split.targets(spec.targets)
     # What is planned is checked before a sample is read, and what was read before it leaves.
     ledger.check_release(released(np.arange(len(labels)), np.zeros_like(labels), squares=False), chosen)
     collected = _collected(site, reader, split, request, torch.from_numpy(labels), len(known))

@@ -44,9 +44,18 @@ class ReleasedSet:
 
 
 def sets_of_targets(targets: NDArray[np.float64], *, labels: bool) -> NDArray[np.bool_]:
-    """Return the samples of which sums by target tell: (n, 2, C), those that are known and, of labels, positive."""
+    """Return the samples of which sums by target tell: (n, 2, C), those that are known and, of labels, positive.
+
+    Of numbers the second are those that differ from what more than half have: that times the sum of all features,
+    subtracted from the sum of products, leaves a sum over them alone.
+    """
     known = ~np.isnan(targets)
-    return np.stack([known, targets > 0 if labels else known], axis=1)
+    if labels:
+        return np.stack([known, targets > 0], axis=1)
+    usual = [np.median(values[has]) if has.any() else 0.0 for values, has in zip(targets.T, known.T, strict=True)]
+    different = known & (targets != np.array(usual))
+    number = different.sum(axis=0)
+    return np.stack([known, np.where((number > 0) & (2 * number < known.sum(axis=0)), different, known)], axis=1)
 
 
 def withheld_targets(

@@ -57,6 +57,29 @@ def release(sites: Path, site: str, out: Path, labels: str = ",".join(ATTRIBUTES
     return out
 
 
+def test_the_fewest_samples_behind_a_sum_are_those_of_a_label(
+    sites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = release(sites, "east", tmp_path / "east.fedstats")
+    targets = read_release(path).received.statistics.targets
+    assert targets is not None
+    groups = torch.cat([targets.sums, targets.known - targets.sums, 120 - targets.known])
+    fewest = int(groups[groups > 0].min())
+    assert 4 <= fewest < 50 and f"the mean of the fewest is of {fewest};" in capsys.readouterr().out
+
+
+def test_a_number_that_all_but_few_samples_share_is_not_released(
+    sites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pq.read_table(sites / "east" / "train-0.parquet").select(["image"])
+    rare = [3.0 if row == 7 else 0.0 for row in range(len(table))]
+    (tmp_path / "rare").mkdir()
+    pq.write_table(table.append_column("stage", [rare]), tmp_path / "rare" / "train-0.parquet")
+    words = ["release", str(tmp_path / "rare"), "--out", str(tmp_path / "rare.fedstats"), "-c", SETTINGS]
+    assert main([*words, "--node-config", f"target-column='stage' state-dir='{tmp_path}'"]) == 2
+    assert "no class with as many samples as it must have to leave" in capsys.readouterr().err
+
+
 def test_a_merge_gives_the_bytes_of_the_run_over_the_nodes(sites: Path, tmp_path: Path) -> None:
     test = {"test_dataset": f"parquet:{sites / 'whole'}", "label_columns": ",".join(ATTRIBUTES)}
     nodes = [config(sites, site) for site in SITES]

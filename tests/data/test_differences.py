@@ -98,6 +98,15 @@ def test_sums_of_products_are_grouped_over_all_classes(new: range, smallest: int
     assert smallest_group_of_squares(earlier, released(dict.fromkeys(new, 0), squares=True)) == smallest
 
 
+def test_numbers_that_few_samples_do_not_share_are_withheld() -> None:
+    """Of numbers that are 0 but for one sample's, the sum of products is that sample's features."""
+    same, spread = np.full(20, 3.0), np.arange(20.0)
+    few, many = same.copy(), same.copy()
+    few[:4], many[8:13] = (0.0, 1.0, 2.0, 3.5), 7.0
+    targets = np.stack([few, many, spread, same], axis=1)
+    assert withheld_targets(sets_of_targets(targets, labels=False), 5) == [0]
+
+
 def told(*labels: list[int]) -> np.ndarray:
     """Return the sets of labels given as columns of 1, 0 or -1 for unknown."""
     values = np.array(labels, dtype=np.float64).T
