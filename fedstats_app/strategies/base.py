@@ -310,7 +310,8 @@ class StatisticsStrategy(OwnRounds):
             If fewer than ``min_clients`` came or were merged.
         """
         sizes = {"window_bytes": self.window_bytes, "expected_reply_bytes": self.expected_reply_bytes}
-        grid = self.connected(grid, max(self.min_clients - self.collection.num_merged, 1), **sizes)
+        needed = max(self.min_clients - self.collection.num_merged, 1)  # beside those of a run to extend
+        grid = self.connected(grid, needed, **sizes)
         messages = self.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
         self._fold(grid.send_and_receive(messages, timeout=timeout))
         failed = [
@@ -320,8 +321,8 @@ class StatisticsStrategy(OwnRounds):
         ]
         if self.collection.num_merged < self.min_clients or len(failed) == len(self.outcomes):
             raise TooFewClients(
-                f"{self.collection.num_merged} of {len(self.outcomes)} sites were merged, "
-                f"{self.min_clients} are needed (min-clients); {first_reasons(failed)}"
+                f"{len(self.outcomes) - len(failed)} of {len(self.outcomes)} sites were merged, {needed} are needed "
+                f"(min-clients); {first_reasons(failed)}"
             )
 
     def _fold(self, replies: Iterable[Message]) -> None:
