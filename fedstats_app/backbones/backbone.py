@@ -266,9 +266,13 @@ class Backbone:
             (b, feature_dim) float32 on the device. Of images, b = batch_size but in the last batch, which has the rest;
             of texts b varies, because a text may have to wait until a batch of its length is full.
         """
-        return self.extract_inputs(map(self.transform, samples))
+        return self.extract_inputs(map(self.input_of, samples))
 
-    def extract_inputs(self, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
+    def input_of(self, sample: Any) -> Any:
+        """Return what :meth:`extract_inputs` takes of a sample: it goes through the transform."""
+        return self.transform(sample)
+
+    def extract_inputs(self, inputs: Iterable[Any]) -> Iterator[Tensor]:
         """Do as :meth:`extract` for samples that went through the transform already, elsewhere or in other threads."""
         if (engine := self._openvino) is not None:
             rows = engine.extract(inputs)

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.base.progress import Progress
 from fedstats_app.base.threads import Room, ahead, machine_bytes
-from fedstats_app.data import Dataset, FeatureCache, UnreadableSampleError
+from fedstats_app.data import Dataset, FeatureCache, Sample, UnreadableSampleError
 from fedstats_app.data.contents import sample_digest
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ def _readable(
     dataset: Dataset, indices: NDArray[np.int64], positions: NDArray[np.int64], network: Backbone
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield the samples at some positions of the indices, transformed; what cannot be read is named in the log."""
-    found = _read_ahead(dataset, indices[positions].tolist(), network)
+    found = _inputs_ahead(dataset, indices[positions].tolist(), network)
     for position, sample in zip(positions.tolist(), found, strict=True):
         if isinstance(sample, Tensor):
             yield position, sample
@@ -170,17 +170,32 @@ def _readable(
             logger.warning("left out: %s", sample)
 
 
-def _read_ahead(
-    dataset: Dataset, indices: Sequence[int], network: Backbone
-) -> Iterator[Tensor | UnreadableSampleError]:
-    """Yield samples in their order, transformed, or why one cannot be read.
+def read_ahead(
+    dataset: Dataset, indices: Sequence[int], made: Callable[[int, Sample], T], input_size: int
+) -> Iterator[T | UnreadableSampleError]:
+    """Read samples in their order; images that take long in as many threads as torch has, ahead of who takes them.
 
-    Images that take long are read, decoded and resized in as many threads as torch has.
+    Parameters
+    ----------
+    dataset : Dataset
+        Where they are.
+    indices : sequence of int
+        Which, in [0, n).
+    made : callable
+        From an index and its sample to what is wanted of it, such as a network's input; a photograph itself, of which
+        many would wait in memory, should not be.
+    input_size : int
+        Side to which images are resized, in pixels.
+
+    Yields
+    ------
+    object or UnreadableSampleError
+        What was made of each sample, or why it cannot be read.
     """
     room = Room((machine_bytes() or 2**33) // BYTES_OF_A_PIXEL)
     most_pixels = 0
 
-    def read(index: int) -> Tensor | UnreadableSampleError:
+    def read(index: int) -> T | UnreadableSampleError:
         with room.shared() as take:
 
             def begin(pixels: int) -> None:
@@ -189,18 +204,24 @@ def _read_ahead(
                 take(pixels)
 
             try:
-                return network.transform(dataset.sample(index, begin))
+                return made(index, dataset.sample(index, begin))
             except UnreadableSampleError as error:
                 return error
 
-    def several(start: int) -> list[Tensor | UnreadableSampleError]:
+    def several(start: int) -> list[T | UnreadableSampleError]:
         return [read(index) for index in indices[start : start + READ_TOGETHER]]
 
     yield from several(0)
-    take_long = most_pixels and most_pixels + network.input_size**2 >= PIXELS_FOR_A_THREAD
+    take_long = most_pixels and most_pixels + input_size**2 >= PIXELS_FOR_A_THREAD
     jobs = (functools.partial(several, start) for start in range(READ_TOGETHER, len(indices), READ_TOGETHER))
     for group in ahead(jobs, torch.get_num_threads() if take_long else 1):
         yield from group
+
+
+def _inputs_ahead(
+    dataset: Dataset, indices: Sequence[int], network: Backbone
+) -> Iterator[Tensor | UnreadableSampleError]:
+    return read_ahead(dataset, indices, lambda _, sample: network.transform(sample), network.input_size)
 
 
 def _digest(parts: tuple[str, ...]) -> str:
@@ -256,7 +277,7 @@ class DatasetSamples:
             chosen = [self._inputs[position] for position in indices.tolist()]
         else:
             chosen = []
-            for sample in _read_ahead(self._dataset, self._indices[indices.numpy()].tolist(), self._backbone):
+            for sample in _inputs_ahead(self._dataset, self._indices[indices.numpy()].tolist(), self._backbone):
                 if isinstance(sample, UnreadableSampleError):
                     raise sample
                 chosen.append(sample)

@@ -98,14 +98,16 @@ class JoinedBackbone(Backbone):
         """The engine of each network."""
         return "; ".join(dict.fromkeys(network.engine_in_words for network in self.networks))
 
-    def extract(self, samples: Iterable[Any]) -> Iterator[Tensor]:
-        """Yield features (b, D) of samples in their order, as :meth:`Backbone.extract`."""
-        stream = iter(samples)
-        while block := [
-            [own.transform(sample) for own in self.networks] for sample in itertools.islice(stream, _BLOCK)
-        ]:
-            inputs = zip(self.networks, zip(*block, strict=True), strict=True)
-            yield self.join([torch.cat([*network.extract_inputs(own)]) for network, own in inputs])
+    def input_of(self, sample: Any) -> tuple[Tensor, ...]:
+        """Return each network's input."""
+        return tuple(network.input_of(sample) for network in self.networks)
+
+    def extract_inputs(self, inputs: Iterable[Any]) -> Iterator[Tensor]:
+        """Yield features (b, D) of the samples whose inputs these are, as :meth:`Backbone.extract_inputs`."""
+        stream = iter(inputs)
+        while block := list(itertools.islice(stream, _BLOCK)):
+            of_networks = zip(self.networks, zip(*block, strict=True), strict=True)
+            yield self.join([torch.cat([*network.extract_inputs(own)]) for network, own in of_networks])
 
     def join(self, features: Sequence[Tensor]) -> Tensor:
         """Return the backbone's features (b, D) from those of each network, (b, d) float32."""

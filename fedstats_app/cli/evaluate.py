@@ -17,8 +17,8 @@ from fedstats_app.base.progress import Progress
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.inputs import (
     calibration_note,
+    features_in_chunks,
     head_entries,
-    in_chunks,
     load_classifier,
     targets_of_run,
     tell_unreadable,
@@ -91,8 +91,8 @@ def _evaluate_targets(
         raise CommandError(f"head {classifier.method} is of {kind or 'one class'} a sample, {dataset.name} has {has}")
     targets = dataset.targets.renamed(dataset.class_names, classifier.class_names)
     scores = TargetScores.zeros(kind, len(classifier.class_names))
-    for samples, read in in_chunks(dataset, CHUNK, unreadable, progress):
-        found = classifier.scores(samples)  # fills the list of those that can be read
+    for features, read in features_in_chunks(dataset, CHUNK, classifier, unreadable, progress):
+        found = classifier.scores(features)
         own = torch.from_numpy(targets.subset(np.array(read, dtype=np.int64)).values)
         scores += TargetScores.of(kind, found, own, classifier.head)
     entry = {"targets": scores.measures()}
@@ -133,8 +133,8 @@ def evaluate(classifier: Classifier, dataset: Dataset, unreadable: dict[str, str
     """
     temperatures, labels = (classifier.temperature,), torch.tensor(dataset.labels)
     total = HeadScores.zeros(len(classifier.class_names), temperatures)
-    for samples, read in in_chunks(dataset, CHUNK, unreadable, progress):
-        scores = classifier.scores(samples)
+    for features, read in features_in_chunks(dataset, CHUNK, classifier, unreadable, progress):
+        scores = classifier.scores(features)
         total.count(scores, labels[read], scores.argmax(dim=1))
     return total
 

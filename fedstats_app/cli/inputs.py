@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import Tensor
+
+from fedstats_app.backbones.feature_reader import read_ahead
 from fedstats_app.backbones.weights import WeightsError
 from fedstats_app.base.files import read_json_file
 from fedstats_app.base.progress import Progress
@@ -135,29 +138,56 @@ def refuse_absent(names: Sequence[str]) -> None:
         raise CommandError(f"{printable(names[0], 1000)}: no such file or folder{more}")
 
 
-def readable(dataset: Dataset, indices: Sequence[int], read: list[int], unreadable: dict[str, str]) -> Iterator[Sample]:
-    """Yield the samples that can be read, one in memory at a time.
+def features_in_chunks(
+    dataset: Dataset,
+    size: int,
+    classifier: Classifier,
+    unreadable: dict[str, str],
+    progress: Progress,
+    look: Callable[[int, Sample], None] = lambda index, sample: None,
+) -> Iterator[tuple[Tensor, list[int]]]:
+    """Compute the features of at most ``size`` samples at a time.
 
-    `read` gets the index of every sample yielded, `unreadable` the name and the reason of every other.
+    Parameters
+    ----------
+    dataset : Dataset
+        Of the classifier's kind.
+    size : int
+        Most samples of a chunk.
+    classifier : Classifier
+        Whose network computes them.
+    unreadable : dict
+        Gets the name of every sample that cannot be read, and the reason.
+    progress : Progress
+        Whose lines say how many are done.
+    look : callable
+        Given the index of each sample and the sample, before its features, by one of several threads.
+
+    Yields
+    ------
+    features : Tensor
+        (b, d) float32.
+    indices : list of int
+        b, of the readable samples.
     """
-    for index in indices:
-        try:
-            sample = dataset.sample(index)
-        except UnreadableSampleError as error:
-            unreadable[error.name] = error.reason
-            continue
-        read.append(index)
-        yield sample
+    backbone = classifier.backbone
 
+    def made(index: int, sample: Sample) -> Any:
+        look(index, sample)
+        return backbone.input_of(sample)
 
-def in_chunks(
-    dataset: Dataset, size: int, unreadable: dict[str, str], progress: Progress
-) -> Iterator[tuple[Iterator[Sample], list[int]]]:
-    """Yield chunks of at most ``size`` samples, to be read in turn, each with the indices of the readable ones."""
+    def inputs(chunk: range, read: list[int]) -> Iterator[Any]:
+        for index, found in zip(chunk, read_ahead(dataset, chunk, made, backbone.input_size), strict=True):
+            if isinstance(found, UnreadableSampleError):
+                unreadable[found.name] = found.reason
+            else:
+                read.append(index)
+                yield found
+
     with progress.doing(f"{{done}} of {{total}} {dataset.kind}s", len(dataset)) as step:
         for start in range(0, len(dataset), size):
             chunk, read = range(start, min(start + size, len(dataset))), list[int]()
-            yield counted(readable(dataset, chunk, read, unreadable), step), read
+            yield classifier.features_of_inputs(counted(inputs(chunk, read), step)), read
             step.at(chunk.stop)
 
 

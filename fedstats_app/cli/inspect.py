@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedstats_app.base.files import write_atomically
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.evaluate import CHUNK, align_classes
-from fedstats_app.cli.inputs import in_chunks, load_classifier, record_of_run, tell_unreadable
+from fedstats_app.cli.inputs import features_in_chunks, load_classifier, record_of_run, tell_unreadable
 from fedstats_app.cli.predict import plain
 from fedstats_app.cli.terminal import printable, table, told
 from fedstats_app.data import Dataset, Sample
@@ -100,10 +100,14 @@ def run(arguments: argparse.Namespace) -> int:
         if dataset.kind != classifier.kind:
             raise CommandError(f"head {classifier.method} classifies {classifier.kind}s, DATA has {dataset.kind}s")
         dataset = align_classes(dataset, classifier.class_names)
-        seen: list[Appearance] = []
+        seen: dict[int, Appearance] = {}
         indices, margins, predicted = list[int](), list[float](), list[int]()
-        for samples, read in in_chunks(dataset, CHUNK, unreadable, progress):
-            scores = classifier.scores(_looked_at(samples, seen))
+
+        def look(index: int, sample: Sample) -> None:
+            seen[index] = appearance_of(sample)
+
+        for features, read in features_in_chunks(dataset, CHUNK, classifier, unreadable, progress, look):
+            scores = classifier.scores(features)
             margins += label_margins(scores, torch.from_numpy(dataset.labels[read])).tolist()
             predicted += scores.argmax(dim=1).tolist()
             indices += read
@@ -115,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
             np.array(indices)[order],
             np.array(margins)[order],
             np.array(predicted)[order],
-            [seen[place] for place in order],
+            [seen[indices[place]] for place in order],
         )
         if not arguments.csv:
             write_atomically(Path(arguments.out), page(found, classifier.method, arguments.top).encode())
@@ -130,12 +134,6 @@ def _options(run_folder: str) -> DataOptions:
     """Return the columns and class names of a run, with which a node reads its data; here no person has too many."""
     settings = record_of_run(run_folder).get("run_config", {})
     return replace(DataOptions.read(settings), person_column="")
-
-
-def _looked_at(samples: Iterator[Sample], seen: list[Appearance]) -> Iterator[Sample]:
-    for sample in samples:
-        seen.append(appearance_of(sample))
-        yield sample
 
 
 def _same(found: Inspection) -> list[str]:

@@ -13,9 +13,9 @@ from fedstats_app.base.progress import Progress
 from fedstats_app.cli import CommandError
 from fedstats_app.cli.inputs import (
     calibration_note,
+    features_in_chunks,
     find_samples,
     head_entries,
-    in_chunks,
     load_classifier,
     refuse_absent,
     tell_unreadable,
@@ -116,8 +116,7 @@ def _predictions(
     unreadable: dict[str, str],
     progress: Progress,
 ) -> Iterator[Prediction]:
-    for samples, read in in_chunks(dataset, CHUNK, unreadable, progress):
-        features = classifier.features(samples)
+    for features, read in features_in_chunks(dataset, CHUNK, classifier, unreadable, progress):
         rankings = classifier.top(features, arguments.top, coverage=arguments.coverage)
         measured = classifier.distance_limit is not None
         unlike = classifier.unlike(features).tolist() if measured else itertools.repeat(None, len(features))
@@ -145,8 +144,8 @@ def _write_targets(
 
     def found() -> Iterator[tuple[str, list[float]]]:
         for dataset in datasets:
-            for samples, read in in_chunks(dataset, CHUNK, unreadable, progress):
-                values = classifier.probabilities(samples) if labels else classifier.scores(samples)
+            for features, read in features_in_chunks(dataset, CHUNK, classifier, unreadable, progress):
+                values = classifier.probabilities(features) if labels else classifier.scores(features)
                 yield from zip(map(dataset.sample_name, read), values[:, places].tolist(), strict=True)
 
     def held(values: list[float]) -> list[str]:

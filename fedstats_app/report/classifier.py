@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar, overload
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import torch
 from PIL import Image
@@ -202,7 +202,11 @@ class Classifier:
         """
         if isinstance(samples, Tensor):
             return samples
-        batches = [batch.cpu() for batch in self.backbone.extract(read_samples(samples, self.backbone))]
+        return self.features_of_inputs(map(self.backbone.input_of, read_samples(samples, self.backbone)))
+
+    def features_of_inputs(self, inputs: Iterable[Any]) -> Tensor:
+        """Compute the features (n, d) float32 of n samples whose inputs these are (``backbone.input_of``)."""
+        batches = [batch.cpu() for batch in self.backbone.extract_inputs(inputs)]
         return torch.cat([torch.empty(0, self.backbone.feature_dim), *batches])
 
     def unlike(self, samples: SamplesLike) -> Tensor:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,13 +11,15 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+import torch
 from PIL import Image
 
 import fedstats_app
+from fedstats_app.backbones import feature_reader
 from fedstats_app.base.files import to_json
 from fedstats_app.cli import main
 from fedstats_app.data import load_dataset
-from tests.cli.conftest import picture
+from tests.cli.conftest import COLOURS, picture
 from tests.support.simulation import simulate
 
 Capture = pytest.CaptureFixture[str]
@@ -40,6 +43,30 @@ def test_json_is_what_the_classifier_says(run_folder: Path, pictures: Path, caps
     assert document["method"] == "fedncm" and document["run_folder"] == str(run_folder)
     assert document["calibrated"] is True and document["calibrated_on"] == "30 test samples of the server"
     assert [row[0][0] for row in expected] == [path.parent.name for path in paths]
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "inspect"])
+def test_photographs_are_read_ahead_with_the_same_result(
+    command: str, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    pictures = tmp_path / "photographs"
+    for name in COLOURS:
+        (pictures / name).mkdir(parents=True)
+        for number in range(8):
+            picture(name, number).save(pictures / name / f"{number}.png")
+    (pictures / "green" / "5.png").write_bytes(b"no picture")
+    words = [str(run_folder), str(pictures), "--json"]
+    if command == "inspect":
+        words = [str(pictures), "--run", str(run_folder), "--method", "fedncm", "--csv"]
+    opened, where, found = Image.open, set[int](), []
+    monkeypatch.setattr(Image, "open", lambda *words: where.add(threading.get_ident()) or opened(*words))
+    torch.set_num_threads(3)
+    for pixels in (10**9, 1):
+        monkeypatch.setattr(feature_reader, "PIXELS_FOR_A_THREAD", pixels)
+        where.clear()
+        found.append((main([command, *words]), capsys.readouterr()))
+        assert (len(where) > 1) == (pixels == 1)
+    assert found[0] == found[1] and found[0][0] == 1
 
 
 def test_the_table_fits_and_shows_the_classes(run_folder: Path, pictures: Path, capsys: Capture) -> None:

@@ -33,18 +33,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
             clock.beats.append(self.beat)
             yield
 
-    original = Classifier.features
+    original = Classifier.features_of_inputs
 
-    def one_after_another(self: Classifier, samples: Iterator[Any] | torch.Tensor) -> torch.Tensor:
-        if isinstance(samples, torch.Tensor):
-            return samples
+    def one_after_another(self: Classifier, inputs: Iterator[Any]) -> torch.Tensor:
         taken = []
-        for sample in samples:
+        for own in inputs:
             clock.sleep(SECONDS_PER_IMAGE)
-            taken.append(sample)
+            taken.append(own)
         return original(self, taken)
 
-    monkeypatch.setattr(Classifier, "features", one_after_another)
+    monkeypatch.setattr(Classifier, "features_of_inputs", one_after_another)
     monkeypatch.setattr(module, "Progress", Clocked)
     monkeypatch.setattr(predict, "CHUNK", 6)
     monkeypatch.setattr(evaluate, "CHUNK", 6)
@@ -59,7 +57,6 @@ def test_lines_say_how_far_it_is(
     assert main([command, str(run_folder), str(pictures), "--json"]) == 0
     printed = capsys.readouterr()
     json.loads(printed.out)
-    # Twelve pictures; top() asks for scores itself, with the pictures in a list.
     lines = printed.err.splitlines()
     assert lines[0] == f"fedstats {command}: 1 of 12 images; 6 s so far, about 42 s left"
     assert all(line.startswith(f"fedstats {command}: ") and " of 12 images; " in line for line in lines)
@@ -80,7 +77,7 @@ def test_ctrl_c_ends_a_command_with_one_line_and_code_130(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedstats_app.report.classifier.read_samples", interrupted)
+    monkeypatch.setattr("fedstats_app.cli.inputs.read_ahead", interrupted)
     monkeypatch.setattr("fedstats_app.backbones.registry.loaded_backbone", interrupted)
     assert main([word.format(run=run_folder, pictures=pictures) for word in words]) == 130
     assert capsys.readouterr().err == f"fedstats {words[0]}: stopped by Ctrl-C\n"
