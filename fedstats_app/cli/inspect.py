@@ -122,7 +122,9 @@ def run(arguments: argparse.Namespace) -> int:
             [seen[indices[place]] for place in order],
         )
         if not arguments.csv:
-            write_atomically(Path(arguments.out), page(found, classifier.method, arguments.top).encode())
+            write_atomically(
+                Path(arguments.out), page(found, classifier.method, arguments.top).encode(errors="replace")
+            )
     if arguments.csv:
         _write_csv(found)
     else:

@@ -104,6 +104,8 @@ def _class_folders(spec: str, folder: Path, levels: Levels) -> dict[str, list[Pa
         found = {name: [] for name in sorted({name for name, _ in pairs})}
         for name, path in pairs:
             found[name].append(path)
+    if undecoded := [name for name in (*upper, *found) if name.encode(errors="ignore").decode() != name]:
+        raise DatasetError(f"{spec}: names of folders must be in UTF-8, got {undecoded[0]!a}")
     if not found:
         raise DatasetError(
             f"{spec}: {folder} has no folders in it; one per class is needed, named by the class (or, within domain "

@@ -107,8 +107,8 @@ def unlabelled_files(paths: Sequence[Path], kind: Kind) -> Dataset:
 
 
 def unlabelled_texts(texts: Sequence[str]) -> Dataset:
-    """Return texts as samples."""
-    source = SampleSource(lambda index: texts[index], lambda index: texts[index])
+    """Return texts as samples; those with bytes that are no UTF-8, as a shell may give them, cannot be read."""
+    source = SampleSource(lambda index: texts[index].encode().decode(), lambda index: texts[index])
     return _unlabelled(source, len(texts), "text")
 
 

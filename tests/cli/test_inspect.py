@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,5 +96,7 @@ def test_what_cannot_be_read_is_named_with_code_1(
     run_folder: Path, pictures: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     (pictures / "red" / "0.png").write_bytes(b"no picture")
+    if sys.platform == "linux":  # where a name is of any bytes
+        (pictures / "red" / "1.png").rename(pictures / "red" / os.fsdecode(b"\xe9.png"))
     assert inspect(run_folder, pictures, "--out", str(tmp_path / "page.html")) == 1
     assert "not read: red/0.png" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -138,6 +139,11 @@ def test_a_table_of_texts_is_one_prediction_a_row(suffix: str, text_run: Path, t
     assert [entry["path"] for entry in document["predictions"]] == [*names, "a film"]
     made = [[(one["class"], one["probability"]) for one in entry["top"]] for entry in document["predictions"]]
     assert made == [[(name, pytest.approx(value, abs=1e-6)) for name, value in ranking] for ranking in expected]
+
+
+def test_a_text_that_is_no_utf_8_is_named(text_run: Path, capsys: Capture) -> None:
+    code, document, _ = predict_json(capsys, text_run, "--text", "a film", "--text", os.fsdecode(b"caf\xe9"))
+    assert code == 1 and len(document["predictions"]) == len(document["unreadable"]) == 1
 
 
 def test_the_column_is_the_runs_or_asked_for(text_run: Path, tmp_path: Path, capsys: Capture) -> None:

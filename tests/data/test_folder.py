@@ -1,6 +1,7 @@
 """Folders of images, as users have them."""
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,14 @@ def test_test_without_train_is_all_that_a_server_needs(tmp_path: Path) -> None:
         load_dataset(f"folder:{tmp_path}", "train")
     test = load_dataset(f"folder:{tmp_path}", "test")
     assert test is not None and test.class_names == ("dog",)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes")
+def test_names_of_classes_are_in_utf_8(tmp_path: Path) -> None:
+    """As archives of Windows have them, in its own encoding; results are written in UTF-8."""
+    write_png(tmp_path / os.fsdecode(b"caf\xe9") / "0.png")
+    with pytest.raises(DatasetError, match=r"names of folders must be in UTF-8, got 'caf\\udce9'"):
+        load_dataset(f"folder:{tmp_path}", "train")
 
 
 def test_nothing_there(tmp_path: Path) -> None:
