@@ -31,6 +31,8 @@ def read_targets(
     DatasetError
         If a cell holds no target of its kind, or there is no such column.
     """
+    if reading.target_column and reading.label_columns:
+        raise DatasetError(f"{owner}: name label-columns or target-column, not both")
     if wanted := reading.target_column or reading.label_columns:
         names = some_columns(table, wanted, role="target" if reading.target_column else "label", owner=owner)
         read = _number if reading.target_column else _marks(reading)
@@ -54,7 +56,8 @@ def _lists(table: datasets.Dataset, column: str, reading: Reading, owner: str) -
     rows: list[set[str] | None] = []
     for cell in table[column][:]:
         if isinstance(cell, list):
-            rows.append({str(value if given is None else given[value]).strip() for value in cell})
+            held = (value if given is None else given[value] for value in cell if value is not None)
+            rows.append({str(value).strip() for value in held} - {""})
         elif cell is None or not str(cell).strip():
             rows.append(None)
         else:

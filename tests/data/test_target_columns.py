@@ -28,6 +28,8 @@ def read(spec: str, **reading: str) -> tuple[tuple[str, ...], list[list[float]]]
     [
         ([["b", "a"], ["a"], [], None], ("a", "b"), [[1, 1], [1, 0], [0, 0], [NAN, NAN]]),
         ([[10, 2], [2], [10], [2]], ("2", "10"), [[1, 1], [1, 0], [0, 1], [1, 0]]),
+        ([[10, None], [2], [None], [2]], ("2", "10"), [[0, 1], [1, 0], [0, 0], [1, 0]]),
+        ([["a", None], ["", "b"], [" "], []], ("a", "b"), [[1, 0], [0, 1], [0, 0], [0, 0]]),
     ],
 )
 def test_a_column_of_lists_has_several_labels(
@@ -69,6 +71,7 @@ def test_numbers_are_read_with_decimal_commas_and_gaps(tmp_path: Path) -> None:
         ({"label_columns": "edema"}, "a cell of 'edema' must hold 0, 1, -1 or nothing, got '2' in 1 of them"),
         ({"target_column": "name"}, "a cell of 'name' must hold a number, or nothing, got 'x' in 4 of them"),
         ({"label_columns": "none"}, "there is no label column 'none'"),
+        ({"label_columns": "edema", "target_column": "name"}, "name label-columns or target-column, not both"),
     ],
 )
 def test_what_is_no_target_is_refused(tmp_path: Path, reading: dict[str, str], reason: str) -> None:
