@@ -14,7 +14,6 @@ from torch import Tensor
 from fedstats_app.backbones.feature_reader import DatasetSamples, FeatureReader
 from fedstats_app.backbones.registry import loaded_backbone
 from fedstats_app.base.progress import Progress
-from fedstats_app.client.kept_samples import SAMPLES
 from fedstats_app.client.ledger import Ledger, ledger_of
 from fedstats_app.data import Dataset
 from fedstats_app.data.clients import aligned, own_dataset, partitions, split_holdout, training_set
@@ -251,6 +250,8 @@ class Site:
 
         if self.node.data_path:  # each message is a new process there, and files may have gone since the last
             return reader, read()
+        from fedstats_app.client.kept_samples import SAMPLES  # for trainings alone
+
         data = split.dataset.fingerprint, self.client_id, held_out, request.class_names, request.holdout, request.seed
         client = (*data, request.tune, reader.backbone.fingerprint)
         return reader, SAMPLES.get((self.config, self.node.without_partition()), client, read)
