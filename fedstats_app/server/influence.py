@@ -243,11 +243,11 @@ class _Trials:
 
         if not is_worth({name: torch.ones_like(right) for name, right in before.items()}):
             return False
-        left, after = self._without(group), {}
-        for name, method in self._strategy.methods().items():
-            head = method.regularised(self.heads(())[name].report).head(left)
-            after[name] = before[name] | self._right(head)
-        return is_worth(after)
+        methods = {
+            name: method.regularised(self.heads(())[name].report) for name, method in self._strategy.methods().items()
+        }
+        heads, _ = self._strategy.solved(self._without(group), methods)
+        return is_worth({name: before[name] | self._right(head) for name, head in heads.items()})
 
     def influences(self, group: tuple[int, ...], *, than: tuple[int, ...] = ()) -> dict[str, Influence]:
         """Measure what leaving a group out, instead of those of ``than``, does to every method's head."""

@@ -342,21 +342,27 @@ class StatisticsStrategy(OwnRounds):
         total : StatisticsSum, optional
             Over clients; by default what was collected, whose heads stay in ``heads``.
         """
-        summed = self.collection.total if total is None else total
+        heads, seconds = self.solved(self.collection.total if total is None else total, self._methods)
+        if total is None:
+            self.heads, self.solve_seconds = heads, seconds
+        return heads
+
+    def solved(
+        self, summed: StatisticsSum, methods: Mapping[str, Method[Any]]
+    ) -> tuple[dict[str, LinearHead], dict[str, float]]:
+        """Return the head of each of some methods from a sum over clients, and the seconds that it took."""
         # Made once, before several look at them.
         if summed.keeps_rows:
             summed.rows()
         if summed.has_gram:
             summed.shared()
-        jobs = [functools.partial(_timed, method.head, summed, self._summed_rows) for method in self._methods.values()]
+        jobs = [functools.partial(_timed, method.head, summed, self._summed_rows) for method in methods.values()]
         # One head of many features takes all threads itself.
-        solved = beside_each_other(jobs) if summed.feature_dim <= FEW_FEATURES else (job() for job in jobs)
+        done = beside_each_other(jobs) if summed.feature_dim <= FEW_FEATURES else (job() for job in jobs)
         heads, seconds = {}, {}
-        for name, (head, took) in zip(self._methods, solved, strict=True):
+        for name, (head, took) in zip(methods, done, strict=True):
             heads[name], seconds[name] = head, took
-        if total is None:
-            self.heads, self.solve_seconds = heads, seconds
-        return heads
+        return heads, seconds
 
     # Flower's Strategy
 
