@@ -81,6 +81,11 @@ def test_a_number_that_was_dropped_is_not_predicted(data: Path, tmp_path: Path, 
     rows = list(csv.DictReader(io.StringIO(printed(capsys, *words, "--csv"))))
     whole = printed(capsys, "predict", str(run), *words[2:], "--csv")
     assert [rows[0][name] for name in list(rows[0])[1:]] == whole.splitlines()[1].split(",")[4:]
+    onnxruntime = pytest.importorskip("onnxruntime")
+    printed(capsys, "export", str(left), "--onnx", str(tmp_path / "model.onnx"), "--method", "fed3r")
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    [made] = session.run(None, {"images": np.full((1, 28, 28, 3), 99, dtype=np.uint8)})
+    assert np.isnan(made[0, 0]) and np.isfinite(made[0, 1])
 
 
 @pytest.mark.parametrize("kind", ["labels", "numbers"])

@@ -312,12 +312,13 @@ def compare(classifier: Classifier, model: OnnxModel, samples: Iterable[Sample])
     quiet.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.content, quiet, providers=["CPUExecutionProvider"])
     num_examples, num_same, largest = 0, 0, 0.0
-    stream = iter(samples)
+    stream, numbers = iter(samples), classifier.targets == "numbers"
+    # A number that was dropped has none to compare.
+    known = classifier.head.present.numpy() | (not numbers)
     while chunk := list(itertools.islice(stream, _CHUNK)):
-        numbers = classifier.targets == "numbers"
-        expected = (classifier.scores(chunk) if numbers else classifier.probabilities(chunk)).numpy()
+        expected = (classifier.scores(chunk) if numbers else classifier.probabilities(chunk)).numpy()[:, known]
         for positions, inputs in _batches(chunk, model):
-            [made] = session.run(None, inputs)
+            [made] = (probabilities[:, known] for probabilities in session.run(None, inputs))
             wanted = expected[positions]
             num_examples += len(positions)
             num_same += int((made.argmax(axis=1) == wanted.argmax(axis=1)).sum())
