@@ -246,7 +246,7 @@ class _Trials:
         methods = {
             name: method.regularised(self.heads(())[name].report) for name, method in self._strategy.methods().items()
         }
-        heads, _ = self._strategy.solved(self._without(group), methods)
+        heads = self._strategy.solve(self._without(group), methods)
         return is_worth({name: before[name] | self._right(head) for name, head in heads.items()})
 
     def influences(self, group: tuple[int, ...], *, than: tuple[int, ...] = ()) -> dict[str, Influence]:

@@ -334,35 +334,34 @@ class StatisticsStrategy(OwnRounds):
                     self.on_reply(outcome, received)
             del reply, received  # frees the reply before the next is made
 
-    def solve(self, total: StatisticsSum | None = None) -> dict[str, LinearHead]:
+    def solve(
+        self, total: StatisticsSum | None = None, methods: Mapping[str, Method[Any]] | None = None
+    ) -> dict[str, LinearHead]:
         """Solve for every method's head.
 
         Parameters
         ----------
         total : StatisticsSum, optional
             Over clients; by default what was collected, whose heads stay in ``heads``.
+        methods : mapping, optional
+            Methods by name; by default the strategy's.
         """
-        heads, seconds = self.solved(self.collection.total if total is None else total, self._methods)
-        if total is None:
-            self.heads, self.solve_seconds = heads, seconds
-        return heads
-
-    def solved(
-        self, summed: StatisticsSum, methods: Mapping[str, Method[Any]]
-    ) -> tuple[dict[str, LinearHead], dict[str, float]]:
-        """Return the head of each of some methods from a sum over clients, and the seconds that it took."""
+        chosen = self._methods if methods is None else methods
+        summed = self.collection.total if total is None else total
         # Made once, before several look at them.
         if summed.keeps_rows:
             summed.rows()
         if summed.has_gram:
             summed.shared()
-        jobs = [functools.partial(_timed, method.head, summed, self._summed_rows) for method in methods.values()]
+        jobs = [functools.partial(_timed, method.head, summed, self._summed_rows) for method in chosen.values()]
         # One head of many features takes all threads itself.
-        done = beside_each_other(jobs) if summed.feature_dim <= FEW_FEATURES else (job() for job in jobs)
+        solved = beside_each_other(jobs) if summed.feature_dim <= FEW_FEATURES else (job() for job in jobs)
         heads, seconds = {}, {}
-        for name, (head, took) in zip(methods, done, strict=True):
+        for name, (head, took) in zip(chosen, solved, strict=True):
             heads[name], seconds[name] = head, took
-        return heads, seconds
+        if total is None:
+            self.heads, self.solve_seconds = heads, seconds
+        return heads
 
     # Flower's Strategy
 

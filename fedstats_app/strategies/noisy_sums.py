@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -94,9 +94,11 @@ class NoisyStatisticsStrategy(SecureStatisticsStrategy):
         """Return all bytes that were received: the noise of each part depends on what else is asked for."""
         return self.collection.total_wire_bytes
 
-    def solve(self, total: StatisticsSum | None = None) -> dict[str, LinearHead]:
+    def solve(
+        self, total: StatisticsSum | None = None, methods: Mapping[str, Method[Any]] | None = None
+    ) -> dict[str, LinearHead]:
         """Solve for every method's head from the sums with noise."""
-        for name, method in self.methods().items():
+        for name, method in (self.methods() if methods is None else methods).items():
             started = time.perf_counter()
             self.heads[name] = method.solve_noisy(self.noisy)
             self.solve_seconds[name] = time.perf_counter() - started
