@@ -269,7 +269,7 @@ class Backbone:
         return self.extract_inputs(map(self.input_of, samples))
 
     def input_of(self, sample: Any) -> Any:
-        """Return what :meth:`extract_inputs` takes of a sample: it goes through the transform."""
+        """Return a sample as :meth:`extract_inputs` takes it: what its transform makes of it."""
         return self.transform(sample)
 
     def extract_inputs(self, inputs: Iterable[Any]) -> Iterator[Tensor]:

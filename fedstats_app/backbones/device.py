@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fedstats_app.base.threads import machine_bytes
+from fedstats_app.base.threads import share_of_memory
 from fedstats_app.data.dataset import Kind
 
 GPU = Path("/dev/nvidia0")
@@ -54,7 +54,7 @@ def resolve_device(device: str) -> torch.device:
 
 def small_batches_at_once(kind: Kind, sample_bytes: int, batch_size: int) -> int:
     """Return how many small batches fit into a quarter of the memory at the same time, at least one."""
-    return max(1, (machine_bytes() or 2**33) // 4 // (batch_size * sample_bytes * ACTIVATIONS[kind]))
+    return max(1, share_of_memory(4) // (batch_size * sample_bytes * ACTIVATIONS[kind]))
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.base.progress import Progress
-from fedstats_app.base.threads import Room, ahead, machine_bytes
+from fedstats_app.base.threads import Room, ahead, share_of_memory
 from fedstats_app.data import Dataset, FeatureCache, Sample, UnreadableSampleError
 from fedstats_app.data.contents import sample_digest
 
@@ -192,7 +192,7 @@ def read_ahead(
     object or UnreadableSampleError
         What was made of each sample, or why it cannot be read.
     """
-    room = Room((machine_bytes() or 2**33) // BYTES_OF_A_PIXEL)
+    room = Room(share_of_memory(BYTES_OF_A_PIXEL))
     most_pixels = 0
 
     def read(index: int) -> T | UnreadableSampleError:

@@ -49,6 +49,11 @@ def machine_bytes() -> int | None:
     return min(limits)
 
 
+def share_of_memory(parts: int) -> int:
+    """Return the bytes of one of as many equal parts of the memory, taken for 8 GiB where the system does not tell."""
+    return (machine_bytes() or 2**33) // parts
+
+
 @contextlib.contextmanager
 def lasting_imports() -> Iterator[None]:
     """Search for no garbage until what comes with these imports is there, and leave it out of every later search.

@@ -58,8 +58,7 @@ def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if others and not command.hands_on:
         # Perhaps a list of words with options in between, of which argparse reads the first part alone by itself.
         alone = argparse.ArgumentParser(f"fedstats {arguments.command}")
-        for names, settings in command.arguments:
-            alone.add_argument(*names, **settings)
+        _add_arguments(alone, command)
         begun = argparse.Namespace(command=arguments.command)
         arguments, others = alone.parse_known_intermixed_args(words[1:], begun)
         if others:
@@ -79,9 +78,13 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(
             name, help=entry.help, description=entry.description, epilog=end, allow_abbrev=not entry.hands_on
         )
-        for names, settings in entry.arguments:
-            command.add_argument(*names, **settings)
+        _add_arguments(command, entry)
     return root
+
+
+def _add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
+    for names, settings in command.arguments:
+        parser.add_argument(*names, **settings)
 
 
 def _at_least_one(text: str) -> int:

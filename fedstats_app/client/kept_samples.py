@@ -7,15 +7,15 @@ from collections.abc import Callable, Hashable
 
 import torch
 
-from fedstats_app.base.threads import machine_bytes, usable_cores
+from fedstats_app.base.threads import share_of_memory, usable_cores
 from fedstats_app.training.samples import Samples
 
 # Of all clients, in bytes. A worker for each core keeps its own, a quarter of the memory at most in all.
-SAMPLES_IN_MEMORY = min(2**30, (machine_bytes() or 2**33) // (4 * usable_cores()))
+SAMPLES_IN_MEMORY = min(2**30, share_of_memory(4 * usable_cores()))
 
 
 class KeptSamples:
-    """Samples that are read once, until others' run begins.
+    """Samples that are read once, until another run begins.
 
     Where memory does not suffice for all clients, those that came first stay: clients come in turns, and of as many
     none would be there if the latest stayed.

@@ -19,7 +19,7 @@ CONVERTERS = {
     ".nii": "NIfTI: write a PNG file per slice",
 }
 
-# DICOM is decoded at once, before anybody knows how large it is, and with copies of eight bytes a value.
+# DICOM is decoded when it is opened, before anybody knows how large it is, and with copies of eight bytes a value.
 _ONE_AT_A_TIME = threading.Lock()
 
 

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedstats_app.backbones import device
 from fedstats_app.backbones.backbone import Backbone
 from fedstats_app.backbones.registry import load_backbone
 from fedstats_app.backbones.transform import ImageTransform
+from fedstats_app.base import threads
 from tests.backbones.conftest import features, random_images
 
 _TRANSFORM = ImageTransform(16, (0.5,) * 3, (0.5,) * 3)
@@ -200,7 +200,7 @@ def test_as_many_small_batches_run_at_once_as_memory_suggests(
     megabytes: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four images of 16 pixels a side, 3 KB each, take 344 KB of a quarter of the memory."""
-    monkeypatch.setattr(device, "machine_bytes", lambda: megabytes * 10**6)
+    monkeypatch.setattr(threads, "machine_bytes", lambda: megabytes * 10**6)
     backbone, running, lock = _custom(batch_size=4), [0, 0], threading.Lock()
     images, compute = random_images(48), backbone._compute
 
